@@ -32,6 +32,7 @@ def parse(url: str) -> dict[str, str]:
         found = {name: str(value) for name, value in conninfo_to_dict(text).items()}
     except (psycopg.ProgrammingError, UnicodeError) as error:
         raise ConfigError(_refusal(str(error))) from None  # the cause would show the text
+    _check_hosts(found)
     _check_ports(found)
     return found
 
@@ -43,6 +44,12 @@ def _refusal(said: str) -> str:
     known = [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
     near = difflib.get_close_matches(unknown[1], known, n=1, cutoff=0.0)[0]
     return f"the database URL has an unknown option {unknown[1]!r}; the nearest known one is {near!r} ({FORM}?option=value)"
+
+
+def _check_hosts(found: dict[str, str]) -> None:
+    """Refuse the rest of a password behind its `@`, which libpq would look up, and show, as a host."""
+    if any("@" in host.removeprefix("@") for host in found.get("host", "").split(",") if not host.startswith("/")):
+        raise ConfigError(f"the database URL has an @ in a host: in a user or a password write it as %40 ({FORM})")
 
 
 def _check_ports(found: dict[str, str]) -> None:

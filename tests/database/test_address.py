@@ -115,6 +115,8 @@ def test_no_form_shows_its_password(url: str) -> None:
         "postgresql://u:s3cr3t@h:port/d",
         "postgresql://u:s3cr3t%zz@h/d",
         "postgresql://u:s3c/r3t@h/d",
+        "postgresql://u:s3c@r3t@h/d",
+        "postgresql://u:s3c@r3t@h:1,i:2/d",
         "postgresql://u:s3cr3t@h:1,i:2,j/d?port=1,2",
         "host=h password=half s3cr3t",
         "host=h password='s3cr3t",
@@ -132,3 +134,9 @@ def test_an_address_that_is_none_is_refused_in_one_line_without_its_password(url
     assert raised.value.__cause__ is None
     if "nothing" in url:
         assert "'nothing'" in str(raised.value)
+    if "@r3t" in url:
+        assert "write it as %40" in str(raised.value)
+
+
+def test_a_socket_without_a_file_has_an_at_before_its_name() -> None:
+    assert address.parse("host=@msgtx dbname=d")["host"] == "@msgtx"
