@@ -154,9 +154,9 @@ class Holdings:
         return bool(self._undone)
 
     def undo(self, *, but: Iterable[Key] = ()) -> None:
-        """Drop the answers that are not committed, and mark what they were for, and what has no answer, as to be released.
+        """Drop the answers that are not committed. Mark their records, and the unanswered ones, as to be released.
 
-        `but`: what a commit may have done whose answer is missing.
+        `but`: records of a commit without an answer, which may have been done.
         """
         with self.lock:
             last = self._last_taken

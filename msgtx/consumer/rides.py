@@ -1,4 +1,4 @@
-"""Positions that users' sessions commit, and what becomes of a consumer whose session did not (internals: groups)."""
+"""Positions that users' sessions commit, and how a consumer goes on after a rollback (internals: groups)."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence

@@ -184,7 +184,7 @@ class SubscriptionState:
             self.membership.due = True  # what was refused may have been refused because partitions were taken away
 
     def in_doubt(self) -> None:
-        """Have the group refuse, before anything is read, what a session may still commit whose COMMIT was not answered."""
+        """Have the group refuse, before anything is read, a session's COMMIT that was not answered and may still come."""
         if self.membership is not None:
             self.membership.starts_over = self.membership.due = True
 
@@ -212,7 +212,7 @@ class SubscriptionState:
         return member is not None and ((member.due and not self.keeps) or member.polled_at >= member.heard_until)
 
     def follow_group(self) -> None:
-        """Take over what became this member's, and give away what is no longer."""
+        """Take over partitions that are this member's now, and release those that are not any more."""
         if self.membership is None:
             self._look_for_partitions()
             return

@@ -90,7 +90,7 @@ class Batcher:
         deliver_at: Any = None,
         delay_ms: Any = None,
     ) -> RecordFuture:
-        """See `Producer.send`. `Any`: what is checked here has our words for what is wrong, compiled or not."""
+        """See `Producer.send`. `Any`: wrong types are refused here, in the same words, compiled or not."""
         if self._serializes:
             value, key = self._serialized(value, key)
         if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):

@@ -100,7 +100,7 @@ def _worker() -> Worker:
 
 @contextlib.contextmanager
 def lending() -> Iterator[None]:
-    """Have what gets a copy of the context within the block, a call in a thread or a task of ours, count as what is here."""
+    """Have a thread or task of ours that copies the context within the block count as this one."""
     token = _lender.set(_worker())
     try:
         yield

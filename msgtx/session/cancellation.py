@@ -11,7 +11,7 @@ Answer = TypeVar("Answer")
 async def to_its_end(work: "asyncio.Future[Answer]", *, stop: Callable[[], object] | None = None) -> Answer:
     """Return what a thread answers. When the task is cancelled, call `stop`, and wait all the same.
 
-    Then nothing else is using what the thread used, and what it has done is there to be taken back.
+    Then the thread uses nothing any more, and its result can be taken back.
     """
     try:
         await asyncio.wait([work])

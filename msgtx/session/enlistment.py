@@ -462,7 +462,7 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
 
 
 def _returned(adapted: DBAPIConnection, record: ConnectionPoolEntry | None, state: PoolResetState) -> None:
-    """Handle that a connection goes back to the pool: roll back what a commit has left open, and notify of what it has done.
+    """Handle that a connection goes back to the pool: roll back what is open, notify listeners of the commits before.
 
     SQLAlchemy does not roll back where its commit was interrupted, or another listener has raised, and the pool may be told
     not to, or to commit: the next user's COMMIT would have the rows.

@@ -1,4 +1,4 @@
-"""What holds a reader back, and what a reader asks when it may be: overdue transactions are aborted on the way (I12)."""
+"""Transactions that hold a reader back. The call that looks for them aborts overdue ones (I12)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Members of consumer groups: who they are, what each owns, and what each is to own (internals: groups#membership).
+"""Members of consumer groups, and the partitions that each owns or is to own (internals: groups#membership).
 
-A member's partitions are handed over in steps: an assignment says who is to own what, and takes effect at once where nothing
-owns; a partition that has another owner stays with it until that one releases it, leaves, or dies.
+A member's partitions are handed over in steps. An assignment plans the owner of each partition. A free partition goes to
+its planned owner at once; any other one stays with its owner until that one releases it, leaves, or dies.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,5 +1,5 @@
--- member_assignment(group, member) → what a member owns, ascending, since which generation, and what it is to own; no row if it is
--- not a member (any more). stale: the assignment was made of other members or topics than there are now.
+-- member_assignment(group, member) → the partitions that a member owns, ascending, with the generation since which it does, and those
+-- that it is to own; no row if it is not a member (any more). stale: members or topics have changed since the assignment.
 -- Reads consumer_group, group_member, group_assignment, installation.
 create function msgtx.member_assignment(group_name text, in_member_number bigint)
 returns table (generation int, stale boolean, owned int[], owned_since int[], target int[])

@@ -1,5 +1,5 @@
--- release_partitions(group, member, partitions) ends a member's ownership: what it owns of these belongs from now on to whom it is to
--- belong; what is to have no owner is free, and has no row. → the group's generation, which is a new one if anything was released;
+-- release_partitions(group, member, partitions) ends a member's ownership: each of these that it owns goes to its planned owner; one
+-- without a planned owner is free, and has no row. → the group's generation, which is a new one if anything was released;
 -- null if there is no such group. Repeated, it releases nothing more.
 -- Locks the group (exclusive). Writes consumer_group, group_assignment. Flushed.
 create function msgtx.release_partitions(group_name text, in_member_number bigint, partition_ids int[])

@@ -1,7 +1,7 @@
 -- append_staged_once() appends all that this SQL transaction has staged, behind the user's own deferred triggers and constraints:
 -- one of them may wait for a row that another session holds, and must not do so while partitions are locked. PostgreSQL fires deferred
--- triggers in rounds, those that a round queues in the next one; so this queues itself twice, behind what was pending at COMMIT
--- and behind what that has queued, which may have staged more. Under `set constraints … immediate` all of it happens at once.
+-- triggers in rounds, those that a round queues in the next one; so this queues itself twice: behind the triggers that were
+-- pending at COMMIT, and behind those that these have queued and that may have staged more. Under `set constraints … immediate` all of it happens at once.
 -- It looks for its own row by the whole key, whatever the table's size was when that was planned. Locks groups, partitions.
 -- Writes staged_commit.
 create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer

@@ -6,8 +6,8 @@
 --                   large answer would keep the locks
 --   one row without a partition: there was nothing, but a partition was passed, or dead letters were written: there may be more
 --   in_call_number  counted by the member: the same one again has the same answer
---   is_again        the call has been made before, with the same partitions: perhaps it was done, and its answer was lost. If so, it has what
---                   it had, whatever max_records and max_bytes are, and nothing else
+--   is_again        the call has been made before, with the same partitions: perhaps it was done, and its answer was lost. If so, it gets
+--                   the same records again and nothing else, whatever max_records and max_bytes are
 --   answered_partitions, …  what the member answers for first (apply_answers), in the same SQL transaction: nothing is
 --   acquired if any of it is refused, which is a row of its own each, with an error. The number is then that of both, see
 --   acknowledge_records
