@@ -7,7 +7,7 @@ import click
 from msgtx import errors
 from msgtx.cli import completion
 from msgtx.cli.database import connect
-from msgtx.cli.options import Group, Invocation, confirmed, destructive, option, pass_invocation
+from msgtx.cli.options import Group, Invocation, confirmed, confirmed_each, destructive, option, pass_invocation
 from msgtx.cli.output import row_of, show_many, show_one, show_table
 from msgtx.cli.resets import RESET_COLUMNS, Scopes, partitions_of, reset_group, reset_options, target_of, topic_option
 from msgtx.rules.group import State
@@ -137,10 +137,12 @@ def delete(invocation: Invocation, groups: tuple[str, ...], *, dry_run: bool, ye
         known = [_known(client, group) for group in dict.fromkeys(groups)]
         for found in known:
             _require_empty(found)
+        asked = {}
         for found in known:
             offsets = sum(one.current_offset is not None or one.pending for one in found.partitions)
-            if confirmed(f"delete group {found.group!r} ({counted(offsets, 'offset')})", dry_run=dry_run, yes=yes):
-                client.admin.groups.delete(found.group)
+            asked[found.group] = f"delete group {found.group!r} ({counted(offsets, 'offset')})"
+        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
+            client.admin.groups.delete(name)
 
 
 @command.command("delete-offsets")

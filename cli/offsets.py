@@ -12,7 +12,7 @@ from msgtx.cli.database import connect
 from msgtx.cli.options import (
     GroupWithDefault,
     Invocation,
-    confirmed,
+    confirmed_each,
     destructive,
     earliest_latest_or_number,
     isolation,
@@ -113,12 +113,11 @@ def snapshots(invocation: Invocation) -> None:
 def delete_snapshot(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
     """Delete saved snapshots. The records stay as they are."""
     with connect(invocation) as client:
-        asked = [*dict.fromkeys(names)]
+        asked = {name: f"delete snapshot {name!r}" for name in names}
         for name in asked:
             client.snapshots.get(name)
-        for name in asked:
-            if confirmed(f"delete snapshot {name!r}", dry_run=dry_run, yes=yes):
-                client.snapshots.delete(name)
+        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
+            client.snapshots.delete(name)
 
 
 @command.command("ranges")

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -186,4 +186,14 @@ def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
         click.echo(f"would {what}", err=True)
         return False
     with contextlib.redirect_stdout(sys.stderr):  # click below 8.3 writes a space there, whatever `err` says
-        return yes or click.confirm(f"{what}?", err=True, abort=True)
+        try:
+            return yes or click.confirm(f"{what}?", err=True, abort=True)
+        except click.Abort as refused:
+            if isinstance(refused.__context__, KeyboardInterrupt):  # click takes it for an answer
+                raise refused.__context__ from None
+            raise
+
+
+def confirmed_each(asked: Mapping[str, str], *, dry_run: bool, yes: bool) -> list[str]:
+    """Return those names whose question is confirmed, when all are asked: an answer of no changes nothing."""
+    return [name for name, what in asked.items() if confirmed(what, dry_run=dry_run, yes=yes)]

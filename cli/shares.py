@@ -8,7 +8,16 @@ from msgtx import errors
 from msgtx.cli import completion
 from msgtx.cli.database import connect
 from msgtx.cli.interruption import stopping
-from msgtx.cli.options import Group, Invocation, confirmed, destructive, milliseconds, option, pass_invocation
+from msgtx.cli.options import (
+    Group,
+    Invocation,
+    confirmed,
+    confirmed_each,
+    destructive,
+    milliseconds,
+    option,
+    pass_invocation,
+)
 from msgtx.cli.output import row_of, show_many, show_one, show_table
 from msgtx.cli.progress import progress
 from msgtx.cli.resets import reset_group, reset_options, target_of
@@ -160,10 +169,11 @@ def delete(invocation: Invocation, groups: tuple[str, ...], *, dry_run: bool, ye
         known = [client.admin.shares.describe(group) for group in dict.fromkeys(groups)]
         for found in known:
             _require_empty(found)
-        for found in known:
-            what = f"delete share group {found.group!r} ({counted(found.lag, 'record')} not done)"
-            if confirmed(what, dry_run=dry_run, yes=yes):
-                client.admin.shares.delete(found.group)
+        asked = {
+            found.group: f"delete share group {found.group!r} ({counted(found.lag, 'record')} not done)" for found in known
+        }
+        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
+            client.admin.shares.delete(name)
 
 
 @command.command(

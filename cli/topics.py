@@ -12,6 +12,7 @@ from msgtx.cli.options import (
     Invocation,
     bytes_,
     confirmed,
+    confirmed_each,
     destructive,
     milliseconds,
     option,
@@ -131,10 +132,12 @@ def delete(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes
     """Delete topics, with everything in them."""
     with connect(invocation) as client:
         known = [client.topics.describe(name) for name in dict.fromkeys(names)]
-        for topic in known:
-            what = f"delete topic {topic.name} ({counted(topic.partitions, 'partition')}, with its records)"
-            if confirmed(what, dry_run=dry_run, yes=yes):
-                client.topics.delete(topic.name)
+        asked = {
+            topic.name: f"delete topic {topic.name} ({counted(topic.partitions, 'partition')}, with its records)"
+            for topic in known
+        }
+        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
+            client.topics.delete(name)
 
 
 @command.command("delete-records")
@@ -164,5 +167,6 @@ def delete_records(invocation: Invocation, name: str, *, partition: int, before:
             raise OffsetOutOfRange(f"{place}: offset {upto} is not in the log; {extent}")
         what = f"delete the records of {place} below offset {upto} ({extent})"
         if confirmed(what, dry_run=dry_run, yes=yes):
-            start = client.admin.partitions.delete_records({place: before})[place]
+            # What was shown, and not what came meanwhile.
+            start = client.admin.partitions.delete_records({place: upto})[place]
             show_one(invocation.format, {"topic": name, "partition": partition, "log_start_offset": start})

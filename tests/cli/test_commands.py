@@ -21,6 +21,7 @@ from msgtx.cli.options import Command
 from msgtx.database import embedded
 from tests.cli.program import Ended, Program
 from tests.databases import Server
+from tests.store.steps import unique
 
 Msgtx = Callable[..., Ended]
 
@@ -74,6 +75,51 @@ def test_records_are_deleted(msgtx: Msgtx, client: Client, topic: str) -> None:
     assert msgtx("topics", "delete-records", topic, "--partition", "1", "--before", "0", "--yes").code == 2
     with pytest.raises(errors.UnknownTopicOrPartition):
         client.admin.partitions.delete_records({TopicPartition("nowhere", 0): 0})
+
+
+def test_what_came_while_the_question_was_open_is_not_deleted(
+    msgtx: Msgtx, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(what: str, **_: bool) -> bool:
+        assert "below offset 1" in what
+        producer.send(topic, b"meanwhile").result(10)
+        return True
+
+    monkeypatch.setattr("msgtx.cli.topics.confirmed", answered)
+    with client.producer() as producer:
+        producer.send(topic, b"before").result(10)
+        done = msgtx("topics", "delete-records", topic, "--partition", "0", "--before", "-1", "-o", "jsonl")
+    assert done.rows == [{"topic": topic, "partition": 0, "log_start_offset": 1}]
+
+
+def test_a_no_among_several_questions_changes_nothing(msgtx: Msgtx, client: Client, topic: str, wide: str) -> None:
+    names = {noun: [unique(noun), unique(noun)] for noun in ("group", "share", "snapshot")}
+    for group in names["group"]:
+        client.admin.groups.reset(group, "earliest", topics=[topic])
+    for group in names["share"]:
+        client.admin.shares.configure(group, {"delivery_count_limit": 3})
+    for name in names["snapshot"]:
+        client.snapshots.save(name, client.snapshots.take([topic]).snapshot)
+    for verb, (first, second), known in (
+        (("topics", "delete"), (topic, wide), client.topics.list),
+        (("groups", "delete"), names["group"], lambda: [one.group for one in client.admin.groups.list()]),
+        (("shares", "delete"), names["share"], lambda: [one.group for one in client.admin.shares.list()]),
+        (("offsets", "delete-snapshot"), names["snapshot"], lambda: [one.name for one in client.snapshots.list()]),
+    ):
+        refused = msgtx(*verb, first, second, stdin=b"y\nn\n")
+        assert (refused.code, {first, second} - {*known()}) == (1, set())
+        assert "nothing was changed" in refused.err
+        assert msgtx(*verb, first, second, stdin=b"y\ny\n").code == 0
+        assert {first, second} & {*known()} == set()
+
+
+def test_ctrl_c_at_a_question_is_an_interruption(msgtx: Msgtx, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    assert msgtx("topics", "delete", topic).code == 130
+    assert msgtx("topics", "describe", topic).code == 0
 
 
 def test_what_destroys_asks_first(msgtx: Msgtx, topic: str) -> None:
