@@ -7,9 +7,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
 
 import msgtx
-from msgtx import TopicPartition, errors
+from msgtx import TopicPartition, errors, orm
 from msgtx.client import Client
 from msgtx.database.pool import Engine
 from tests.cli.program import Ended
@@ -68,6 +70,36 @@ def test_every_program_does_behind_a_pooler_what_it_does_without(pooled: Client)
     with concurrent.futures.ThreadPoolExecutor(len(SCENARIOS)) as threads:
         found = dict(zip(SCENARIOS, threads.map(run, SCENARIOS), strict=True))
     assert found == {name: [] for name in SCENARIOS}
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "SERIALIZABLE"])
+def test_users_sessions_publish_and_commit_offsets_through_it(
+    pooled: Client, client: Client, url: str, unique: Callable[[str], str], level: str
+) -> None:
+    source, output = unique("source"), unique("output")
+    for name in (source, output):
+        client.topics.create(name)
+    with client.producer() as producer:
+        for number in range(4):
+            producer.send(source, b"%d" % number)
+    engine = sqlalchemy.create_engine(
+        sqlalchemy.make_url(url).set(drivername="postgresql+psycopg"), isolation_level=level,
+        poolclass=sqlalchemy.NullPool, connect_args={"prepare_threshold": None},
+    )  # fmt: skip
+    with (
+        pooled.consumer(source, group=source, max_poll_records=1, **READING) as consumer,
+        pooled.producer(transactional_id=output) as producer,
+    ):
+        for number, ending in enumerate(["commit", "rollback", "commit", "commit"]):
+            with Session(engine) as session:
+                with consumer.batch(session, PATIENCE_SECONDS) as records:
+                    orm.publish(session, output, records[0].value, partition=0)
+                with producer.transaction(session=session):
+                    producer.send(output, b"sent %d" % number)
+                getattr(session, ending)()
+    values = sorted(record.value or b"" for record in client.read(client.snapshot([output])))
+    assert values == [b"0", b"1", b"2", b"sent 0", b"sent 2", b"sent 3"]
+    assert client.admin.groups.describe(source).lag == 1
 
 
 def test_many_calls_in_flight_stay_in_order(pooled: Client) -> None:
