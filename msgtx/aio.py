@@ -81,15 +81,21 @@ async def _in_thread(threads: Threads, call: Callable[[], Answer], *, stop: Call
 
 
 class _Turn(asyncio.Lock):
-    """A lock that nobody waits for in the child of a fork, where its holder is not."""
+    """A lock that nobody waits for in the child of a fork, where its holder is not, nor in two event loops at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self._origin = forks.here()
+        self._loop: asyncio.AbstractEventLoop | None = None  # asyncio's own name: its lock stays with one for good
 
     async def acquire(self) -> Literal[True]:
-        """Wait for one's turn."""
+        """Wait for one's turn. Raise `IllegalState` while another event loop has it."""
         self._origin.require("this client")
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and self._loop.is_running():
+                raise errors.IllegalState("a consumer is for one event loop at a time: make one in each")
+            self._loop = loop  # the other one is over
         return await super().acquire()
 
 

@@ -74,3 +74,29 @@ def test_a_close_that_is_cancelled_leaves_no_thread(database_url: str, topic: st
                 assert not thread.is_alive()
 
     asyncio.run(main())
+
+
+def test_a_consumer_goes_on_in_the_next_event_loop_and_is_refused_in_two_at_once(database_url: str, topic: str) -> None:
+    made: list[aio.Client | aio.Consumer | aio.ShareConsumer] = []
+
+    async def make() -> None:
+        client = await aio.connect(database_url)
+        made.append(await client.consumer(topic, group=topic).__aenter__())
+        made.append(await client.share_consumer(topic, group=f"{topic}-shares").__aenter__())
+        made.append(client)
+
+    async def poll() -> None:
+        for each in made[:2]:
+            assert isinstance(each, aio.Consumer | aio.ShareConsumer)
+            assert await asyncio.gather(each.poll(0.05), each.poll(0.01)) == [[], []]
+
+    async def poll_in_two() -> None:
+        await poll()
+        with pytest.raises(errors.IllegalState, match="one event loop at a time"):
+            await asyncio.to_thread(asyncio.run, poll())
+        for each in made:
+            await each.close()
+
+    asyncio.run(make())
+    asyncio.run(poll())
+    asyncio.run(poll_in_two())
