@@ -60,13 +60,16 @@ class Companion:
 
     def __init__(self, connection: sqlalchemy.Connection) -> None:
         driver = driver_of(connection)
-        given = {**driver.info.get_parameters(), "password": driver.info.password}
+        given = driver.info.get_parameters()
+        self._place = _place(driver)
+        self._password = driver.info.password
         if query(driver, DEFAULT_ISOLATION) != [("read committed",)]:  # else nothing is said: not every pooler takes options
-            given["options"] = given.get("options", "") + r" -c default_transaction_isolation=read\ committed"
+            options = given.get("options", "") + r" -c default_transaction_isolation=read\ committed"
+            given = {**given, "options": options}
         conninfo = psycopg.conninfo.make_conninfo(**given)
 
         def connect(_: str, **settings: Any) -> RawConnection:
-            return Connection.connect(conninfo, **settings)
+            return Connection.connect(conninfo, password=self._password, **settings)
 
         self.engine = Engine("postgresql://", pool_size=POOL_SIZE, connect=connect)
         self.origin = self.engine.origin
@@ -74,6 +77,14 @@ class Companion:
         self._lock = threading.Lock()
         self._idle: list[_Name] = []
         self._busy: list[tuple[_Name, weakref.ref[sqlalchemy.Connection]]] = []
+
+    def follows(self, connection: sqlalchemy.Connection) -> bool:
+        """Take over the password of a user's connection: it may be a token. Returns False if login or host are others."""
+        driver = driver_of(connection)
+        if _place(driver) != self._place:
+            return False
+        self._password = driver.info.password
+        return True
 
     def seal(
         self,
@@ -217,6 +228,11 @@ class Companion:
             return _Name(init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS, expected=plain), role)
 
 
+def _place(driver: RawConnection) -> tuple[str, str, int, str]:
+    info = driver.info
+    return info.user, info.host, info.port, info.dbname
+
+
 def _bytes_of(calls: Sequence[Sequence[BatchColumns]]) -> int:
     columns = (
         column
@@ -244,18 +260,22 @@ class Settling:
 
 
 def companion(connection: sqlalchemy.Connection) -> Companion:
-    """Return our own connections beside the engine of a user's connection."""
+    """Return our own connections beside the engine of a user's connection, and as that was opened."""
     engine = engine_of(connection)
-    found = _companions.get(engine)
-    if found is not None and not found.origin.is_parent:
-        return found
+    before = _companions.get(engine)
+    if before is not None and not before.origin.is_parent and before.follows(connection):
+        return before
     made = Companion(connection)  # outside the lock: it asks a question, and an event loop goes on meanwhile
     with _companions_lock:
         found = _companions.get(engine)
-        if found is None or found.origin.is_parent:
-            found = _companions[engine] = made
-            found.at_end = weakref.finalize(engine, found.close)
-        return found
+        if found is not before and found is not None:
+            return found
+        made.at_end = weakref.finalize(engine, made.close)
+        _companions[engine] = made
+    if before is not None:
+        before.close()
+        before.at_end.detach()
+    return made
 
 
 def dispose(engine: sqlalchemy.Engine) -> None:

@@ -20,7 +20,7 @@ from msgtx.admin.failover import after_failover
 from msgtx.database.pool import Engine
 from msgtx.session import enlistment, side_connection
 from tests.databases import Connection, wait_until
-from tests.roles import open_roles
+from tests.roles import PASSWORD, open_roles
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
 
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
@@ -439,6 +439,32 @@ def test_our_own_connections_that_the_server_has_ended_are_replaced(
             )
             session.commit()
     assert seen(topic) == ([b"a", b"b"], [])
+
+
+@pytest.mark.parametrize("changed", ["password", "login"])
+def test_our_own_connections_log_in_as_the_newest_of_the_engine(
+    server: Any, database_url: str, topic: str, seen: Seen, changed: str
+) -> None:
+    """Passwords may be tokens that end, and logins have a lease: SQLAlchemy asks for them at each connect."""
+    with open_roles(server, database_url) as roles:
+        login = {"user": roles.make(f"produce:{topic}"), "password": PASSWORD}
+        engine = sqlalchemy.create_engine(
+            application_url(database_url), isolation_level="SERIALIZABLE", poolclass=sqlalchemy.NullPool
+        )
+        event.listen(engine, "do_connect", lambda *given: given[-1].update(login))
+        for value in (b"a", b"b", b"c"):
+            with Session(engine) as session:
+                orm.publish(session, topic, value, partition=0)
+                session.commit()
+            if changed == "password" and value == b"a":
+                login["password"] *= 2
+                roles.sql(f"alter role {login['user']} password '{login['password']}'")
+            elif value == b"a":
+                roles.sql(f"alter role {login['user']} nologin")
+                login["user"] = roles.make(f"produce:{topic}")
+            roles.sql(f"select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = '{roles.made[0]}'")
+        engine.dispose()
+    assert seen(topic) == ([b"a", b"b", b"c"], [])
 
 
 # ── nothing is left behind ──
