@@ -38,7 +38,7 @@ POOL_SIZE: Final = 5
 ONLY_CALL: Final = 0  # of a transaction: its answers are handed over once
 SEALED_TIMEOUT_MS: Final = 10_000  # of what is sealed just before a COMMIT: twice what an idle session is allowed
 BYTES_PER_MS: Final = 5_000  # what is large has more time: a slow disk writes so much
-NAMES_TRIED: Final = 5  # producer ids that turn out to be taken or expired, before the commit gives up
+NAMES_TRIED: Final = 5  # producer ids that turn out to be taken, fenced or expired; the last one tried is a new one
 
 Answer = TypeVar("Answer")
 
@@ -106,10 +106,11 @@ class Companion:
                 # Longer than that it is of no use: its transaction is past its timeout.
                 limit = until(time.monotonic() + timeout_ms / 1000)
                 with limit, self.engine.connection() as connection:
-                    name = self._take(user, role) or self._new(connection, role)
+                    known = self._take(user, role) if attempt < NAMES_TRIED - 1 else None
+                    name = known or self._new(connection, role)
                     sealed = self._seal(connection, name, calls, offsets, answers, seat, timeout_ms)
             except (errors.ConcurrentTransactions, errors.FatalError):
-                # The COMMIT before failed, which could not be reported yet; or the id was idle for too long.
+                # The COMMIT before failed, which could not be reported yet; or the id was idle for too long, or fenced.
                 if attempt == NAMES_TRIED - 1:
                     raise
                 continue

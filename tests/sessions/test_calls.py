@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import sqlalchemy
@@ -266,9 +266,17 @@ def test_an_id_that_is_of_no_use_any_more_is_replaced(
     for value in (b"a", b"b"):
         commit(beside, topic, value)
         connection.execute("update msgtx.producer set epoch = epoch + 1")
-    monkeypatch.setattr(side_connection, "NAMES_TRIED", 1)
-    with pytest.raises(errors.ProducerFenced):
-        commit(beside, topic, b"refused")
+    tried: list[object] = []
+
+    def fenced(_: object, batches: object, **named: object) -> NoReturn:
+        tried.append(batches)
+        raise errors.ProducerFenced("also a new one")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(side_connection, "append", fenced)
+        with pytest.raises(errors.ProducerFenced):
+            commit(beside, topic, b"refused")
+    assert len(tried) == side_connection.NAMES_TRIED
     commit(beside, topic, b"c")
     assert seen(topic)[0] == [b"a", b"b", b"c"]
 

@@ -241,6 +241,28 @@ def test_a_client_that_was_made_after_a_failover_is_taken(make_database: Callabl
     engine.dispose()
 
 
+def test_a_commit_after_a_failover_finds_an_id_however_many_were_fenced(make_database: Callable[..., str]) -> None:
+    """Ids of what many sessions have committed at once above READ COMMITTED are kept for the next ones."""
+    url = make_database()
+    engine = sqlalchemy.create_engine(application_url(url), isolation_level="SERIALIZABLE", pool_pre_ping=True, pool_size=9)
+    inner = ["topic"] * (side_connection.NAMES_TRIED + 3)
+
+    def commits(topic: str) -> None:
+        with Session(engine) as session:
+            orm.publish(session, topic, b"x")
+            session.commit()
+
+    with msgtx.connect(url) as client:
+        client.topics.create("topic")
+        commits("topic")
+        event.listen(engine, "commit", lambda _: [commits(inner.pop()) for _ in inner[:1]])
+        commits("topic")
+        with Engine(url) as administrator:
+            after_failover(administrator)
+        commits("topic")
+    engine.dispose()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_published_during_the_commit_is_refused_and_does_not_slip_into_the_next(
     make_engine: MakeEngine, topic: str, seen: Seen, connection: Connection, level: str
