@@ -158,7 +158,6 @@ class Delivery:
             part, block = block.split(room)
             parsed, fault = self._parse(part)
             count = self._send(part, parsed)
-            self.sent += count
             self.in_transaction += count
             if fault is not None:
                 raise self._failed(f"{part.place(count)}: {fault}")
@@ -177,19 +176,23 @@ class Delivery:
         return kept, str(too_large(self.topic, self.limit, size))
 
     def _send(self, part: Lines, parsed: Parsed) -> int:
+        """Send what was read, and count it in `sent` as it goes. Returns how many records that is."""
         if isinstance(parsed, Columns) and parsed.dedup_keys is not None:
             keys: Sequence[bytes | None] = parsed.keys or [None] * len(parsed.values)
             for index, (value, key, dedup_key) in enumerate(zip(parsed.values, keys, parsed.dedup_keys, strict=True)):
                 sent = self._send_one(OutputRecord(value, key), self.partition, part.place(index), dedup_key)
                 self.waiting.append((sent, 1))
+                self.sent += 1
             return len(parsed.values)
         if isinstance(parsed, Columns):
             future = self.producer.send_batch(self.topic, parsed.values, parsed.keys, partition=self.partition)
             self.waiting.append((future, len(parsed.values)))
+            self.sent += len(parsed.values)
             return len(parsed.values)
         for index, record in enumerate(parsed):
             partition = record.partition if self.keep_partitions else self.partition
             self.waiting.append((self._send_one(record, partition, part.place(index)), 1))
+            self.sent += 1
         return len(parsed)
 
     def _send_one(

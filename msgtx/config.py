@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from msgtx import units
-from msgtx.arguments import check_name, shown, whole
+from msgtx.arguments import LARGEST_INT4, check_name, shown, whole
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
 from msgtx.settings import AcknowledgementMode, OffsetReset, Partitioner
 from msgtx.types import Isolation, Strategy
@@ -26,6 +26,7 @@ from msgtx.types import Isolation, Strategy
 log = logging.getLogger("msgtx.config")
 Acks = Literal["0", "1", "all"]
 LARGEST: Final = 2**40  # of any setting, a TiB or 34 years: a thread cannot wait for more than 292 years
+_OF_32_BITS: Final = frozenset(("transaction_timeout_ms", "session_timeout_ms", "max_poll_records"))  # in the database
 MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; with more requests a lost one cannot be distinguished from reordering
 
 KAFKA_NAMES: Final = {
@@ -229,8 +230,9 @@ def _measured(read: Callable[[str, object], int], name: str, value: object) -> o
 
 
 def _in_bounds(name: str, number: int, value: object) -> int:
-    if number > LARGEST:
-        raise ConfigError(f"{name} is at most {LARGEST}, not {shown(value)}")
+    most = LARGEST_INT4 if name in _OF_32_BITS else LARGEST
+    if number > most:
+        raise ConfigError(f"{name} is at most {most}, not {shown(value)}")
     if number < 0 or (number == 0 and name not in _MAY_BE_ZERO):
         if name == "transaction_timeout_ms":
             raise InvalidTransactionTimeout(f"transaction_timeout_ms must be above 0, not {shown(value)}")

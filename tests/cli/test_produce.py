@@ -278,3 +278,18 @@ def test_many_producers_at_once_lose_nothing(program: Program, msgtx: Msgtx, wid
     for thread in threads:
         thread.join()
     assert msgtx("consume", wide, *READ).out == b"x\n" * 20_000
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        (("--dedup-key", "id"), b'{"id": "1"}\n{"id": "2"}\n{"id": ""}\n'),
+        (("--json", "--keep-partitions"), b'{"value": "1"}\n{"value": "2"}\n{"value": "3", "partition": 9}\n'),
+    ],
+)
+def test_a_bad_line_says_how_many_records_were_sent_before_it(
+    msgtx: Msgtx, topic: str, options: tuple[str, ...], lines: bytes
+) -> None:
+    done = msgtx("produce", topic, *options, stdin=lines)
+    assert (done.code, done.err.split("; ")[-1]) == (1, "the records before it were sent (2)\n")
+    assert len(msgtx("consume", topic, "--from-beginning", "--no-follow", "-o", "jsonl").rows) == 2

@@ -125,6 +125,7 @@ def test_kafkas_dotted_names_come_in_by_config_and_a_keyword_wins() -> None:
         ("linger_ms", None),
         ("linger_ms", 10**13),
         ("linger_ms", "9999999999w"),
+        ("transaction_timeout_ms", "25d"),
         ("batch_bytes", 0),
         ("buffer_bytes", 0),
         ("max_in_flight", 0),
@@ -139,6 +140,15 @@ def test_kafkas_dotted_names_come_in_by_config_and_a_keyword_wins() -> None:
 def test_a_value_that_cannot_be_is_refused_and_its_setting_named(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=name):
         resolve(ProducerConfig, {name: value})
+
+
+@pytest.mark.parametrize("kind", [ConsumerConfig, ShareConsumerConfig])
+@pytest.mark.parametrize("name", ["session_timeout_ms", "max_poll_records"])
+def test_what_the_database_keeps_in_32_bits_is_no_more(kind: type[ConsumerConfig | ShareConsumerConfig], name: str) -> None:
+    given = {"group": "mine", "heartbeat_interval_ms": 1}
+    assert getattr(resolve(kind, {**given, name: 2**31 - 1}), name) == 2**31 - 1
+    with pytest.raises(ConfigError, match=f"{name} is at most 2147483647, not 2147483648"):
+        resolve(kind, {**given, name: 2**31})
 
 
 @pytest.mark.parametrize("value", [0, -1])
