@@ -61,7 +61,7 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
 @option(
     "--retries",
     type=click.IntRange(min=0),
-    help="With --into: how often a record is retried before it is given up.  [default: 3]",
+    help="With --into: how often a record is retried before it is given up.  [default: 3; with --on-error=retry no limit]",
 )
 @option("--transaction-ms", type=milliseconds(1), default=100, help="How long a transaction collects records: ms, or 1s.")
 @option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port: /metrics and /healthz.")
@@ -99,8 +99,9 @@ def command(
     With --into, FUNCTION takes a session of SQLAlchemy and a msgtx.Record, and writes rows. Rows and offsets go into one
     commit.
 
-    A record on which FUNCTION fails stops the worker. With --on-error, the worker instead skips the record, keeps it in
-    another topic with headers that say why, or tries it again with pauses. It prints a line for each such record.
+    A record on which FUNCTION fails stops the worker; with --into, it is tried again with pauses until it succeeds.
+    --on-error says what to do instead: stop, skip the record, keep it in another topic with headers that say why, or try it
+    again. The worker prints a line for each such record.
 
     With --share, any number of members work on each partition; several members of one process append a number to the
     transactional id. Settings of the group (`shares configure`) say

@@ -1,5 +1,6 @@
 """`msgtx topics`."""
 
+import contextlib
 from typing import Any
 
 import click
@@ -19,7 +20,7 @@ from msgtx.cli.options import (
     pass_invocation,
 )
 from msgtx.cli.output import row_of, show_many, show_one, show_table
-from msgtx.errors import OffsetOutOfRange
+from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from msgtx.types import TopicPartition
 from msgtx.units import counted
 
@@ -73,7 +74,10 @@ def create(
 def list_topics(invocation: Invocation) -> None:
     """List the topics."""
     with connect(invocation) as client:
-        rows = [row_of(client.topics.describe(name)) for name in client.topics.list()]
+        rows = []
+        for name in client.topics.list():
+            with contextlib.suppress(UnknownTopicOrPartition):  # deleted meanwhile
+                rows.append(row_of(client.topics.describe(name)))
     show_many(invocation.format, rows, ("name", "partitions"))
 
 

@@ -274,6 +274,8 @@ def test_a_program_without_a_registry_of_its_own_serves_it(client: msgtx.Client,
             assert answer.read() == b"alive\n"
         with pytest.raises(errors.ConfigError, match=f"served at 127.0.0.1:{port}: Address already in use"):
             metrics.serving(client, port=port).__enter__()
+        with pytest.raises(errors.ConfigError, match=r"served at x{64}:0: .*too long"):
+            metrics.serving(client, host="x" * 64, port=0).__enter__()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
     assert client._observers.each == ()  # a program may do this for each of its jobs

@@ -133,6 +133,16 @@ def test_a_schema_of_the_future_is_not_touched(make_database: Databases) -> None
         run(url, migrate.upgrade)
 
 
+def test_tables_without_a_version_are_told_and_left(make_database: Databases) -> None:
+    url = make_database()
+    with connect(url) as connection:
+        connection.execute("delete from msgtx.alembic_version")
+    before = catalog(url)
+    with pytest.raises(errors.ConfigError, match=r"has a table consumer_group, and no version .* restore it whole"):
+        run(url, migrate.upgrade)
+    assert catalog(url) == before
+
+
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_an_upgrade_above_read_committed_is_refused(make_database: Databases, level: str) -> None:
     url = make_database(schema=False)

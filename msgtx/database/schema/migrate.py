@@ -49,8 +49,8 @@ def upgrade(connection: Connection) -> Upgrade:
     """Bring the schema to the version of this package, and its functions and views to the text of `msgtx/sql`.
 
     Rights on functions and views are kept; those of `msgtx.role_right` extend to new ones. Does not commit. Raises
-    ConfigError if the schema is newer than this package, if an object of the user stands on a view or function of ours,
-    above READ COMMITTED, or in a database with an encoding that lacks characters.
+    ConfigError if the schema is newer than this package, if an object of the user stands on a view or function of ours, if
+    there are tables without a version, above READ COMMITTED, or in a database with an encoding that lacks characters.
     """
     _require_encoding(connection)
     lock(connection)
@@ -58,6 +58,11 @@ def upgrade(connection: Connection) -> Upgrade:
     head = _head()
     if before is not None and int(before) > int(head):
         raise ConfigError(f"the schema has version {before}, this program was made for {head}: install a newer msgtx")
+    if before is None and (found := connection.scalar(text(A_TABLE))) is not None:
+        raise ConfigError(
+            f"the schema msgtx has a table {found}, and no version that msgtx wrote: it is another program's, or was"
+            " restored in part; restore it whole, or drop it"
+        )
     if before == head and not _functions_differ(connection):
         return Upgrade(before=before, after=head, functions_renewed=False)
     if connection.scalar(text("select to_regnamespace('msgtx')")) is None:
@@ -173,6 +178,11 @@ def _alembic(connection: Connection, run: Callable[["Config"], None]) -> None:
         run(config)
 
 
+# But for the table of versions itself, which stays when all versions were undone.
+A_TABLE = """
+    select c.relname::text from pg_class c
+    where c.relnamespace = to_regnamespace('msgtx') and c.relkind in ('r', 'p', 'f') and c.relname <> 'alembic_version'
+    order by 1 limit 1"""
 UPGRADE_LOCK_IS_HELD = """
     select exists (
         select from pg_locks
