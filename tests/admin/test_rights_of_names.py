@@ -213,8 +213,9 @@ def test_dead_letters_are_written_where_a_right_leads(
             step()
     release = AnswerColumns((name,), (number,), (partition,), (0,), (0,), ("release",), (None,), (None,))
     acknowledge_records(plain_role, release, call_number=4)
-    assert acquire_records(plain_role, Acquiring(name, number, 5, [partition], 1, 1 << 20)).records == []
     connection.execute("select msgtx.settle_shares()")
+    assert written() == 0
+    assert acquire_records(plain_role, Acquiring(name, number, 5, [partition], 1, 1 << 20)).records == []
     assert written() == 0
     connection.execute("update msgtx.share_group set writes_dead_letters = true")
     acquire_records(plain_role, Acquiring(name, number, 6, [partition], 1, 1 << 20))
