@@ -92,8 +92,7 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
             f"{message}; if it comes again, statement_timeout of this role and database is too short for msgtx"
         )
     if state == _LACKS_A_RIGHT:
-        role = "ROLE" if connection is None or connection.closed else connection.info.user
-        return errors.AuthorizationFailed(_told_what_to_grant(message, role))
+        return errors.AuthorizationFailed(_told_what_to_grant(message, connection))
     if state == _SERIALIZATION and connection is not None and not isinstance(connection, Connection):
         # The user's own SQL transaction, which only the user can repeat: it fails as with a statement of the user's.
         return sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error)
@@ -123,7 +122,7 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     return error
 
 
-def _told_what_to_grant(message: str, role: str) -> str:
+def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:
     """Add to PostgreSQL's own refusals what the owner runs; in every language they name what was asked for."""
     known = set(re.findall(r"\w+", message)) & privileges.MANAGED
     if "`" in message or not known:
@@ -131,7 +130,11 @@ def _told_what_to_grant(message: str, role: str) -> str:
     rights = privileges.rights_on(min(known))
     if not rights:
         return f"{message}: only the owner of the schema may"
-    return f"{message}: the owner of the schema gives the right with `msgtx db grant --role {role} --can {'|'.join(rights)}`"
+    role = "ROLE" if connection is None or connection.closed else connection.info.user
+    told = f"{message}: the owner of the schema gives the right with `msgtx db grant --role {role} --can {'|'.join(rights)}`"
+    if connection is None or isinstance(connection, Connection):
+        return told
+    return f"{told}, or to the role that the session has set"  # a user's session may have another role than its login's
 
 
 @contextlib.contextmanager

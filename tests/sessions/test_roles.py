@@ -76,6 +76,19 @@ def test_the_role_that_was_set_has_the_right_or_not(
     assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
 
 
+def test_the_advice_does_not_take_the_login_for_the_role_that_was_set(roles: Roles, topic: str) -> None:
+    """PostgreSQL's own refusal names a function, not whom it refuses."""
+    team = roles.make(f"consume:{topic}", options="nologin")
+    login = login_for(roles, "SET ROLE", team)
+    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level="SERIALIZABLE")
+    with Session(engine) as session:
+        session.execute(text(f"set role {team}"))
+        publish(None, session, topic)
+        with pytest.raises(errors.AuthorizationFailed, match=f"--role {login} .*, or to the role that the session has set"):
+            session.commit()
+    engine.dispose()
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("what", ["offsets", "answers"])
 @pytest.mark.parametrize("may", [True, False])
