@@ -197,7 +197,8 @@ class Sessions(Producing):
 
     def _find_out(self, transaction_id: TransactionId, session: Session) -> str:
         """Ask how a transaction ended, once its session is over."""
-        session.close()
+        with contextlib.suppress(*LOST):  # its ROLLBACK may be what is lost
+            session.close()
         client = self.place.client
         return OUTCOMES[self.place.again(lambda: client.transaction_outcome(transaction_id, resolve=True))]
 
