@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -142,11 +143,15 @@ class Place:
             self.faults.at = {}
 
     def again(self, attempt: Callable[[], Answer]) -> Answer:
-        """An administrator's call is repeated by its caller, not by the library."""
-        for _ in range(20):
-            with contextlib.suppress(errors.DatabaseUnavailable):
+        """An administrator's call is repeated by its caller, not by the library; perhaps another thread crashed the server."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
                 return attempt()
-        raise AssertionError("the database was away twenty times")
+            except errors.DatabaseUnavailable as away:
+                if time.monotonic() > deadline:
+                    raise AssertionError(f"the database was away for {PATIENCE_SECONDS:g} s") from away
+            time.sleep(0.01)
 
     def protocol(self, ask: Callable[[sqlalchemy.Connection], Answer]) -> Answer | str:
         """Make a call in a SQL transaction of its own, repeated until it is answered. Returns the name of a refusal."""

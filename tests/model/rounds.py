@@ -2,6 +2,7 @@
 
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ class Places:
     server: CrashServer | None = None
     place: Place | None = None
     operations: int = 0
+    raised: Exception | None = None  # by the last history that failed
 
     def find(self) -> Place:
         if self.place is not None and self.place.histories >= HISTORIES:
@@ -67,6 +69,12 @@ def run_round(where: Places, *, number: int | None = None, histories: int = HIST
     class Here(MACHINES["server" if where.server else "connections"]):  # type: ignore[misc]  # one of two
         find_place = staticmethod(where.find)
 
+        def teardown(self) -> None:
+            error = sys.exc_info()[1]
+            if isinstance(error, Exception) and not isinstance(error, errors.HypothesisException):
+                where.raised = error  # what Hypothesis says instead, if the same steps lead elsewhere, does not name it
+            super().teardown()
+
     chosen = settings(
         max_examples=histories,
         stateful_step_count=STEPS,
@@ -84,6 +92,21 @@ def histories_in(minutes: float) -> int:
     return max(LEAST_HISTORIES, int(HISTORIES_PER_ROUND * minutes / ROUND_MINUTES))
 
 
+def _failure(where: Places, number: int, histories: int) -> Exception | None:
+    """Return the failure of a round, made as small as may be.
+
+    `FlakyStrategyDefinition`: it could not go on, as the same steps led elsewhere, and nothing had failed.
+    """
+    where.raised = None
+    try:
+        run_round(where, number=number, histories=histories, database=None)
+    except errors.FlakyStrategyDefinition as early:
+        return where.raised or early
+    except Exception as error:  # noqa: BLE001 - it is reported
+        return error
+    return None
+
+
 def run_rounds(where: Places, *, minutes: float, first: int | None, report: Callable[[str], object]) -> int:
     """Run rounds with seeds one above the other until time is over. Returns how many failed."""
     first = random.SystemRandom().randrange(1 << 32) if first is None else first
@@ -91,9 +114,10 @@ def run_rounds(where: Places, *, minutes: float, first: int | None, report: Call
     began, failed, number = time.monotonic(), 0, first
     while number == first or time.monotonic() - began < minutes * 60:
         before, at = where.counted, time.monotonic()
-        try:
-            run_round(where, number=number, histories=histories_in(minutes), database=None)
-        except (AssertionError, errors.Flaky) as error:  # flaky: it depends on what two threads do first
+        error = _failure(where, number, histories_in(minutes))
+        if isinstance(error, errors.FlakyStrategyDefinition):
+            report(f"seed {number}: it ended early, as the same steps led elsewhere (what a crash takes back is chance)")
+        elif error is not None:
             failed += 1
             report(f"ANOMALY: {error}\n" + "\n".join(getattr(error, "__notes__", ())))
             report(f"to repeat it: python -m tests.model --faults {kind} --minutes 0 --seed {number}")
