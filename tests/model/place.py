@@ -143,7 +143,7 @@ class Place:
             self.faults.at = {}
 
     def again(self, attempt: Callable[[], Answer]) -> Answer:
-        """An administrator's call is repeated by its caller, not by the library; perhaps another thread crashed the server."""
+        """An administrator's call is repeated by its caller, not by the library. Another thread may crash the server."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
