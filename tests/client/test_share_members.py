@@ -50,7 +50,7 @@ def test_who_accepts_without_a_word_is_told_when_its_session_was_over(
     end_session(connection, one)
     if told:
         wait_until(lambda: is_told(one), "a heartbeat is told")
-    with pytest.raises(errors.InvalidRecordState, match="offset 0: the lock has expired, or the session"):
+    with pytest.raises(errors.InvalidRecordState, match="offset 0: the lock has expired or the session"):
         one.poll(0)
     assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2)]
 
@@ -181,7 +181,7 @@ def test_a_commit_behind_the_end_of_the_session_is_refused(
         end_session(connection, one)
         if waits:
             wait_until(lambda: is_told(one), "a heartbeat is told")
-        with pytest.raises(errors.InvalidRecordState, match="offset 0: the lock has expired, or the session"):
+        with pytest.raises(errors.InvalidRecordState, match="offset 0: the lock has expired or the session"):
             one.commit()
 
 
