@@ -38,6 +38,11 @@ def commit(member: Any, session: Session, _: str) -> None:
     member.commit(session=session)
 
 
+def joined(words: str) -> str:
+    """Return words as a part of a test's name."""
+    return words.replace(" ", "-")
+
+
 def login_for(roles: Roles, way: str, team: str) -> str:
     """Make a login that may become the team, and has no right of its own through it."""
     login = roles.make(options="login superuser" if "AUTHORIZATION" in way else "login noinherit")
@@ -45,8 +50,8 @@ def login_for(roles: Roles, way: str, team: str) -> str:
     return login
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("level", LEVELS, ids=joined)
+@pytest.mark.parametrize("way", WAYS, ids=joined)
 @pytest.mark.parametrize("may", [True, False])
 def test_the_role_that_was_set_has_the_right_or_not(
     roles: Roles, topic: str, seen: Seen, level: str, way: str, may: bool, connection: Connection
