@@ -1,4 +1,4 @@
-"""`msgtx groups`: who reads what and how far it is, and putting offsets elsewhere."""
+"""`msgtx groups`: groups, their members and lag, and resets of their offsets."""
 
 from typing import TYPE_CHECKING, Any, Final
 

@@ -1,4 +1,4 @@
-"""What a client tells those who watch it, such as `msgtx.metrics` and `msgtx.otel`."""
+"""The events of a client, for observers such as `msgtx.metrics` and `msgtx.otel`."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -127,7 +127,7 @@ def _next(
 
 
 class Snapshots:
-    """`client.snapshots`: cuts with who holds them back, cuts under names, and what lies between two of them."""
+    """`client.snapshots`: consistent cuts, the transactions that hold them back, saved cuts, and the records between two."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

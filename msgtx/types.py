@@ -491,7 +491,7 @@ class Level(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What `doctor` found: about what, a sentence, what to do (empty: nothing), and the numbers behind it."""
+    """A finding of `doctor`: its subject, a sentence, the advice (empty: none is needed), and the numbers behind it."""
 
     level: Level
     subject: str

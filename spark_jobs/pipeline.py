@@ -61,7 +61,7 @@ def run(
     on_batch: Callable[[PipelineReport], object] | None = None,
     **options: object,
 ) -> PipelineReport:
-    """Transform what topics hold into what a sink takes (`write_transactional`), batch by batch.
+    """Transform the records of topics into rows for `write_transactional`, batch by batch.
 
     `transform` gets a DataFrame as of `read_committed` and returns one; `to` is the topic, else each row names its own.
     `once`: all that is committed when the run begins, then the end; else until `stop`. `max_offsets`: of one batch, more

@@ -92,7 +92,7 @@ class RatesReport:
 
 
 class Part(NamedTuple):
-    """A range to be measured: what of a topic's log (group None), or what a group has still to read."""
+    """A range to be measured: of a topic's log (group None), or the part that a group has not read yet."""
 
     group: str | None
     partition_id: int

@@ -35,7 +35,7 @@ Look = Callable[[RawConnection, Any, Sequence[int] | None], Piece]  # at a parti
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds, by which promise, and what was found instead; names in braces are the row's facts."""
+    """A rule, the promise it belongs to, and the words for a violation; names in braces are the row's facts."""
 
     promise: str
     expected: str
@@ -183,7 +183,7 @@ class _Verifier:
                 self._rows(piece, "first_offset", partition_id)
 
     def installation(self) -> None:
-        """Read what no partition leads to: decisions, committed offsets, and who owns what."""
+        """Read what belongs to no partition's log: decisions, committed offsets, owners of partitions."""
         ids = list(self._partitions)
         for piece in self._pieces(verify_decisions, ids, "decisions"):
             self._rows(piece, "first_offset")

@@ -34,7 +34,7 @@ Undone = Literal["goes back", "asks"]
 
 @dataclass(slots=True)
 class Assigned:
-    """One partition of this consumer: what is fetched next, and what was fetched and not yet handed out."""
+    """One partition of this consumer: the place to fetch from next, and fetched records that are not handed out yet."""
 
     topic_partition: TopicPartition
     partition_id: int
@@ -275,7 +275,7 @@ class Fetcher:
             return self._expired(connection, answers) or progress
 
     def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
-        """Abort what is overdue and holds one of these partitions back, whatever there is to read of others (I12)."""
+        """Abort overdue transactions that hold one of these partitions back, also if others have more to read (I12)."""
         overdue = [partition_id for partition_id, answer in answers.items() if answer.blocked_overdue]
         if not overdue or time.monotonic() < self._next_expiry:
             return False

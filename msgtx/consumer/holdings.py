@@ -1,4 +1,4 @@
-"""What a share consumer has handed out, and what its caller answers for it."""
+"""The records that a share consumer has handed out, and its caller's answers."""
 
 import logging
 import math

@@ -1,8 +1,9 @@
 """Membership of a consumer in its group: joining, heartbeats, and what is to be taken over or released.
 
 The thread says that the member lives, and learns that something changed; partitions change hands in the consumer's poll. No
-lock is held across the network: who computes an assignment writes it by compare-and-set, who comes late looks again.
-A member that the group has not heard of for its session timeout hands nothing out before it has asked: see `is_silent`.
+lock is held across the network: a member that computes an assignment writes it by compare-and-set, and one that comes too
+late looks again. A member that the group has not heard of for its session timeout hands nothing out before it has asked:
+see `is_silent`.
 """
 
 import contextlib

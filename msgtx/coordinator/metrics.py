@@ -1,4 +1,4 @@
-"""What a daemon shows to Prometheus, and to what starts and stops it: what it did, and what the database holds."""
+"""The figures of a daemon for Prometheus and for supervisors: its own work, and the state of the database."""
 
 import math
 import threading

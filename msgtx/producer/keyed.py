@@ -187,7 +187,7 @@ class Deduplicator:
             self._work.wait_for(lambda: self._closing, seconds)
 
     def _fail_all(self, error: MsgtxError) -> None:
-        """Fail what is on its way and what waits: every caller gets the error, instead of waiting forever."""
+        """Fail the records on their way and those that wait: every caller gets the error, instead of waiting forever."""
         self._state.batch_failed(None, error)  # first: no record is taken in any more
         with self._work:
             waiting, self._waiting = self._waiting, deque()

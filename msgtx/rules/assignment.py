@@ -89,7 +89,7 @@ def _in_turn(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]])
 
 
 def _sticky(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]], owners: Mapping[int, int]) -> dict[int, int]:
-    """Keep what is owned, deal out what is free, move until no move improves the balance, and undo what was needless."""
+    """Keep owned partitions, deal out free ones, move while a move improves the balance, undo needless moves."""
     layout = _Layout(members, topics, owners)
     layout.deal_out()
     # Each move makes the sum of squares of the loads smaller, or leaves it and brings a partition home: this ends.

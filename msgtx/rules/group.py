@@ -15,8 +15,8 @@ class State(enum.StrEnum):
 def state_of(*, members: int, overdue: int, settled: bool, has_offsets: bool) -> State:
     """Return the state of a group.
 
-    `members`, `overdue`: whose session is not over, and whose is. `settled`: the assignment was made of these members and of
-    today's topics, and each partition is owned by the member that is to own it.
+    `members`: those whose session is not over; `overdue`: the others. `settled`: the assignment was made of these members
+    and of today's topics, and each partition is owned by the member that it is planned for.
     """
     if not members:
         return State.EMPTY if has_offsets or overdue else State.DEAD

@@ -95,7 +95,7 @@ class ClientState(enum.StrEnum):
 
 
 class Call(enum.StrEnum):
-    """What a transactional producer is asked to do, or what befalls it."""
+    """A call of a transactional producer, or an event that it meets."""
 
     INIT = "init_transactions"
     BEGIN = "begin_transaction"

@@ -79,9 +79,9 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a member owns, by partition id with the generation since which it does, and what it is to own.
+    """The partitions of a member, by id with the generation since which it owns them, and those planned for it.
 
-    What it owns and is not to own, it releases; what it is to own and does not, another one still has.
+    It releases those that are not planned for it; a planned one that it does not own still belongs to another member.
     """
 
     generation: int
@@ -143,8 +143,8 @@ def join_group(
     The same again changes nothing.
 
     The join is heartbeat 0 of a new `member_number`. With the same number as before, the count of heartbeats goes on.
-    Raise `ConfigError` for a strategy that is not the group's, `InvalidSessionTimeout` and `GroupMaxSizeReached` for what
-    the installation does not allow, `InvalidRequest` for what cannot be.
+    Raise `ConfigError` for a strategy that is not the group's, `InvalidSessionTimeout` and `GroupMaxSizeReached` by
+    the limits of the installation, `InvalidRequest` for impossible values.
     """
     for what, name in (("a group", group), ("a member", member_id), ("an instance", group_instance_id)):
         if name is not None:

@@ -1,4 +1,4 @@
-"""The rows of files as a sink takes them: which columns are what, and what is refused."""
+"""The rows of files as a sink takes them: the roles of their columns, and refused rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

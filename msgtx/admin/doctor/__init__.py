@@ -1,4 +1,4 @@
-"""`client.admin.doctor()`: what holds partitions back and what hurts, down to client host and session, and what to do."""
+"""`client.admin.doctor()`: findings, each with the client host and session behind it, and advice."""
 
 import functools
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Sessions, snapshots and slots: who holds locks of msgtx, and what pins the horizon of VACUUM."""
+"""Sessions that hold locks of msgtx; sessions, snapshots and slots that pin the horizon of VACUUM."""
 
 from collections.abc import Iterator
 

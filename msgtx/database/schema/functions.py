@@ -61,7 +61,7 @@ def functions_hash() -> str:
 
 @cache
 def files() -> tuple[SqlFile, ...]:
-    """Return what `msgtx/sql` creates, in an order in which each finds what it needs.
+    """Return the files of `msgtx/sql`, each behind the ones that it needs.
 
     Views, triggers and functions with an SQL-standard body are bound when they are created: they come after every object of
     ours that they name. All other bodies are bound when they run. A header line `-- after: name` adds what the text hides.

@@ -1,7 +1,7 @@
 """What each right needs of the database: functions to call and views to read, given to the roles of `msgtx.role_right`.
 
-Rights on topics, consumer groups and transactional ids are checked inside the functions and views. What knows none of
-them is given to those alone who may administer every topic; the rest is the owner's.
+Rights on topics, consumer groups and transactional ids are checked inside the functions and views. Functions without such
+a check are given only to roles that may administer every topic; the rest is the owner's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -137,7 +137,7 @@ def derive(connection: Connection) -> None:
 
 
 def bring(connection: Connection, role: str) -> None:
-    """Give a role what its rights need, and take from it what only others need. The role exists."""
+    """Give a role the functions and views that its rights need, and take the others from it. The role exists."""
     rows = connection.execute(text(RIGHTS_OF), {"role": role}).all()
     wanted = needed((Right(can), pattern) for can, pattern in rows)
     (grantee,) = connection.execute(text("select quote_ident(:role)"), {"role": role}).one()

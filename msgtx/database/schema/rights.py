@@ -23,7 +23,7 @@ _USED_WITH: Final = {Resource.GROUP: Right.CONSUME, Resource.TRANSACTIONAL_ID: R
 
 @dataclass(frozen=True, slots=True)
 class RoleRight:
-    """What a role may do, and to what: a name of `resource`, or a prefix with `*` at its end.
+    """A right of a role on a name of `resource`, or on all names with a prefix (`*` at its end).
 
     `exists` is false when the role was dropped, even if another one of its name was made: it may nothing, and the next
     change or upgrade forgets this right.
