@@ -1,7 +1,7 @@
 -- require_producers(producer_ids) raises 42501 if one of them belongs to another role: a producer id is a name that readers see, no
 -- secret. It is the caller's if he initialized it last, or a role did whose rights he inherits; one without a row by the bits that
--- identify its role (tag_of_role). What earlier versions gave out may be used by any role until it is initialized again. Of a transactional id
--- the caller also needs the right to it, and who was granted that by name may act on what another one of its users has open.
+-- identify its role (tag_of_role). An id that an earlier version gave out may be used by any role until it is initialized again. For a transactional
+-- id the caller also needs the right to it; a role that was granted the id by name may end a transaction that another user of it has open.
 -- Asked of callers who do not act for the owner. Reads producer, installation, role_right.
 create function msgtx.require_producers(producer_ids bigint[]) returns boolean language plpgsql stable
 set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$

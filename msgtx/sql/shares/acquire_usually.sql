@@ -1,9 +1,9 @@
 -- acquire_usually(group, partition, members, calls, mosts, …) gives members of a share group the next new records of a partition, one
 -- member after the other, in the usual case: it is looked up by single rows (decision 0118), and anything else is left to the
 -- general rules of acquire_records.
---   usual                 all that is in flight is held by living members, nothing is to be delivered again or was parked, and what comes
---                         next are committed rows of the log, none of them compacted
---   first_offsets, last_offsets   what each member accepts first: all that it has acquired in one call; -1: nothing
+--   usual                 all records in flight are held by living members, none is to be delivered again or is parked, and the next rows
+--                         of the log are committed and not compacted
+--   first_offsets, last_offsets   the records that each member accepts first: all of one call; -1: none
 --   mosts                 how many records each asks for; 0: it only accepts
 --   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
 --   no row                it is not usual, and nothing was done

@@ -4,9 +4,9 @@
 -- such topic, or the group may not write dead letters; how many records it wrote, and of how many bytes.
 --   most, max_bytes   leave for later what is more, and make the topic if need be; null: all of an answer, whose caller has locked the
 --                     topic's partition
--- What is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
+-- A record that is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
 -- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is written once. Tries
--- the partition's lock, which who waits for it has taken before. Reads consumer_group, share_group, partition, topic, record_batch, group_member. Writes record_batch.
+-- the partition's lock; a caller that waits for it has taken it before. Reads consumer_group, share_group, partition, topic, record_batch, group_member. Writes record_batch.
 create function msgtx.bury_records(
     group_name text, in_partition_id int, dead msgtx.share_span[], most int, max_bytes bigint,
     out left_over msgtx.share_span[], out buried int, out bytes bigint

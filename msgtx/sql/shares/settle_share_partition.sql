@@ -1,5 +1,5 @@
--- settle_share_partition(group_id, partition, most, max_bytes) writes what of a share partition is true now (current_spans), with what is dead as
--- dead letters: what was rejected, or was delivered as often as it may be and not acknowledged. → how many letters it wrote, of how many
+-- settle_share_partition(group_id, partition, most, max_bytes) writes the spans of a share partition that hold now (current_spans), and dead
+-- records as dead letters: those that were rejected, or delivered as often as they may be and not acknowledged. → how many letters it wrote, of how many
 -- bytes, and whether some are left for later (bury_records). Of a group that is gone nothing is written.
 -- The caller holds the share partition's lock; tries that of the partition of dead letters. Reads share_group, consumer_group, partition. Writes
 -- share_state, and through park_delayed share_parked, through bury_records record_batch.

@@ -1,8 +1,8 @@
 -- remove_spark_history(after, most) removes what Spark's batches leave behind, at most 10,000 rows of each table in one call:
 -- fence rows below the newest of their query, attempts that are decided (or can never be: their id has expired or is fenced) and
 -- belong to a committed batch or are past the history, ranges below the newest committed batch of their query, and those that two later batches of it have followed: the
--- last two expose a query that fell behind. What no batch was committed of goes with the history, which begins here for what
--- lies further in the future than it lasts. A floor goes that is superseded, or of
+-- last two expose a query that fell behind. Attempts without a committed batch go with the history; for rows that lie
+-- further in the future than it lasts it begins here. A floor goes that is superseded, or of
 -- an application without attempts. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all

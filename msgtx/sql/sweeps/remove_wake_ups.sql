@@ -1,4 +1,4 @@
--- remove_wake_ups(after, most) removes what listeners have seen long ago, at most 10,000 rows in one call, and what is dated more than a
+-- remove_wake_ups(after, most) removes rows that listeners have seen long ago, at most 10,000 in one call, and rows dated more than a
 -- minute ahead (the clock was set back); → how many. A row is dated
 -- within its SQL transaction; a listener that misses one that became visible a minute later looks by itself (fetch_max_wait_ms).
 --   in_after, next_after   null: this was the end; else there is more

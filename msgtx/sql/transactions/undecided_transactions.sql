@@ -1,8 +1,8 @@
 -- undecided_transactions(partitions, …) → transactions without a decision, found as fetch finds them: from each partition's
--- floor on. A row per partition and transaction, the oldest first; what has no transaction row (it must not be) before them.
+-- floor on. A row per partition and transaction, the oldest first; before them those without a transaction row, which must not be.
 --   in_partition_ids  null: all whose floor is below their log end
---   each_partition    at most this many of each partition, the earliest: the first one is what holds the partition back
---   overdue_only      only what is older than limit_ms (null: than its own timeout), or lacks its transaction or producer row
+--   each_partition    at most this many of each partition, the earliest: the first one holds the partition back
+--   overdue_only      only those older than limit_ms (null: than its own timeout), or lacks its transaction or producer row
 --   most              rows in the answer; `found` is how many there are
 -- Reads topic, partition, partition_floor, transaction tables, producer, record_batch.
 create function msgtx.undecided_transactions(

@@ -1,4 +1,4 @@
--- View share_spans: what share groups have in flight now, and what is parked, a row for each span of records of one state. A record between start_offset and
+-- View share_spans: the records that share groups have in flight now or parked, a row for each span of records of one state. A record between start_offset and
 -- next_offset of share_partitions that is in no span is done.
 --   state       available: to be delivered again, `reason` says why; acquired: a member has it, until locked_until; pending: answered with
 --               `answer` in a transaction that is not decided; rejected: it becomes a dead letter; delayed: until due_at; waiting: for an earlier
