@@ -184,7 +184,9 @@ class ShareConsumer:
     # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
 
     def _most(self, max_records: int | None) -> int:
-        return self.config.max_poll_records if max_records is None else arguments.whole("max_records", max_records, least=1)
+        if max_records is None:
+            return self.config.max_poll_records
+        return min(arguments.whole("max_records", max_records, least=1), arguments.LARGEST_INT4)  # what the database takes
 
     def _await_records(self, timeout: float, most: int) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""

@@ -70,6 +70,11 @@ def test_a_record_goes_to_one_member(client: msgtx.Client, topic: str, share: Sh
     assert other.poll(0) == []
 
 
+def test_any_number_of_records_may_be_asked_for(client: msgtx.Client, topic: str, share: Share) -> None:
+    fill(client, topic, 3)
+    assert len(share().poll(5, max_records=2**63 - 1)) == 3
+
+
 def test_what_is_accepted_is_done_and_what_is_released_comes_again(client: msgtx.Client, topic: str, share: Share) -> None:
     fill(client, topic, 4)
     one, other = share(), share()
@@ -788,10 +793,10 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     """And none is accepted unseen (I17)."""
     connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000")
     with client.producer() as producer:
-        for start in range(0, 1_200, 3):
+        for start in range(0, 2_400, 3):
             producer.send_batch(topic, [b"%d" % i for i in range(start, start + 3)])
     member = share(acknowledgement_mode="explicit" if mode == "explicit" else "implicit", value_deserializer=bytes)
-    assert member._await_records(PATIENCE_SECONDS, 1_200)
+    assert member._await_records(PATIENCE_SECONDS, 2_400)
 
     def take() -> list[msgtx.ShareRecord]:
         return [next(iter(member))] if mode == "iterated" else member.poll(PATIENCE_SECONDS, 4)
