@@ -180,7 +180,7 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
                 got += await consumer.poll(PATIENCE_SECONDS, 4)
                 assert [record.offset for record in got] == list(range(len(got))), interrupt.place
 
-    for _ in range(100):
+    for _ in range(300):
         fill(client, topic, 3)
     asyncio.run(main())
 
