@@ -280,9 +280,15 @@ def _crowd(oracle: Oracle, name: str) -> tuple[object, ...]:
 
 
 def swept(oracle: Oracle) -> int:
-    """What a sweep does. Returns how many transactions it aborts."""
-    overdue = oracle.overdue()
-    aborted = oracle.expire(*overdue) if overdue else 0
+    """What a sweep does. Returns how many transactions it aborts.
+
+    First those with records or a seal; then, in a call of its own, those that have nothing but answers of share groups.
+    """
+    overdue, written = oracle.overdue(), {entry.name for log in oracle.logs for entry in log}
+    found = {name for name in overdue if name in written or oracle.transactions[name].sealed}
+    aborted = 0
+    for some in ([*found], [name for name in overdue if name not in found]):
+        aborted += oracle.expire(*some) if some else 0
     if any(group.overdue(oracle.now) for group in oracle.groups.values()):
         oracle.remove_members()
     return aborted
