@@ -2,7 +2,7 @@
 --   SnapshotExists       the name holds another one, and it is not to be replaced: the same one again changes nothing
 --   IncarnationChanged   it is of another incarnation than the database, so it could never be read
 --   InvalidRequest       the name is not made of 1 to 249 of a-z A-Z 0-9 . _ -; or the snapshot is longer than any is
--- Raises 42501 where it is to replace one that another role has saved, whose rights the caller does not inherit. Reading it takes no right
+-- Raises 42501 if another role has saved the one to be replaced, and the caller does not inherit that role's rights. Reading it takes no right
 -- but to consume. Two at once: the second one waits, and is refused.
 -- Writes named_snapshot. Flushed.
 create function msgtx.save_snapshot(

@@ -1,5 +1,5 @@
 -- unpark_records(group, partition, log_start, moment, most, foreign_keys, next_due, waiting_keys) takes out of share_parked the records to be
--- delivered now, at most so many rows: those that are due, and those that waited for a key that no other member has any more; → spans, ascending by
+-- delivered now, at most so many rows: those that are due, and those whose key no other member has any more; → spans, ascending by
 -- offset.
 --   foreign_keys   which other members have in flight
 --   waiting_keys   for which something waits, since a member has the key, or had it; with ordering=key
