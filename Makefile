@@ -24,7 +24,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo docs wheels test test-all test-compiled test-oldest test-postgres test-spark test-mutants test-mutants-all test-long lint format lock clean
+.PHONY: help check compiler demo docs wheels test test-all test-compiled test-oldest test-postgres test-spark test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -109,12 +109,16 @@ test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and cond
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"
 
-lint: $(VENV)/spark ## ruff, mypy (also over the code of the documents), import-linter
+lint: $(VENV)/spark ## ruff, mypy (also over the code of the documents), import-linter, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy -p msgtx -p pyspark_msgtx -p examples.orders
+	@$(BIN)/mypy -p msgtx -p pyspark_msgtx -p examples.orders -p tools
 	@$(BIN)/python -m tests.docs
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.generate --check
+
+generate: $(VENV)/installed ## write the copies of what is declared once
+	@$(BIN)/python -m tools.generate
 
 format: $(VENV)/installed ## let ruff format and fix what it can
 	@$(BIN)/ruff check --fix-only .

@@ -1,0 +1,50 @@
+"""`make generate` writes each copy of what `msgtx/declared` and the headers of `msgtx/sql` say; `make lint` compares.
+
+A generated file says so in its first line, is committed, and is never edited.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+# Each file, and what writes it: the text, without the first line.
+OUTPUTS: Final[dict[str, Callable[[], str]]] = {}
+COMMENTS: Final = {".py": "#", ".sql": "--", ".txt": "#", ".md": "<!--"}
+
+
+def written(path: str) -> str:
+    """Return the whole text of a generated file."""
+    sign = COMMENTS[Path(path).suffix]
+    text = f"{sign} Written by `make generate`: do not edit.{' -->' if sign == '<!--' else ''}\n{OUTPUTS[path]()}"
+    if not path.endswith(".py"):
+        return text
+    for command in (["check", "--fix-only", "--quiet"], ["format", "--quiet"]):
+        ruff = [str(Path(sys.executable).with_name("ruff")), *command, "--stdin-filename", path, "-"]
+        text = subprocess.run(ruff, input=text, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if a file differs from what would be written"
+    )
+    only_check = parser.parse_args().check
+    stale = []
+    for path in OUTPUTS:
+        text, file = written(path), ROOT / path
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            stale.append(path)
+            if not only_check:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
+    if only_check and stale:
+        sys.exit(f"not what `make generate` writes: {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()
