@@ -1,1 +1,1 @@
-"""The command line: one module per noun, no logic of its own."""
+"""The command line, without logic of its own: a command per noun, and the terminal that they share."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from msgtx.cli import interruption
+from msgtx.cli.terminal import interruption
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -55,7 +55,7 @@ def _invoke(arguments: Sequence[str]) -> int:
 
 
 def _report(error: Exception, arguments: Sequence[str]) -> int:
-    from msgtx.cli.failure import failure_of
+    from msgtx.cli.terminal.failure import failure_of
 
     if "--debug" in arguments or os.environ.get("MSGTX_DEBUG") in {"1", "true", "yes", "on"}:
         sys.excepthook(type(error), error, error.__traceback__)

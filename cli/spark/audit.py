@@ -2,11 +2,11 @@
 
 import click
 
-from msgtx.cli.failure import FAILED
-from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Invocation, option, pass_invocation
-from msgtx.cli.output import row_of, show_many, show_one
 from msgtx.cli.spark.running import Job, running
+from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one
 
 COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "found")
 COUNTS = (

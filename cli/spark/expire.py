@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 import click
 from click.core import ParameterSource
 
-from msgtx.cli.interruption import deferred, stopping
-from msgtx.cli.options import Invocation, option, pass_invocation
-from msgtx.cli.output import row_of, show_one, write
-from msgtx.cli.spark import require_extra
-from msgtx.cli.spark.running import Job, running
+from msgtx.cli.spark.running import Job, require_extra, running
+from msgtx.cli.terminal.interruption import deferred, stopping
+from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_one, write
 from msgtx.types import SweepReport
 
 

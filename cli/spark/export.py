@@ -2,9 +2,9 @@
 
 import click
 
-from msgtx.cli.options import Invocation, option, pass_invocation
-from msgtx.cli.output import show_one
 from msgtx.cli.spark.running import Job, running
+from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import show_one
 
 
 @click.command("export", cls=Job)

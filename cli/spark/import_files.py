@@ -2,10 +2,11 @@
 
 import click
 
-from msgtx.cli.options import Invocation, milliseconds, option, pass_invocation
-from msgtx.cli.output import row_of, show_one
-from msgtx.cli.progress import progress
 from msgtx.cli.spark.running import Job, running
+from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_one
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds
 
 FORMATS = ("parquet", "csv", "json")
 MIB = 1024 * 1024

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from msgtx.cli.failure import Failed
-from msgtx.cli.functions import load_function, where
-from msgtx.cli.interruption import stopping
-from msgtx.cli.options import Invocation, milliseconds, option, pass_invocation
-from msgtx.cli.output import row_of, show_one
-from msgtx.cli.progress import progress
 from msgtx.cli.spark.running import Job, running
+from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.functions import load_function, where
+from msgtx.cli.terminal.interruption import stopping
+from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_one
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

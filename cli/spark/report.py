@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from msgtx.cli.database import connect
-from msgtx.cli.interruption import deferred
-from msgtx.cli.offsets import cuts_of
-from msgtx.cli.options import Invocation, option, pass_invocation
-from msgtx.cli.output import row_of, show_many, show_one
+from msgtx.cli.commands.offsets import cuts_of
 from msgtx.cli.spark.running import Job, running
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one
 from msgtx.errors import ConfigError
 
 if TYPE_CHECKING:

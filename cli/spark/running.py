@@ -1,6 +1,7 @@
 """What all jobs share: `--master`, `--conf`, the session, progress."""
 
 import contextlib
+import importlib.util
 import sys
 import threading
 from collections.abc import Iterator
@@ -9,15 +10,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Command, Invocation
-from msgtx.cli.progress import progress
-from msgtx.cli.spark import require_extra
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Command, Invocation
+from msgtx.cli.terminal.progress import progress
+from msgtx.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+EXTRA: Final = ("pyspark", "py4j", "pyarrow")
 LOOK_S: Final = 0.3  # between two looks at the tasks
+
+
+def require_extra() -> None:
+    """Raise `ConfigError` if the extra `spark` is not installed."""
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"Spark is not installed ({', '.join(missing)}): install the extra, pip install 'msgtx[spark]'")
 
 
 @dataclass(slots=True)

@@ -15,9 +15,9 @@ from sqlalchemy import make_url
 
 from msgtx import Client, TopicPartition, errors
 from msgtx import client as msgtx_client
-from msgtx.cli import output
 from msgtx.cli.commands import NAMES, command
-from msgtx.cli.options import Command
+from msgtx.cli.terminal import output
+from msgtx.cli.terminal.invocation import Command
 from msgtx.database import embedded
 from tests.cli.program import Ended, Program
 from tests.databases import Server
@@ -95,7 +95,7 @@ def test_what_came_while_the_question_was_open_is_not_deleted(
         producer.send(topic, b"meanwhile").result(10)
         return True
 
-    monkeypatch.setattr("msgtx.cli.topics.confirmed", answered)
+    monkeypatch.setattr("msgtx.cli.commands.topics.confirmed", answered)
     with client.producer() as producer:
         producer.send(topic, b"before").result(10)
         done = msgtx("topics", "delete-records", topic, "--partition", "0", "--before", "-1", "-o", "jsonl")

@@ -119,7 +119,7 @@ def test_process_ends_with_a_whole_transaction(
 def test_a_signal_whose_exception_is_lost_ends_the_next_verb(number: signal.Signals) -> None:
     program = f"""if True:
         import signal
-        from msgtx.cli import interruption
+        from msgtx.cli.terminal import interruption
         interruption.listen()
         try:
             signal.raise_signal({int(number)})

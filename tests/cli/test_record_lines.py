@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgtx.cli.record_lines import record_of_line, row_of_record
+from msgtx.cli.terminal.record_lines import record_of_line, row_of_record
 from msgtx.types import OutputRecord, Record
 
 content = st.none() | st.binary(max_size=40) | st.text(max_size=40).map(str.encode)

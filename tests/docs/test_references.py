@@ -21,8 +21,8 @@ from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.shares import SharesAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
-from msgtx.cli import failure, interruption
 from msgtx.cli.commands import command
+from msgtx.cli.terminal import failure, interruption
 from msgtx.client import Admin
 from msgtx.config import KAFKA_NAMES, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from msgtx.settings import ShareGroupSettings, TopicSettings

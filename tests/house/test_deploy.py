@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 import msgtx
 from msgtx import errors
 from msgtx.cli.commands import command as program
-from msgtx.cli.process import DRAIN_S
+from msgtx.cli.commands.process import DRAIN_S
 from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.daemon import RELEASE_SECONDS
 from msgtx.coordinator.gauges import Gauges

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from msgtx.cli.options import Invocation
+from msgtx.cli.terminal.invocation import Invocation
 
 
 @dataclass(frozen=True)

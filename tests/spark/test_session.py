@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
 import msgtx
 from msgtx import errors
-from msgtx.cli.failure import failure_of
+from msgtx.cli.terminal.failure import failure_of
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs import session
 from msgtx.spark_jobs.runtime import java, jdbc
@@ -226,7 +226,7 @@ with session.opened("ours") as spark:
 
 HOLDS = """
 import sys
-from msgtx.cli import interruption
+from msgtx.cli.terminal import interruption
 from msgtx.spark_jobs import session
 interruption.listen()
 try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from msgtx import errors
-from msgtx.cli.failure import failure_of
+from msgtx.cli.terminal.failure import failure_of
 from msgtx.database.calls import call, query
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.rules.record import TIMES_BEFORE

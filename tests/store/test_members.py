@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.cli.failure import failure_of
+from msgtx.cli.terminal.failure import failure_of
 from msgtx.store.groups import commit_offsets
 from msgtx.store.members import (
     Assignment,

@@ -5,11 +5,20 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from msgtx import errors
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.options import Group, Invocation, confirmed, confirmed_each, destructive, option, pass_invocation
-from msgtx.cli.output import row_of, show_many, show_one, show_table
-from msgtx.cli.resets import RESET_COLUMNS, Scopes, partitions_of, reset_group, reset_options, target_of, topic_option
+from msgtx.cli.commands.resets import (
+    RESET_COLUMNS,
+    Scopes,
+    partitions_of,
+    reset_group,
+    reset_options,
+    target_of,
+    topic_option,
+)
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
 from msgtx.rules.group import State
 from msgtx.rules.names import did_you_mean
 from msgtx.types import GroupDescription, TopicPartition

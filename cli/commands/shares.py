@@ -5,22 +5,15 @@ from typing import Any, Final
 import click
 
 from msgtx import errors
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.interruption import stopping
-from msgtx.cli.options import (
-    Group,
-    Invocation,
-    confirmed,
-    confirmed_each,
-    destructive,
-    milliseconds,
-    option,
-    pass_invocation,
-)
-from msgtx.cli.output import row_of, show_many, show_one, show_table
-from msgtx.cli.progress import progress
-from msgtx.cli.resets import reset_group, reset_options, target_of
+from msgtx.cli.commands.resets import reset_group, reset_options, target_of
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.interruption import stopping
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.types import ShareGroupDescription
 from msgtx.units import counted
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from msgtx.cli.failure import Failed
-from msgtx.cli.interruption import deferred
+from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.interruption import deferred
 
 
 def load_function(name: str) -> Callable[..., Any]:

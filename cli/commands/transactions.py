@@ -6,21 +6,14 @@ from typing import Final
 import click
 
 from msgtx import units
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.failure import FAILED
-from msgtx.cli.options import (
-    Group,
-    Invocation,
-    Quantity,
-    confirmed,
-    destructive,
-    milliseconds,
-    option,
-    pass_invocation,
-)
-from msgtx.cli.output import row_of, show_many, show_one
-from msgtx.cli.record_lines import time_text
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.confirmation import confirmed, destructive
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one
+from msgtx.cli.terminal.quantities import Quantity, milliseconds
+from msgtx.cli.terminal.record_lines import time_text
 from msgtx.rules.transaction import State
 from msgtx.types import Outcome, PreparedTransaction, TopicPartition, TransactionId
 

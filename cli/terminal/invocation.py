@@ -1,20 +1,15 @@
-"""Options of many commands, and what all options share: an environment variable, and `-o` and `--url` anywhere."""
+"""The options of every command: `--url` and `-o`, in front of it or behind it, and `--debug`."""
 
-import contextlib
 import logging
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final
 
 import click
 
-from msgtx import units
-from msgtx.errors import ConfigError
 from msgtx.types import Isolation
 
 FORMATS: Final = ("table", "json", "jsonl")
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
@@ -27,47 +22,6 @@ class Invocation:
 
 
 option = click.option
-
-
-if TYPE_CHECKING:
-    _Type = click.ParamType[float]
-else:
-    _Type = click.ParamType  # takes no parameter before click 8.4
-
-
-class Quantity(_Type):
-    """A duration or a size with its unit, read by `read(name, text)`; `least` of what that returns."""
-
-    def __init__(self, name: str, read: Callable[[str, object], float], least: float) -> None:
-        self.name = name
-        self._read = read
-        self._least = least
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number. Fail with the words of `read`."""
-        name = "it" if param is None else param.opts[0]
-        try:
-            found = self._read(name, value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-        if found < self._least:
-            self.fail(f"{name} is {self._least:g} or more, not {value}", param, ctx)
-        return found
-
-
-def milliseconds(least: float = 0) -> Quantity:
-    """Return the type of a duration; a number alone is one of milliseconds."""
-    return Quantity("duration", units.milliseconds, least)
-
-
-def seconds(least: float = 0) -> Quantity:
-    """Return the type of a duration; a number alone is one of seconds."""
-    return Quantity("duration", units.seconds, least)
-
-
-def bytes_(least: float = 0) -> Quantity:
-    """Return the type of a size; a number alone is one of bytes."""
-    return Quantity("size", units.size, least)
 
 
 def set_url(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -162,38 +116,3 @@ isolation = option(
     type=click.Choice([str(level) for level in Isolation]),
     help="What to see: only committed data, or everything.  [default: read_committed]",
 )
-
-
-def earliest_latest_or_number(text: str) -> str | int:
-    """Read `earliest`, `latest`, or a number that is not negative."""
-    if text in {"earliest", "latest"}:
-        return text
-    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
-        raise click.BadParameter(f"{text!r} is neither earliest nor latest nor a number from 0 on")
-    return int(text)
-
-
-def destructive(verb: Decorated) -> Decorated:
-    """Give a verb that destroys something `--dry-run` and `--yes`; see `confirmed`."""
-    # Not from the environment: a variable that was forgotten would disarm the question.
-    verb = option("--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask for confirmation.")(verb)
-    return option("--dry-run", is_flag=True, help="Only show what would be done.")(verb)
-
-
-def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
-    """Return whether to do it: not with `--dry-run`; else yes, or ask. Raise `Abort` if the answer is no."""
-    if dry_run:
-        click.echo(f"would {what}", err=True)
-        return False
-    with contextlib.redirect_stdout(sys.stderr):  # click below 8.3 writes a space there, whatever `err` says
-        try:
-            return yes or click.confirm(f"{what}?", err=True, abort=True)
-        except click.Abort as refused:
-            if isinstance(refused.__context__, KeyboardInterrupt):  # click takes it for an answer
-                raise refused.__context__ from None
-            raise
-
-
-def confirmed_each(asked: Mapping[str, str], *, dry_run: bool, yes: bool) -> list[str]:
-    """Return those names whose question is confirmed, when all are asked: an answer of no changes nothing."""
-    return [name for name, what in asked.items() if confirmed(what, dry_run=dry_run, yes=yes)]

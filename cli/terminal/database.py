@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Invocation
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Invocation
 
 if TYPE_CHECKING:
     from msgtx.client import Client

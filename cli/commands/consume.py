@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.interruption import Stop, stopping
-from msgtx.cli.options import (
-    Command,
-    Invocation,
-    earliest_latest_or_number,
-    isolation,
-    milliseconds,
-    option,
-    pass_invocation,
-)
-from msgtx.cli.output import reader_has_left, require_stdout
-from msgtx.cli.record_lines import row_of_record
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.interruption import Stop, stopping
+from msgtx.cli.terminal.invocation import Command, Invocation, isolation, option, pass_invocation
+from msgtx.cli.terminal.output import reader_has_left, require_stdout
+from msgtx.cli.terminal.quantities import earliest_latest_or_number, milliseconds
+from msgtx.cli.terminal.record_lines import row_of_record
 from msgtx.types import Record, TopicPartition
 
 if TYPE_CHECKING:

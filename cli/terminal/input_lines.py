@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from msgtx.cli.failure import Failed
-from msgtx.cli.interruption import Stop
+from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.interruption import Stop
 
 BLOCK_BYTES: Final = 1024 * 1024  # of one read: enough that its cost does not show
 STDIN: Final = Path("-")

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.failure import Failed
-from msgtx.cli.input_lines import STDIN, Lines, read_lines, total_bytes
-from msgtx.cli.interruption import INTERRUPTED, Stop, stopping
-from msgtx.cli.options import Command, Invocation, milliseconds, option, pass_invocation
-from msgtx.cli.output import show_one
-from msgtx.cli.progress import progress
-from msgtx.cli.record_lines import object_of_line, record_of_line, text_bytes
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.input_lines import STDIN, Lines, read_lines, total_bytes
+from msgtx.cli.terminal.interruption import INTERRUPTED, Stop, stopping
+from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import show_one
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds
+from msgtx.cli.terminal.record_lines import object_of_line, record_of_line, text_bytes
 from msgtx.errors import MsgtxError
 from msgtx.rules.record import counted_bytes, record_bytes, too_large
 from msgtx.types import OutputRecord

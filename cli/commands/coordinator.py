@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from msgtx.cli.database import connect
-from msgtx.cli.interruption import deferred, stopping
-from msgtx.cli.options import Group, Invocation, option, pass_invocation
-from msgtx.cli.output import row_of, show_many, show_one
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.interruption import deferred, stopping
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one
 
 
 @click.group("coordinator", cls=Group)

@@ -4,7 +4,7 @@ import importlib
 
 import click
 
-from msgtx.cli.options import FORMATS, Group, option, set_debug, set_format, set_url
+from msgtx.cli.terminal.invocation import FORMATS, Group, option, set_debug, set_format, set_url
 
 NAMES = (
     "demo",
@@ -37,7 +37,7 @@ class Commands(Group):
         """Import a command."""
         if cmd_name not in NAMES:
             return None
-        found = importlib.import_module(f"msgtx.cli.{cmd_name}").command
+        found = importlib.import_module(f"msgtx.cli.commands.{cmd_name}").command
         assert isinstance(found, click.Command)
         return found
 

@@ -7,19 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.options import (
-    GroupWithDefault,
-    Invocation,
-    confirmed_each,
-    destructive,
-    earliest_latest_or_number,
-    isolation,
-    option,
-    pass_invocation,
-)
-from msgtx.cli.output import row_of, show_many, show_one, write
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.confirmation import confirmed_each, destructive
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.invocation import GroupWithDefault, Invocation, isolation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one, write
+from msgtx.cli.terminal.quantities import earliest_latest_or_number
 from msgtx.types import Isolation, SavedSnapshot, Snapshot, TopicPartition, TransactionId
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from msgtx.cli.failure import Failed
+from msgtx.cli.terminal.failure import Failed
 
 Row = Mapping[str, Any]
 PIPE_COLUMNS: Final = 100_000  # nothing is cut or wrapped for a program that reads a table

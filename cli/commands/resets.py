@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import click
 
 from msgtx import errors, units
-from msgtx.cli.options import Decorated, Invocation, confirmed, destructive, option
-from msgtx.cli.output import row_of, show_many, write
+from msgtx.cli.terminal.confirmation import Decorated, confirmed, destructive
+from msgtx.cli.terminal.invocation import Invocation, option
+from msgtx.cli.terminal.output import row_of, show_many, write
 from msgtx.errors import ConfigError
 from msgtx.types import OffsetReset, ShiftBy, TopicPartition
 from msgtx.units import counted

@@ -2,9 +2,9 @@
 
 import click
 
-from msgtx.cli.database import connect
-from msgtx.cli.options import Command, Invocation, option, pass_invocation
-from msgtx.cli.output import row_of, show_one
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_one
 
 
 @click.command("sweep", cls=Command)

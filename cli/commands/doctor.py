@@ -2,10 +2,10 @@
 
 import click
 
-from msgtx.cli.database import connect
-from msgtx.cli.failure import FAILED
-from msgtx.cli.options import Command, Invocation, option, pass_invocation
-from msgtx.cli.output import row_of, show_many
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many
 from msgtx.types import Level
 
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import click
 
-from msgtx.cli.failure import FAILED
-from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Command, Invocation, option, pass_invocation
-from msgtx.cli.spark import require_extra
+from msgtx.cli.spark.running import require_extra
+from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 
 COLUMNS: Final = 120  # of what is no terminal: rich would fold lines at 80
 

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Group, Invocation, isolation, milliseconds, option, pass_invocation
-from msgtx.cli.output import row_of, show_one, show_table
-from msgtx.cli.progress import progress
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Group, Invocation, isolation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_one, show_table
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.types import Isolation
 
 if TYPE_CHECKING:

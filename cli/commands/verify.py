@@ -2,13 +2,13 @@
 
 import click
 
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.failure import FAILED
-from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Command, Invocation, pass_invocation
-from msgtx.cli.output import row_of, show_many, show_one
-from msgtx.cli.progress import progress
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Command, Invocation, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one
+from msgtx.cli.terminal.progress import progress
 
 COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "found")
 

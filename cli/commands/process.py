@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.failure import Failed
-from msgtx.cli.functions import load_function, where
-from msgtx.cli.interruption import PATIENCE_S, stopping
-from msgtx.cli.options import Command, Invocation, milliseconds, option, pass_invocation, seconds
-from msgtx.cli.output import row_of, show_one
-from msgtx.cli.progress import progress
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.functions import load_function, where
+from msgtx.cli.terminal.interruption import PATIENCE_S, stopping
+from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_one
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds, seconds
 from msgtx.types import ProcessReport
 from msgtx.units import counted
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from msgtx import units
-from msgtx.cli.database import open_engine
-from msgtx.cli.failure import FAILED
-from msgtx.cli.interruption import deferred
-from msgtx.cli.options import Decorated, Group, Invocation, confirmed, destructive, option, pass_invocation
-from msgtx.cli.output import row_of, show_many, show_one, write
+from msgtx.cli.terminal.confirmation import Decorated, confirmed, destructive
+from msgtx.cli.terminal.database import open_engine
+from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.interruption import deferred
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one, write
 from msgtx.errors import ConfigError, InvalidRequest
 
 if TYPE_CHECKING:

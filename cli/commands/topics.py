@@ -5,21 +5,12 @@ from typing import Any
 
 import click
 
-from msgtx.cli import completion
-from msgtx.cli.database import connect
-from msgtx.cli.options import (
-    Decorated,
-    Group,
-    Invocation,
-    bytes_,
-    confirmed,
-    confirmed_each,
-    destructive,
-    milliseconds,
-    option,
-    pass_invocation,
-)
-from msgtx.cli.output import row_of, show_many, show_one, show_table
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.confirmation import Decorated, confirmed, confirmed_each, destructive
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
+from msgtx.cli.terminal.quantities import bytes_, milliseconds
 from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from msgtx.types import TopicPartition
 from msgtx.units import counted

@@ -1,0 +1,1 @@
+"""What commands share: options, questions, output, interruption, failure."""

@@ -1,0 +1,38 @@
+"""The question before something is destroyed: `--dry-run` and `--yes`."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from msgtx.cli.terminal.invocation import option
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def destructive(verb: Decorated) -> Decorated:
+    """Give a verb that destroys something `--dry-run` and `--yes`; see `confirmed`."""
+    # Not from the environment: a variable that was forgotten would disarm the question.
+    verb = option("--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask for confirmation.")(verb)
+    return option("--dry-run", is_flag=True, help="Only show what would be done.")(verb)
+
+
+def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
+    """Return whether to do it: not with `--dry-run`; else yes, or ask. Raise `Abort` if the answer is no."""
+    if dry_run:
+        click.echo(f"would {what}", err=True)
+        return False
+    with contextlib.redirect_stdout(sys.stderr):  # click below 8.3 writes a space there, whatever `err` says
+        try:
+            return yes or click.confirm(f"{what}?", err=True, abort=True)
+        except click.Abort as refused:
+            if isinstance(refused.__context__, KeyboardInterrupt):  # click takes it for an answer
+                raise refused.__context__ from None
+            raise
+
+
+def confirmed_each(asked: Mapping[str, str], *, dry_run: bool, yes: bool) -> list[str]:
+    """Return those names whose question is confirmed, when all are asked: an answer of no changes nothing."""
+    return [name for name, what in asked.items() if confirmed(what, dry_run=dry_run, yes=yes)]
