@@ -1,6 +1,7 @@
 """The planted bugs fit the current tree, and name tests that exist."""
 
 import ast
+import difflib
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -8,31 +9,12 @@ from typing import Final
 import pytest
 
 from tests.mutants.__main__ import judge
-from tests.mutants.patches import FOLDER, ROOT, Mutant, PatchError, all_patches, apply, read_mutant
+from tests.mutants.table import ROOT, Mutant, TableError, all_mutants, read_table
 from tests.mutants.workshop import Ran
 
-PATCHES: Final = all_patches()
-# A folder or a file of tests belongs to one tier; the longest name counts.
-TIERS: Final = {
-    "tests/rules": "T0",
-    "tests/store": "T1",
-    "tests/client": "T1",
-    "tests/sessions": "T1",
-    "tests/database": "T1",
-    "tests/cli": "T1",
-    "tests/admin": "T1",
-    "tests/orm": "T1",
-    "tests/aio": "T1",
-    "tests/model": "T2",
-    "tests/system/test_crash_sweep": "T3",
-    "tests/system/test_server_crash": "T3",
-    "tests/system/test_literature": "T3",
-    "tests/system/test_interleavings": "T4",
-    "tests/spark": "T1",
-    "tests/house": "T7",
-}
+MUTANTS: Final = all_mutants()
 
-each_patch = pytest.mark.parametrize("patch", PATCHES, ids=[patch.stem for patch in PATCHES])
+each_mutant = pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 
 
 @cache
@@ -41,40 +23,24 @@ def names_of(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-def test_there_are_mutants_and_nothing_else_is_called_a_patch() -> None:
-    assert len(PATCHES) >= 40
-    assert sorted(ROOT.glob("tests/**/*.patch")) == sorted(FOLDER.glob("*.patch"))
+@each_mutant
+def test_a_mutant_is_a_small_change_of_what_is_shipped_today(mutant: Mutant) -> None:
+    assert {edit.file.split("/")[0] for edit in mutant.edits} <= {"msgtx", "cli", "migrations", "spark_jobs"}
+    for path, text in mutant.mutated(ROOT).items():
+        changed = [
+            line
+            for line in difflib.ndiff(path.read_text(encoding="utf-8").splitlines(), text.splitlines())
+            if line[0] in "+-"
+        ]
+        assert 1 <= len(changed) <= 20
 
 
-@each_patch
-def test_a_mutant_applies_to_todays_tree(patch: Path) -> None:
-    apply([read_mutant(patch)], ROOT, only_check=True)
-
-
-@each_patch
-def test_a_mutant_is_planted_in_what_is_shipped_and_is_small(patch: Path) -> None:
-    mutant = read_mutant(patch)
-    assert mutant.files
-    for name in mutant.files:
-        assert name.startswith(("msgtx/", "cli/", "migrations/", "spark_jobs/"))
-        assert (ROOT / name).is_file()
-    changed = [
-        line
-        for line in patch.read_text(encoding="utf-8").splitlines()
-        if line[:1] in {"+", "-"} and not line.startswith(("+++ ", "--- a/"))
-    ]
-    assert 1 <= len(changed) <= 20
-
-
-@each_patch
-def test_the_tests_that_a_mutant_names_are_there(patch: Path) -> None:
-    for tier, test in read_mutant(patch).catchers:
+@each_mutant
+def test_the_tests_that_a_mutant_names_are_there(mutant: Mutant) -> None:
+    for test in mutant.tests:
         file, *names = test.partition("[")[0].split("::")
         assert (ROOT / file).exists(), file
         assert set(names) <= (names_of(ROOT / file) if names else set()), test
-        known = max((folder for folder in TIERS if file.startswith(folder)), key=len, default=None)
-        assert known is not None, f"{file} belongs to no tier that this test knows"
-        assert tier == TIERS[known], test
 
 
 @pytest.mark.parametrize(
@@ -92,22 +58,41 @@ def test_a_mutant_is_caught_when_all_the_tests_that_it_names_have_failed(
     ends: tuple[str, ...], trouble: str, verdict: str
 ) -> None:
     named = ("tests/store/test_x.py::test_a", "tests/store/test_x.py::test_b")
-    mutant = Mutant(Path("m.patch"), "", (), tuple(("T1", test) for test in named), ())
+    mutant = Mutant("m", tests=list(named))
     found = {f"{test}[case]": {"outcome": end, "why": "so"} for test, end in zip(named, ends, strict=False)}
     assert judge(mutant, Ran(found, trouble))[0] == verdict
 
 
 @pytest.mark.parametrize(
-    "header",
+    ("text", "refusal"),
     [
-        "",
-        "No number of what it breaks.\nT1 tests/store/test_x.py::test_a",
-        "No tests (I1).",
-        "A test without its tier (I1).\ntests/store/test_x.py::test_a",
+        ("    No number of what it breaks.\n    - a\n    + b\n    tests/store/test_x.py::test_a", "needs a sentence"),
+        ("    No tests (I1).\n    - a\n    + b", "needs a sentence"),
+        ("    Nothing to plant (I1).\n    tests/store/test_x.py::test_a", "needs a sentence"),
+        ("    Twice (I1).\n    - a\n    tests/store\n  m\n", "stands there twice"),
     ],
 )
-def test_a_patch_without_its_header_is_refused(header: str, tmp_path: Path) -> None:
-    patch = tmp_path / "m.patch"
-    patch.write_text(f"{header}\n--- a/msgtx/types.py\n+++ b/msgtx/types.py\n", encoding="utf-8")
-    with pytest.raises(PatchError):
-        read_mutant(patch)
+def test_a_mutant_that_lacks_a_part_is_refused(text: str, refusal: str) -> None:
+    with pytest.raises(TableError, match=refusal):
+        read_table(f"msgtx/types.py\n  m\n{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("lines", "becomes"),
+    [
+        ("    - b\n    + c", "a\n  c\nd\n"),
+        ("    - b", "a\nd\n"),
+        ("    - a\n    -   b\n    + e", "e\nd\n"),
+        ("    - a\n    + e\n    - b\n    -  d\n    + f", None),
+        ("    - a\n    + b\n    - b\n    + a", "b\n  a\nd\n"),
+        ("    - \n    + c", None),
+    ],
+)
+def test_old_text_occurs_once_and_is_replaced_or_its_lines_go(lines: str, becomes: str | None, tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("a\n  b\nd\n", encoding="utf-8")
+    mutant = read_table(f"x.py\n  m\n    Says (I1).\n{lines}\n    tests/x\n")["m"]
+    if becomes is None:
+        with pytest.raises(TableError):
+            mutant.mutated(tmp_path)
+    else:
+        assert mutant.mutated(tmp_path) == {tmp_path / "x.py": becomes}

@@ -12,8 +12,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from tests.mutants.patches import Mutant, PatchError, all_patches, read_mutant
 from tests.mutants.pool import shared
+from tests.mutants.table import Mutant, TableError, all_mutants
 from tests.mutants.workshop import LIMIT_SECONDS, Ran, Workshop, open_workshop
 
 CAUGHT: Final = "caught"
@@ -31,7 +31,7 @@ class Verdict:
 
 
 def judge(mutant: Mutant, ran: Ran) -> tuple[str, str]:
-    """Return outcome and reason: a mutant is caught if every test that its header names has failed."""
+    """Return outcome and reason: a mutant is caught if every test that it names has failed."""
     if ran.trouble:
         return "broken", ran.trouble
     senseless = [test for named_test in mutant.tests for test in ran.of(named_test, "broken")]
@@ -54,7 +54,7 @@ def hunt(mutant: Mutant, workshop: Workshop) -> Verdict:
     try:
         with workshop.planted(mutant):
             outcome, why = judge(mutant, workshop.run(mutant.tests))
-    except PatchError as error:
+    except TableError as error:
         outcome, why = "does not apply", str(error)
     return Verdict(mutant, outcome, why, time.monotonic() - began)
 
@@ -69,10 +69,10 @@ def healthy(mutants: Sequence[Mutant], workshop: Workshop) -> str:
 
 
 def chosen(names: Sequence[str], tiers: Sequence[str]) -> list[Mutant]:
-    """Return the mutants that were asked for. Raise `PatchError` for an unknown name."""
-    mutants = {mutant.name: mutant for mutant in map(read_mutant, all_patches())}
+    """Return the mutants that were asked for. Raise `TableError` for an unknown name."""
+    mutants = all_mutants()
     if unknown := set(names) - mutants.keys():
-        raise PatchError(f"there is no mutant {min(unknown)}; there are {', '.join(mutants)}")
+        raise TableError(f"there is no mutant {min(unknown)}; there are {', '.join(mutants)}")
     return [
         mutant
         for name, mutant in mutants.items()
@@ -94,14 +94,14 @@ def table(verdicts: Sequence[Verdict]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="of a patch in tests/mutants (default: all)")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of a mutant in tests/mutants/table.txt (default: all)")
     parser.add_argument("--tier", action="append", default=[], metavar="T1", help="only mutants that this tier must catch")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at once, each job with a server of its own")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         mutants = chosen(options.names, options.tier)
-    except PatchError as error:
+    except TableError as error:
         parser.error(str(error))
     if not mutants:
         parser.error("no mutant was chosen")

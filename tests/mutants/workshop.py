@@ -17,7 +17,7 @@ import sqlalchemy
 
 from msgtx.database import embedded
 from tests.databases import scratch
-from tests.mutants.patches import ROOT, Mutant, apply
+from tests.mutants.table import ROOT, Mutant
 from tests.mutants.witness import REPORT
 
 LIMIT_SECONDS: Final = 300.0  # for the tests of one mutant, which take seconds; a longer hang does not count as caught
@@ -34,7 +34,7 @@ class Ran:
     trouble: str = ""
 
     def of(self, named: str, *outcomes: str) -> list[str]:
-        """Return the tests below this name of a header that ended with one of these outcomes."""
+        """Return the tests below this name that ended with one of these outcomes."""
         return [
             test
             for test, found in self.tests.items()
@@ -82,10 +82,12 @@ class Workshop:
 
     @contextmanager
     def planted(self, mutant: Mutant) -> Iterator[None]:
-        """Keep a mutant in the tree while the block runs. Raise `PatchError` if it does not apply."""
-        before = {path: path.read_bytes() for name in mutant.files if (path := self.tree / name).exists()}
+        """Keep a mutant in the tree while the block runs. Raise `TableError` if its old text is not there, or not once."""
+        mutated = mutant.mutated(self.tree)
+        before = {path: path.read_bytes() for path in mutated}
         try:
-            apply([mutant], self.tree)
+            for path, text in mutated.items():
+                path.write_text(text, encoding="utf-8")
             yield
         finally:
             for path, content in before.items():

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from tests.mutants.patches import ROOT
 from tests.mutants.pool import shared
+from tests.mutants.table import ROOT
 from tests.mutants.workshop import open_workshop
 from tests.mutants_all.hunting import Worker, hunt
 from tests.mutants_all.ledger import RULES, Ledger
