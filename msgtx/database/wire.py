@@ -290,7 +290,7 @@ class Statements:
     """The statements that a connection of ours has prepared, and the shortest way to run one, autocommitting.
 
     Does what a `Cursor` does for such a statement. That one builds a cursor and a query for each call, and asks a cache that
-    may forget: 37 µs of Python where this takes 20 (decision 0102).
+    may forget: 37 µs of Python where this takes 20 (decision 0002).
     """
 
     MOST: Final = 200  # a function has a few: each pattern of arguments that are null is another one

@@ -98,13 +98,17 @@ def test_an_index_lists_every_page_of_its_folder(folder: str) -> None:
     assert sorted(linked) == sorted(path.name for path in index.parent.glob("*.md") if path != index)
 
 
-def test_a_decision_has_a_number_a_title_and_a_date() -> None:
-    pages = sorted(path for path in (ROOT / "docs" / "decisions").glob("*.md") if path.name != "README.md")
-    numbers = [page.name[:4] for page in pages]
-    assert len(set(numbers)) == len(numbers)  # a number may be taken by a branch that is not merged yet
-    for number, page in zip(numbers, pages, strict=True):
-        assert re.match(rf"# {number}\. .+\n\nDate: \d{{4}}-\d\d-\d\d\n\n", page.read_text(encoding="utf-8")), page.name
-        assert re.match(r"\d{4}-[a-z]", page.name)
+def test_a_reference_to_a_decision_names_the_page_that_holds_it() -> None:
+    numbers = {path.name[:4] for path in (ROOT / "docs" / "decisions").glob("0*.md")}
+    reference = re.compile(r"(?i)\bdecisions?\s+\[?(\d{4}(?:(?:,| and) \d{4})*)|\[(\d{4})\]\(")
+    wrong = {
+        (path.relative_to(ROOT).as_posix(), number)
+        for path in [*CODE, ROOT / "pyproject.toml", *(ROOT / name for name in DOCUMENTS)]
+        for found in reference.findall(path.read_text(encoding="utf-8"))
+        for number in re.findall(r"\d{4}", " ".join(found))
+        if number not in numbers
+    }
+    assert wrong == set()
 
 
 def test_the_floors_of_the_architecture_are_those_of_the_import_contract() -> None:

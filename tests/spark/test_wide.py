@@ -1,4 +1,4 @@
-"""Topics of many partitions, batches of many attempts: what one call locks is bounded (decisions 0068, 0122)."""
+"""Topics of many partitions, batches of many attempts: what one call locks is bounded (decisions 0004, 0042)."""
 
 import pyarrow as pa
 import pytest

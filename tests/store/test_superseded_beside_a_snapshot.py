@@ -1,4 +1,4 @@
-"""Sweeps of what was superseded, while somebody holds a snapshot: what they removed stays in the index (decision 0091)."""
+"""Sweeps of what was superseded, while somebody holds a snapshot: what they removed stays in the index (decision 0014)."""
 
 from collections.abc import Callable
 from typing import Final

@@ -10,9 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tools.generate import decisions
+
 ROOT: Final = Path(__file__).parents[2]
 # Each file, and what writes it: the text, without the first line.
-OUTPUTS: Final[dict[str, Callable[[], str]]] = {}
+OUTPUTS: Final[dict[str, Callable[[], str]]] = {
+    "docs/decisions/README.md": decisions.index,
+}
 COMMENTS: Final = {".py": "#", ".sql": "--", ".txt": "#", ".md": "<!--"}
 
 
