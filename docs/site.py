@@ -69,13 +69,15 @@ def errors() -> Iterator[str]:
     from msgtx import errors
 
     families = (errors.RetriableError, errors.AbortableError, errors.FatalError, errors.UsageError)
-    yield from ("| error | family | Kafka's number | what happened | what to do |", "|---|---|---|---|---|")
+    yield "| error | family | Kafka's number | exit code | a worker | what happened | what to do |"
+    yield "|---|---|---|---|---|---|---|"
     for name, error in errors.BY_NAME.items():
         if error in {*families, errors.MsgtxError}:
             continue
         family = next((each.__name__ for each in families if issubclass(error, each)), "–")
         happened, _, todo = (error.__doc__ or "").partition("\n")
-        yield f"| `{name}` | {family} | {error.code or '–'} | {_cell(happened)} | {_cell(todo)} |"
+        about = f"{error.code or '–'} | {error.exit_code} | {error.fault.name}"
+        yield f"| `{name}` | {family} | {about} | {_cell(happened)} | {_cell(todo)} |"
 
 
 def command_line() -> Iterator[str]:

@@ -2,46 +2,87 @@
 
 Four families tell a caller what to do: `RetriableError` (the library retries by itself), `AbortableError` (abort the
 transaction, begin again), `FatalError` (close the producer, make a new one), `UsageError` (fix the program). The first
-line of each docstring says what happened, the second what to do. `code` is Kafka's number where Kafka has one.
-Source: internals: errors-and-retries.
+line of each docstring says what happened, the second what to do. Everything else that depends on the kind of an error is an
+attribute of its class. Source: internals: errors-and-retries.
 """
 
-import typing
-from typing import ClassVar
+from enum import IntEnum
+from typing import Any, ClassVar, Final, TypeVar
 
-Raised = typing.TypeVar("Raised", bound=BaseException)
+Raised = TypeVar("Raised", bound=BaseException)
+
+
+class Fault(IntEnum):
+    """Whose fault an exception is, which decides what a worker does. Of several in one chain the highest counts."""
+
+    RECORD = 0  # the record's, or that of the function: the same record fails again
+    ENVIRONMENT = 1  # rights, limits, what is not there: no record's, and it stays until somebody acts
+    TRANSIENT = 2  # a deadlock, a serialization failure, a lock: the same transaction may succeed at once
+    OUTAGE = 3  # the database or the way to it: the same transaction may succeed when it is back
+    INTERRUPT = 4  # Ctrl-C, an exit, a cancelled task: no failure
 
 
 class MsgtxError(Exception):
-    """Something msgtx did not do. The subclass says what to do about it."""
+    """Something msgtx did not do. The subclass says what to do about it.
 
-    code: ClassVar[int | None] = None
+    The message is a sentence that names every value involved. Some of these values are attributes of the error, too.
+    """
+
+    code: ClassVar[int | None] = None  # Kafka's number, if Kafka has one; SQL raises it as "MX" and the number
     retriable: ClassVar[bool] = False
     requires_abort: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
     outcome_unknown: ClassVar[bool] = False
+    fault: ClassVar[Fault] = Fault.RECORD
+    exit_code: ClassVar[int] = 1  # of a command: 1 failed, 2 wrong usage, 3 no database, 4 fenced or aborted
+    advises: ClassVar[bool] = False  # its sentences say what to do, and the command line adds nothing
+
+    # What the sentence is about; None where it names no such thing.
+    topic: str | None = None
+    partition: int | None = None
+    partition_id: int | None = None  # where SQL names no topic
+    offset: int | None = None
+    group: str | None = None
+    member_id: str | None = None
+    transactional_id: str | None = None
+    producer_id: int | None = None
+    role: str | None = None
+    right: str | None = None
+    name: str | None = None  # of a setting or an argument
+    given: Any = None  # its value
+    limit: Any = None  # the bound that was not kept, or the end of what is there
+    reason: str | None = None  # one word or two: which of the class's cases it is
+
+    def __init__(self, *message: str, **values: Any) -> None:
+        super().__init__(*message)
+        vars(self).update(values)
 
 
 class RetriableError(MsgtxError):
     """A passing condition. Nothing to do: the library retries until `delivery_timeout_ms`."""
 
     retriable = True
+    fault = Fault.TRANSIENT
 
 
 class AbortableError(MsgtxError):
     """This transaction cannot be committed. Abort it and begin again."""
 
     requires_abort = True
+    fault = Fault.TRANSIENT
 
 
 class FatalError(MsgtxError):
     """This producer can do nothing more. Close it and make a new one."""
 
     fatal = True
+    fault = Fault.ENVIRONMENT
 
 
 class UsageError(MsgtxError, ValueError):
     """The call is wrong. Fix the program; nothing was changed."""
+
+    exit_code = 2
 
 
 class DatabaseUnavailable(RetriableError):
@@ -51,6 +92,8 @@ class DatabaseUnavailable(RetriableError):
     """
 
     code = 7
+    fault = Fault.OUTAGE
+    exit_code = 3
 
 
 class CoordinatorNotAvailable(RetriableError):
@@ -176,6 +219,7 @@ class FencedInstance(AbortableError):
     """
 
     code = 82
+    exit_code = 4
 
 
 class TransactionAborted(AbortableError):
@@ -185,6 +229,7 @@ class TransactionAborted(AbortableError):
     """
 
     code = 120
+    exit_code = 4
 
 
 class RecordTooLarge(AbortableError):
@@ -194,6 +239,7 @@ class RecordTooLarge(AbortableError):
     """
 
     code = 10
+    fault = Fault.RECORD
 
 
 class InvalidRecord(AbortableError):
@@ -203,6 +249,7 @@ class InvalidRecord(AbortableError):
     """
 
     code = 87
+    fault = Fault.RECORD
 
 
 class OffsetMetadataTooLarge(AbortableError):
@@ -237,6 +284,7 @@ class ProducerFenced(FatalError):
     """
 
     code = 90
+    exit_code = 4
 
 
 class InvalidProducerEpoch(ProducerFenced):
@@ -271,6 +319,7 @@ class CoordinatorFenced(FatalError):
     """
 
     code = 67
+    exit_code = 4
 
 
 class IncarnationChanged(FatalError):
@@ -295,6 +344,8 @@ class LoginRefused(AuthorizationFailed):
     Correct user and password in the database's URL, or the server's pg_hba.conf.
     """
 
+    exit_code = 3
+
 
 class ConfigError(UsageError):
     """A setting is unknown, out of range, or contradicts another one.
@@ -303,6 +354,7 @@ class ConfigError(UsageError):
     """
 
     code = 40
+    advises = True
 
 
 class DatabaseNotFound(ConfigError):
@@ -311,12 +363,17 @@ class DatabaseNotFound(ConfigError):
     Correct its name in the URL, or create it (`createdb`), then run `msgtx db init`.
     """
 
+    exit_code = 3
+    advises = False
+
 
 class IllegalState(UsageError):
     """The call is out of order.
 
     Call in the order that the message names; the object stays usable.
     """
+
+    exit_code = 1  # the arguments are right
 
 
 class InvalidRequest(UsageError):
@@ -326,6 +383,7 @@ class InvalidRequest(UsageError):
     """
 
     code = 42
+    advises = True
 
 
 class WrongType(InvalidRequest, TypeError):
@@ -351,6 +409,7 @@ class InvalidTransactionState(UsageError):
     """
 
     code = 48
+    exit_code = 1
 
 
 class UnknownTopicOrPartition(UsageError):
@@ -369,6 +428,7 @@ class TopicExists(UsageError):
     """
 
     code = 36
+    advises = True
 
 
 class InvalidTopic(UsageError):
@@ -378,6 +438,7 @@ class InvalidTopic(UsageError):
     """
 
     code = 17
+    advises = True
 
 
 class NoOffset(UsageError):
@@ -412,6 +473,7 @@ class GroupNotEmpty(UsageError):
     """
 
     code = 68
+    exit_code = 1
 
 
 class GroupMaxSizeReached(UsageError):
@@ -421,6 +483,7 @@ class GroupMaxSizeReached(UsageError):
     """
 
     code = 81
+    exit_code = 1
 
 
 class InvalidSessionTimeout(UsageError):
@@ -439,6 +502,7 @@ class GroupSubscribedToTopic(UsageError):
     """
 
     code = 86
+    exit_code = 1
 
 
 class CheckpointLost(UsageError):
@@ -477,6 +541,8 @@ class DeserializationError(UsageError):
     Fix the deserializer, or seek past the record that the message names.
     """
 
+    exit_code = 1
+
 
 class OutcomeUnknown(MsgtxError):
     """The answer to a decision was lost and the database cannot be reached.
@@ -485,6 +551,7 @@ class OutcomeUnknown(MsgtxError):
     """
 
     outcome_unknown = True
+    exit_code = 3
 
 
 def fresh(error: Raised) -> Raised:
@@ -501,6 +568,8 @@ def fresh(error: Raised) -> Raised:
     return copy
 
 
-BY_NAME: dict[str, type[MsgtxError]] = {
+BY_NAME: Final[dict[str, type[MsgtxError]]] = {
     name: value for name, value in list(globals().items()) if isinstance(value, type) and issubclass(value, MsgtxError)
 }
+# What a topic refuses some records of a batch for, and not the others.
+OF_RECORDS: Final = tuple(kind for kind in BY_NAME.values() if kind.requires_abort and kind.fault is Fault.RECORD)

@@ -13,30 +13,6 @@ from msgtx import errors
 
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
-UNREACHABLE: Final = 3
-FENCED_OR_ABORTED: Final = 4
-
-_FENCED_OR_ABORTED: Final = (
-    errors.ProducerFenced,
-    errors.CoordinatorFenced,
-    errors.FencedInstance,
-    errors.TransactionAborted,
-)
-_NO_DATABASE: Final = (
-    errors.DatabaseUnavailable,
-    errors.LoginRefused,
-    errors.DatabaseNotFound,
-    errors.OutcomeUnknown,
-)
-# The state of the database is not what the call expects: no other arguments would help.
-_NOT_THE_ARGUMENTS: Final = (
-    errors.IllegalState,
-    errors.InvalidTransactionState,
-    errors.GroupNotEmpty,
-    errors.GroupMaxSizeReached,
-    errors.GroupSubscribedToTopic,
-    errors.DeserializationError,
-)
 
 
 class Failed(click.ClickException):
@@ -86,23 +62,13 @@ def _message(error: Exception) -> str:
 
 
 def _exit_code(error: Exception) -> int:
-    if isinstance(error, _NO_DATABASE):
-        return UNREACHABLE
-    if isinstance(error, _FENCED_OR_ABORTED):
-        return FENCED_OR_ABORTED
-    if isinstance(error, errors.UsageError) and not isinstance(error, _NOT_THE_ARGUMENTS):
-        return WRONG_USAGE
-    if isinstance(error, click.ClickException):
+    if isinstance(error, errors.MsgtxError | click.ClickException):
         return error.exit_code
     return WRONG_USAGE if isinstance(error, UnicodeEncodeError) else FAILED
 
 
-_SPEAKS_FOR_ITSELF: Final = (errors.ConfigError, errors.InvalidRequest, errors.InvalidTopic, errors.TopicExists)
-
-
 def _advice(error: errors.MsgtxError) -> str:
-    speaks = isinstance(error, _SPEAKS_FOR_ITSELF) and not isinstance(error, errors.DatabaseNotFound)
-    if speaks or any(mark in str(error) for mark in (";", "`msgtx")):
+    if error.advises or any(mark in str(error) for mark in (";", "`msgtx")):
         return ""
     advice = _told(error, 2).split(";")[0].rstrip(".")
     return advice[:1].lower() + advice[1:]

@@ -5,32 +5,13 @@ contexts, the members of groups, and what SQLAlchemy wraps. Databases have their
 """
 
 from collections.abc import Iterator
-from enum import IntEnum
 from types import TracebackType
 from typing import Final
 
 import psycopg
 import sqlalchemy
 
-from msgtx.errors import (
-    AbortableError,
-    DatabaseUnavailable,
-    FatalError,
-    InvalidRecord,
-    MsgtxError,
-    RecordTooLarge,
-)
-
-
-class Fault(IntEnum):
-    """Whose fault it is. Of several in one chain the highest counts."""
-
-    RECORD = 0  # the record's, or that of the function: the same record fails again
-    ENVIRONMENT = 1  # rights, limits, what is not there: no record's, and it stays until somebody acts
-    TRANSIENT = 2  # a deadlock, a serialization failure, a lock: the same transaction may succeed at once
-    OUTAGE = 3  # the database or the way to it: the same transaction may succeed when it is back
-    INTERRUPT = 4  # Ctrl-C, an exit, a cancelled task: no failure
-
+from msgtx.errors import Fault, MsgtxError
 
 AGAIN: Final = (Fault.TRANSIENT, Fault.OUTAGE)  # what a worker tries again, whatever its `on_error` says
 # By SQLSTATE, else by its class, the first two characters. Everything else is the record's.
@@ -82,21 +63,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def _own_fault(error: BaseException) -> Fault:
     if isinstance(error, MsgtxError):
-        return _of_ours(error)
+        return error.fault
     if not isinstance(error, Exception | BaseExceptionGroup):
         return Fault.INTERRUPT
     state = _sqlstate(error)
     if state:
         return BY_SQLSTATE.get(state, BY_SQLSTATE.get(state[:2], Fault.RECORD))
     return Fault.OUTAGE if _is_lost(error) else Fault.RECORD
-
-
-def _of_ours(error: MsgtxError) -> Fault:
-    if error.retriable:
-        return Fault.OUTAGE if isinstance(error, DatabaseUnavailable) else Fault.TRANSIENT
-    if isinstance(error, AbortableError) and not isinstance(error, RecordTooLarge | InvalidRecord):
-        return Fault.TRANSIENT
-    return Fault.ENVIRONMENT if isinstance(error, FatalError) else Fault.RECORD
 
 
 def _sqlstate(error: BaseException) -> str:

@@ -1,9 +1,10 @@
 """Errors of PostgreSQL and of its driver, translated into msgtx's by SQLSTATE: the only place where that is done."""
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 import sqlalchemy
@@ -13,26 +14,10 @@ from msgtx import errors
 from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.schema import privileges
 
-# SQLSTATEs of msgtx's own functions are "MX" and Kafka's number of the error; 74 and 75 are those of a leader's epoch.
+# What msgtx's own functions raise: "MX" and Kafka's number, or MX000 and the name of the class as a column.
+OWN: Final = "MX"
 BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
-    "MX001": errors.OffsetOutOfRange,
-    "MX003": errors.UnknownTopicOrPartition,
-    "MX010": errors.RecordTooLarge,
-    "MX016": errors.NotCoordinator,
-    "MX017": errors.InvalidTopic,
-    "MX025": errors.UnknownMember,
-    "MX036": errors.TopicExists,
-    "MX040": errors.ConfigError,
-    "MX042": errors.InvalidRequest,
-    "MX049": errors.InvalidProducerIdMapping,
-    "MX050": errors.InvalidTransactionTimeout,
-    "MX067": errors.CoordinatorFenced,
-    "MX069": errors.GroupNotFound,
-    "MX074": errors.IncarnationChanged,
-    "MX075": errors.LogTruncated,
-    "MX087": errors.InvalidRecord,
-    "MX090": errors.ProducerFenced,
-    "MX120": errors.TransactionAborted,
+    **{f"{OWN}{kind.code:03}": kind for kind in errors.BY_NAME.values() if vars(kind).get("code")},  # not an inherited one
     "28000": errors.LoginRefused,
     "28P01": errors.LoginRefused,
     "55P03": errors.LockTimeout,
@@ -46,7 +31,6 @@ BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     "3D000": errors.DatabaseNotFound,
 }
 _NO_SCHEMA: Final = {"3F000", "42P01", "42883", "42704", "42703"}
-_NAMED: Final = "MX000"  # the error's name comes as a column
 _LACKS_A_RIGHT: Final = "42501"
 READ_ONLY: Final = "25006"
 _CANCELED: Final = "57014"
@@ -92,7 +76,7 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
             f"{message}; if it comes again, statement_timeout of this role and database is too short for msgtx"
         )
     if state == _LACKS_A_RIGHT:
-        return errors.AuthorizationFailed(_told_what_to_grant(message, connection))
+        return errors.AuthorizationFailed(_told_what_to_grant(message, connection), **_values(original.diag.message_detail))
     if state == _SERIALIZATION and connection is not None and not isinstance(connection, Connection):
         # The user's own SQL transaction, which only the user can repeat: it fails as with a statement of the user's.
         return sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error)
@@ -102,10 +86,10 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
         return errors.RecordTooLarge(f"PostgreSQL holds no value of more than 1 GB ({message}): send or commit less at once")
     if not state and isinstance(original, psycopg.DataError):
         return errors.InvalidRequest(message)  # psycopg cannot say it: a NUL character in a text
+    if state.startswith(OWN):
+        return raised(state, message, original.diag.column_name, original.diag.message_detail)
     if state in BY_SQLSTATE:
         return BY_SQLSTATE[state](message)
-    if state == _NAMED:
-        return errors.BY_NAME[original.diag.column_name or ""](message)
     # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
     # a retry of "object not in prerequisite state" would only hide a bug until time is over.
     lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
@@ -120,6 +104,16 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
             )
         return errors.DatabaseUnavailable(message)
     return error
+
+
+def raised(state: str, message: str, name: str | None, detail: str | None) -> errors.MsgtxError:
+    """Return the error that a function of msgtx raised, from the fields of PostgreSQL's answer. `name`: the column."""
+    return (errors.BY_NAME[name] if name else BY_SQLSTATE[state])(message, **_values(detail))
+
+
+def _values(detail: str | None) -> dict[str, Any]:
+    """Return the values that a function of msgtx gives to its error, a JSON object; PostgreSQL's own details are words."""
+    return json.loads(detail) if detail is not None and detail.startswith("{") else {}
 
 
 def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:

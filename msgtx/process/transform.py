@@ -8,14 +8,7 @@ from typing import Any, Final, Protocol
 
 from msgtx.consumer.consumer import Consumer
 from msgtx.database.faults import AGAIN, fault_of
-from msgtx.errors import (
-    InvalidRecord,
-    InvalidRequest,
-    MsgtxError,
-    RecordTooLarge,
-    UnknownTopicOrPartition,
-    UsageError,
-)
+from msgtx.errors import OF_RECORDS, InvalidRequest, MsgtxError, UnknownTopicOrPartition, UsageError
 from msgtx.observer import Observers
 from msgtx.process.loop import Done, Failed, Stop, dead_letter_of, reason_of, require_settings, run, tell_set_aside
 from msgtx.process.watched import watched, watched_call
@@ -226,7 +219,7 @@ class Filler:
         if isinstance(error, UnknownTopicOrPartition):
             given = (None, self.to, self.dead_letter)
             return any(output.topic not in given or output.partition is not None for output in self.found)
-        if isinstance(error, RecordTooLarge | InvalidRecord):
+        if isinstance(error, OF_RECORDS):
             return True
         wrong = isinstance(error, InvalidRequest) or not isinstance(error, MsgtxError)
         return self.sending and wrong and isinstance(error, TypeError | ValueError)

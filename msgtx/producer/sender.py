@@ -50,10 +50,6 @@ from msgtx.store.topics import Topic
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.producer")
-OF_RECORDS: Final = (
-    errors.RecordTooLarge,
-    errors.InvalidRecord,
-)  # what some records of a batch are refused for, not the others
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
 MIN_WAIT_SECONDS: Final = 0.001
 # Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the commit,
@@ -419,7 +415,7 @@ class Sender:
             # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
             self._bump_needed = True
             self._requeue(lane, batch)
-        elif isinstance(error, (*OF_RECORDS, errors.UnknownTopicOrPartition)):
+        elif isinstance(error, (*errors.OF_RECORDS, errors.UnknownTopicOrPartition)):
             self._renumber_from(lane, batch)
             self._requeue(lane, batch)
             self._refusals.append((batch, error))
@@ -443,7 +439,7 @@ class Sender:
         """Send a refused batch again without the records that its topic refuses, or to its new partition; else it fails."""
         while self._refusals:
             batch, error = self._refusals[0]
-            goes_on = self._drop_refused(batch, error) if isinstance(error, OF_RECORDS) else self._finds_anew(batch)
+            goes_on = self._drop_refused(batch, error) if isinstance(error, errors.OF_RECORDS) else self._finds_anew(batch)
             if not goes_on and self._accumulator.take_ready(partial(operator.is_, batch)):
                 self._fail(batch, error)
             self._refusals.pop(0)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 
 from msgtx import errors
-from msgtx.database.translation import BY_SQLSTATE
+from msgtx.database.translation import OWN, raised
 from msgtx.errors import ConfigError, DatabaseUnavailable, InvalidRequest, MsgtxError
 from msgtx.spark_jobs.session import told_by_jvm
 
@@ -116,8 +116,9 @@ def _by_sqlstate(error: Exception) -> Exception | None:
         if java.getClass().getName() != "org.postgresql.util.PSQLException":
             continue
         state = str(java.getSQLState() or "")
-        if state.startswith("MX") and state in BY_SQLSTATE:
-            return BY_SQLSTATE[state](_told(str(java.getMessage())))
+        if state.startswith(OWN):
+            server = java.getServerErrorMessage()
+            return raised(state, _told(str(server.getMessage())), server.getColumn(), server.getDetail())
         if state[:2] in {"08", "53", "57"}:
             return DatabaseUnavailable(_told(str(java.getMessage())))
     return None

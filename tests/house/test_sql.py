@@ -2,13 +2,14 @@
 
 import functools
 import re
+from collections import Counter
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from msgtx import errors
 from msgtx.database.schema.privileges import MANAGED
-from msgtx.database.translation import BY_SQLSTATE
 from msgtx.rules.transaction import State
 from tests import interface
 from tests.databases import Connection
@@ -141,10 +142,15 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
 
 
 def test_an_error_that_sql_raises_has_a_class() -> None:
-    """MX000 names its class as a column of the error."""
+    """MX000 names its class as a column of the error. The other values of an error come as a JSON object, its detail."""
+    numbers = Counter(f"MX{kind.code:03}" for kind in errors.BY_NAME.values() if vars(kind).get("code"))
     for path in FILES:
-        raised = set(re.findall(r"'(MX\d{3})'", parts(path)[1]))
-        assert raised <= BY_SQLSTATE.keys() | {"MX000"}, path.name
+        code = parts(path)[1]
+        raised = set(re.findall(r"'(MX\d{3})'", code)) - {"MX000"}
+        assert {numbers[state] for state in raised} <= {1}, path.name
+        assert {*re.findall(r"column = '(\w+)'", code)} <= errors.BY_NAME.keys(), path.name
+        for values in re.findall(r"detail = jsonb_build_object\((.*)\)", code):
+            assert {*re.findall(r"'(\w+)', ", values)} <= errors.MsgtxError.__annotations__.keys(), path.name
 
 
 # They have a value for any bytes. No other expression over the content of a record may raise: one would stop all readers.

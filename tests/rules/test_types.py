@@ -1,5 +1,6 @@
 """Names and results: what they parse, what they refuse."""
 
+import copy
 import pickle
 
 import hypothesis
@@ -55,6 +56,15 @@ def test_an_error_says_what_happened_and_what_to_do(error: type[errors.MsgtxErro
     assert sum(expected) <= 1, "one family"
     assert [error.retriable, error.requires_abort, error.fatal] == expected[:3]
     assert issubclass(error, ValueError) is expected[3]
+
+
+def test_an_error_carries_values_wherever_it_goes() -> None:
+    error = errors.TopicExists("topic orders exists", topic="orders")
+    error.__cause__ = KeyError()
+    error.add_note("a note")
+    for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error), errors.fresh(error)):  # noqa: S301 - our own
+        assert (type(each), str(each), each.topic, each.group) == (errors.TopicExists, "topic orders exists", "orders", None)
+        assert each.__notes__ == ["a note"]
 
 
 def test_kafkas_numbers_are_kafkas() -> None:

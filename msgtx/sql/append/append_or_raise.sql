@@ -7,8 +7,7 @@ begin
     if not msgtx.append_plain(batches) then
         select a.error, a.detail into refused from msgtx.append(batches) a where a.error is not null limit 1;
         if found then
-            raise exception using message = refused.detail, errcode = case refused.error
-                when 'UnknownTopicOrPartition' then 'MX003' when 'RecordTooLarge' then 'MX010' else 'MX087' end;
+            raise exception using errcode = 'MX000', column = refused.error, message = refused.detail;
         end if;
     end if;
     return true;

@@ -16,7 +16,7 @@ declare
 begin
     if signature is distinct from msgtx.seal_signature(
         in_producer_id, in_producer_epoch, in_transaction_number, deadline, partitions, first_offsets, last_offsets) then
-        raise exception using errcode = 'MX074', message = format(
+        raise exception using errcode = 'MX000', column = 'IncarnationChanged', message = format(
             'the seal of transaction %s is not of this database: it is another one, or another incarnation', name);
     end if;
     if deadline is null then
