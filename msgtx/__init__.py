@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from msgtx import orm as orm
     from msgtx.client import Client, connect
     from msgtx.consumer.consumer import Consumer
-    from msgtx.consumer.shares import ShareConsumer
     from msgtx.producer.producer import Producer, Transaction
+    from msgtx.shares.share_consumer import ShareConsumer
     from msgtx.types import (
         Acknowledgement,
         BatchMetadata,
@@ -62,7 +62,7 @@ else:
     _HOMES = {
         "Client": "msgtx.client",
         "Consumer": "msgtx.consumer",
-        "ShareConsumer": "msgtx.consumer.shares",
+        "ShareConsumer": "msgtx.shares",
         "Producer": "msgtx.producer",
         "Transaction": "msgtx.producer",
         "connect": "msgtx.client",

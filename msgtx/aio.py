@@ -17,13 +17,12 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
-from msgtx import arguments, errors, forks, orm
+from msgtx import arguments, errors, forks, orm, shares
 from msgtx import client as clients
 from msgtx import consumer as consumers
 from msgtx import producer as producers
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.consumer.consumer import Deserializer
-from msgtx.consumer.shares import ShareRide
 from msgtx.consumer.subscription import Callback
 from msgtx.database.pool import POOL_SIZE
 from msgtx.executor import Threads
@@ -36,6 +35,7 @@ from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
 from msgtx.settings import ConsumerSettings, IntoSettings, ProducerSettings, ShareConsumerSettings
+from msgtx.shares.share_consumer import ShareRide
 from msgtx.types import (
     BatchMetadata,
     GroupMetadata,
@@ -531,7 +531,7 @@ class ShareConsumer:
     For `async with`. Tasks may share it: its calls come one after the other.
     """
 
-    def __init__(self, consumer: consumers.ShareConsumer) -> None:
+    def __init__(self, consumer: shares.ShareConsumer) -> None:
         self.sync = consumer
         self._turn = _Turn()
         self._closing = False  # from then on every poll ends, also one that waits for its turn
@@ -614,8 +614,8 @@ class ShareConsumer:
         async with self._turn:
             await _in_thread(self._thread, self.sync.rewind)
 
-    acknowledge = _direct(consumers.ShareConsumer.acknowledge)
-    stop = _direct(consumers.ShareConsumer.stop)
+    acknowledge = _direct(shares.ShareConsumer.acknowledge)
+    stop = _direct(shares.ShareConsumer.stop)
 
     async def close(self) -> None:
         """End what waits, send the answers given, release the rest and leave. May be called twice."""

@@ -19,9 +19,6 @@ from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
 from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
 from msgtx.consumer.consumer import Consumer, Deserializer
-from msgtx.consumer.share_polls import SharePolls
-from msgtx.consumer.shares import ShareConsumer
-from msgtx.consumer.wakeup import Listener
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url
@@ -54,6 +51,7 @@ from msgtx.process import (
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.producer import Producer
+from msgtx.receiving.wakeup import Listener
 from msgtx.settings import (
     ConsumerSettings,
     MemberSettings,
@@ -63,6 +61,8 @@ from msgtx.settings import (
     SenderSettings,
     ShareConsumerSettings,
 )
+from msgtx.shares.polls import SharePolls
+from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.installation import describe_installation, require_version
 from msgtx.store.seal import complete_prepared

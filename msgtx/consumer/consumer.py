@@ -16,13 +16,13 @@ from msgtx.consumer.fetcher import Assigned, Fetcher, Place
 from msgtx.consumer.offsets import Offsets
 from msgtx.consumer.positions import Positions
 from msgtx.consumer.rides import Ride
-from msgtx.consumer.sole_use import SoleUse
 from msgtx.consumer.subscription import Callback, SubscriptionState
-from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
+from msgtx.receiving.sole_use import SoleUse
+from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.session.enlistment import UserSession, require_session
 from msgtx.store.topics import Topics, TopicsNow
 from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition

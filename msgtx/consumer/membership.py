@@ -13,17 +13,16 @@ import math
 import os
 import platform
 import time
-import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from msgtx.background import BackgroundThread
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.wakeup import Waiter
 from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
-from msgtx.database.retry import retried
 from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, MsgtxError, UnknownMember, fresh
+from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
+from msgtx.receiving.wakeup import Waiter
 from msgtx.rules.assignment import Subscriber, assign, subscribed
 from msgtx.store.members import (
     Assignment,
@@ -40,8 +39,6 @@ from msgtx.store.topics import describe_topics, partitions_of, topics_version
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
-BEATS_OF_A_SESSION: Final = 3  # attempts at a heartbeat without an answer, before the session is over
-MOST_LEAVES: Final = 3  # enough for a connection that broke; a close does not wait for a database that is away
 MOST_ROUNDS: Final = 100  # of a division that others' changes overtake; the member that overtakes divides, too
 
 
@@ -57,11 +54,6 @@ class _Member(NamedTuple):
 
     number: int
     member_id: str
-
-
-def new_member_id() -> str:
-    """Return an id that no other member has."""
-    return f"{platform.node()}-{os.getpid()}-{uuid.uuid4()}"
 
 
 def divide(connection: RawConnection, group: str) -> None:
@@ -86,19 +78,6 @@ def divide(connection: RawConnection, group: str) -> None:
             connection, group, generation=state.generation, topics_version=state.topics_version, targets=targets
         ):
             return
-
-
-def leave_at_last(leave: Callable[[], None], deadline: float, *, group: str, member_id: str) -> None:
-    """Leave a group at the end, before `deadline`. If that fails, it is logged: the session ends by itself."""
-    try:
-        retried(leave, deadline=deadline, pause=0, attempts=MOST_LEAVES)
-    except MsgtxError as error:
-        log.warning("%s: %s could not leave, its session has to end: %s", group, member_id, error)
-
-
-def seconds_until(deadline: float) -> float:
-    """Return the seconds left until a time of `time.monotonic`."""
-    return max(0.0, deadline - time.monotonic())
 
 
 class Membership:

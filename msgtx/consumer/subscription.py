@@ -14,9 +14,9 @@ from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.membership import Membership, Subscription
-from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
+from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.rules.assignment import subscribed
 from msgtx.types import TopicPartition
 

@@ -14,7 +14,6 @@ from typing import Final, get_args
 
 from msgtx import arguments
 from msgtx.background import BackgroundThread
-from msgtx.consumer.shares import ShareConsumer, ShareRide
 from msgtx.errors import ConfigError, InvalidRecordState, ThreadNotStarted, TransactionConflict, UnknownMember
 from msgtx.executor import Threads
 from msgtx.observer import Observers
@@ -35,6 +34,7 @@ from msgtx.producer.producer import Transaction
 from msgtx.session.answers import Answers
 from msgtx.session.enlistment import UserSession
 from msgtx.settings import OffsetReset
+from msgtx.shares.share_consumer import ShareConsumer, ShareRide
 from msgtx.store.answers import OffsetRange
 from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 

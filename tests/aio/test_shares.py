@@ -174,7 +174,7 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     async def main() -> None:
         got: list[msgtx.ShareRecord] = []
         async with await aio.connect(database_url) as reader, reader.share_consumer(topic, group=group) as consumer:
-            for interrupt in interrupts("consumer/shares.py", "consumer/holdings.py", least=20):
+            for interrupt in interrupts("shares/share_consumer.py", "shares/holdings.py", least=20):
                 with interrupt:
                     got += await consumer.poll(PATIENCE_SECONDS, 4)
                 got += await consumer.poll(PATIENCE_SECONDS, 4)

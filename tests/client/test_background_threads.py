@@ -46,7 +46,7 @@ def test_a_member_of_a_group_lives_on(client: msgtx.Client, topic: str, broken: 
 
 
 def test_a_member_of_a_share_group_lives_on(client: msgtx.Client, topic: str, broken: Broken) -> None:
-    beats = broken("msgtx.consumer.share_member", "heartbeat")
+    beats = broken("msgtx.shares.member", "heartbeat")
     with client.share_consumer(topic, group=topic, **QUICK) as consumer:
         consumer.poll(0)
         wait_until(lambda: len(beats) > 2, "it says again that it lives")
@@ -58,7 +58,7 @@ def test_a_share_worker_goes_on_to_renew_its_locks(
     """Else others would be given the record while it is handled."""
     monkeypatch.setattr(shares, "LOOK_SECONDS", 0.02)
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "record_lock_duration_ms": 1_000})
-    renewals = broken("msgtx.consumer.shares", "ShareConsumer.renew")
+    renewals = broken("msgtx.shares.share_consumer", "ShareConsumer.renew")
     target = f"{topic}-to"
     client.topics.create(target)
     with client.producer() as producer:

@@ -21,9 +21,9 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import Acknowledgement, TopicPartition, aio, errors, metrics, orm
 from msgtx.consumer.consumer import Consumer
-from msgtx.consumer.shares import ShareConsumer
 from msgtx.database.schema import migrate
 from msgtx.producer.producer import Producer
+from msgtx.shares.share_consumer import ShareConsumer
 from tests.databases import Connection
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12: it is what this is about

@@ -150,7 +150,7 @@ def test_without_notifications_a_heartbeat_tells_a_member_what_has_changed(
     client: msgtx.Client, connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a pooler. One that the group gave up joins again with its next poll."""
-    monkeypatch.setattr(msgtx.consumer.wakeup.Listener, "watch", lambda *_: None)
+    monkeypatch.setattr(msgtx.receiving.wakeup.Listener, "watch", lambda *_: None)
     first = members.join(wide, heartbeat_interval_ms=50)
     second = members.join(wide, heartbeat_interval_ms=50)
     members.until(lambda: members.shares() == [2, 2])
@@ -164,7 +164,7 @@ def test_without_notifications_a_heartbeat_tells_a_member_what_has_changed(
 def test_a_member_that_was_not_polled_joins_again_without_notifications(
     client: msgtx.Client, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(msgtx.consumer.wakeup.Listener, "watch", lambda *_: None)
+    monkeypatch.setattr(msgtx.receiving.wakeup.Listener, "watch", lambda *_: None)
     slow = members.join(wide, max_poll_interval_ms=100, session_timeout_ms=6_000, heartbeat_interval_ms=50)
     wait_until(lambda: client.admin.groups.members(members.group) == [], "it has left")
     members.until(lambda: [event for event, _ in members.told(slow)][:3] == ["assign", "lost", "assign"])
@@ -1202,7 +1202,7 @@ def test_who_lost_its_partitions_before_it_read_joins_again_and_begins_then(
     client: msgtx.Client, connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I11: where reading begins is committed before that, and refused. It learns of it in no other way here."""
-    monkeypatch.setattr(msgtx.consumer.wakeup.Listener, "watch", lambda *_: None)
+    monkeypatch.setattr(msgtx.receiving.wakeup.Listener, "watch", lambda *_: None)
     fill(client, wide, 8)
     consumer = members.join(wide, **RARE)
     consumer.commit_starts()

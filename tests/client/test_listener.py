@@ -10,10 +10,10 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from msgtx.consumer import wakeup
-from msgtx.consumer.wakeup import LOOK_SECONDS, LOOK_SOON_SECONDS, MOST_HEARD, Listener, Waiter
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.receiving import wakeup
+from msgtx.receiving.wakeup import LOOK_SECONDS, LOOK_SOON_SECONDS, MOST_HEARD, Listener, Waiter
 from msgtx.store.append import append
 from msgtx.store.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until

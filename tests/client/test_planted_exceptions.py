@@ -14,14 +14,16 @@ import pytest
 
 import msgtx
 from msgtx import Record, aio, background, errors
-from msgtx.consumer import membership, share_member, wakeup
+from msgtx.consumer import membership
 from msgtx.consumer.commits import Commits, Offsets
-from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.coordinator import completion
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.endpoint import Endpoint, plain
 from msgtx.database.pool import Engine
 from msgtx.process import shares
+from msgtx.receiving import wakeup
+from msgtx.receiving.wakeup import Listener, Waiter
+from msgtx.shares import member as share_member
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.planted import EXCEPTIONS, Line, Planted
@@ -114,7 +116,7 @@ def test_a_member_lives_on(
     client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, unique: Unique, error: BaseException
 ) -> None:
     within = {"_live", "_limited", "_live_on", "_beat_in_thread", "_said", "_changed", "sleep"}
-    planted = Planted("msgtx-heartbeat", ["consumer/membership.py", "consumer/wakeup.py"], within)
+    planted = Planted("msgtx-heartbeat", ["consumer/membership.py", "receiving/wakeup.py"], within)
     beats = counted(monkeypatch, membership, "heartbeat", planted)
     with (
         planted.following(),
@@ -130,7 +132,7 @@ def test_a_member_lives_on(
 def test_a_member_of_a_share_group_lives_on(
     client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, unique: Unique, error: BaseException
 ) -> None:
-    planted = Planted("msgtx-share-heartbeat", ["consumer/share_member.py"], {"_live", "_limited", "_beat"})
+    planted = Planted("msgtx-share-heartbeat", ["shares/member.py"], {"_live", "_limited", "_beat"})
     beats = counted(monkeypatch, share_member, "heartbeat", planted)
     with (
         planted.following(),
@@ -252,7 +254,7 @@ def test_a_listener_hears_again(
     monkeypatch.setattr(wakeup, "RECONNECT_SECONDS", 0.01)
     monkeypatch.setattr(wakeup, "REFUSED_SECONDS", 0.01)
     within = {"_run", "_listen", "_take", "_wake", "_wake_all", "_pause"}
-    with Planted("msgtx-listener", ["consumer/wakeup.py"], within).following() as planted:
+    with Planted("msgtx-listener", ["receiving/wakeup.py"], within).following() as planted:
         listener = Listener(engine)
         waiter = Waiter(listener)
         waiter.watch([17])

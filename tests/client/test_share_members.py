@@ -10,8 +10,10 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from msgtx.consumer import share_member, share_polls, shares
-from msgtx.consumer.share_polls import GroupPolls
+from msgtx.shares import member as share_member
+from msgtx.shares import polls as share_polls
+from msgtx.shares import share_consumer
+from msgtx.shares.polls import GroupPolls
 from msgtx.store.shares import Acquiring
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
@@ -92,7 +94,7 @@ def test_heartbeats_end_with_the_session_and_what_was_held_is_given_up(
     wait_until(lambda: is_told(one), "a heartbeat is told")
     beats: list[object] = []
     rounds = beat_counter(one, monkeypatch)
-    monkeypatch.setattr("msgtx.consumer.share_member.heartbeat", lambda *_, **__: beats.append(None))
+    monkeypatch.setattr("msgtx.shares.member.heartbeat", lambda *_, **__: beats.append(None))
     wait_until(lambda: len(rounds) > 2, "the thread goes on")
     assert one.renew(one.handed_out) == []
     with pytest.raises(errors.InvalidRecordState, match="session of this member is over"):
@@ -155,7 +157,7 @@ def test_nothing_of_a_member_runs_on_when_it_is_closed(
         beating.set()
         assert goes_on.wait(PATIENCE_SECONDS)
 
-    monkeypatch.setattr("msgtx.consumer.share_member.heartbeat", slow)
+    monkeypatch.setattr("msgtx.shares.member.heartbeat", slow)
     one = share(**QUICK)
     one.poll(0)
     assert beating.wait(PATIENCE_SECONDS)
@@ -347,7 +349,7 @@ def test_topics_of_a_share_group_are_there_as_they_are_needed(client: msgtx.Clie
     client.topics.create(missing)
     one.poll(0)
     client.topics.delete(missing)
-    one._looked -= shares.TOPICS_SECONDS  # it is time for another look
+    one._looked -= share_consumer.TOPICS_SECONDS  # it is time for another look
     with pytest.raises(errors.UnknownTopicOrPartition, match=f"no topic '{missing}'"):
         one.poll(0)
     one.close()

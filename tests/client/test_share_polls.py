@@ -10,8 +10,9 @@ from typing import Any, Final
 import pytest
 
 import msgtx
-from msgtx.consumer import share_polls, shares
-from msgtx.consumer.share_polls import EMPTY_SECONDS, MOST_RECORDS, TURN_SECONDS, GroupPolls, SharePolls
+from msgtx.shares import polls as share_polls
+from msgtx.shares import share_consumer
+from msgtx.shares.polls import EMPTY_SECONDS, MOST_RECORDS, TURN_SECONDS, GroupPolls, SharePolls
 from msgtx.store.answers import AnswerColumns, OffsetRange
 from msgtx.store.shares import Acquired, Acquiring, Acquisition
 from tests.databases import PATIENCE_SECONDS, wait_until
@@ -296,7 +297,7 @@ def test_large_polls_in_implicit_mode_stay_on_a_partition_for_a_while(
     client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, asked: list[Acquiring]
 ) -> None:
     """One state of the partition has both what is accepted and what is acquired; then others have their turn."""
-    monkeypatch.setattr(shares, "STAYS", 3)
+    monkeypatch.setattr(share_consumer, "STAYS", 3)
     client.topics.alter(topic, partitions=2)
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     most = MOST_RECORDS + 1

@@ -13,10 +13,10 @@ import pytest
 
 import msgtx
 from msgtx import ProcessReport, Record, aio, errors
-from msgtx.consumer.shares import ShareConsumer
 from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
+from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.answers import OffsetRange
 from tests.client.test_process import REFUSALS, refused_outputs
 from tests.client.test_shares import fill

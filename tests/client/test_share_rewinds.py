@@ -13,9 +13,10 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.consumer import share_polls, shares
-from msgtx.consumer.holdings import Holdings
 from msgtx.database.connection import seconds_left
+from msgtx.shares import polls as share_polls
+from msgtx.shares import share_consumer
+from msgtx.shares.holdings import Holdings
 from tests.client.test_shares import fill, group, seen, share
 from tests.client.test_shares_in_transactions import long_locks, make
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
@@ -76,7 +77,7 @@ def test_what_is_rewound_while_the_database_is_away_is_neither_accepted_nor_sent
         raise errors.DatabaseUnavailable("planted")
 
     with monkeypatch.context() as patched:
-        patched.setattr(shares, "acknowledge_records", away)
+        patched.setattr(share_consumer, "acknowledge_records", away)
         one.rewind()
     if end == "poll":
         assert seen(one.poll(0)) == [(b"0", 2)]
@@ -110,7 +111,7 @@ def test_what_a_commit_without_an_answer_may_have_done_is_not_rewound(
         raise errors.DatabaseUnavailable("planted")
 
     with monkeypatch.context() as patched:
-        patched.setattr("msgtx.consumer.share_polls.acknowledge_records", away)
+        patched.setattr("msgtx.shares.polls.acknowledge_records", away)
         with pytest.raises(errors.DatabaseUnavailable):
             one.commit()
     one.acknowledge(second)
@@ -457,7 +458,7 @@ def test_an_abort_takes_no_longer_than_it_may_however_many_consumers_it_was_for(
         limits.append(seconds_left())
         return []
 
-    monkeypatch.setattr(shares, "acknowledge_records", release)
+    monkeypatch.setattr(share_consumer, "acknowledge_records", release)
     producer.begin_transaction()
     producer.abort_transaction(timeout=0.8)
     assert len(limits) == 2
@@ -667,7 +668,7 @@ def test_an_interrupt_at_any_line_of_a_transactions_end_loses_and_repeats_nothin
             if fails:
                 raise Oops
 
-    files = ("consumer/holdings.py", "session/answers.py", "producer/transaction.py")
+    files = ("shares/holdings.py", "session/answers.py", "producer/transaction.py")
     count = 0
     for count, interrupt in enumerate(interrupts(*files, within=ENDS_OF_TRANSACTIONS, least=20), 1):
         fill(client, topic, 1, count - 1)
@@ -687,7 +688,7 @@ def test_an_interrupt_at_any_line_of_a_rewind_accepts_nothing(
     fill(client, topic, 1)
     one = share(acknowledgement_mode=mode)
     for interrupt in interrupts(
-        "consumer/shares.py", "consumer/holdings.py", within=("rewind", "undo", "released"), least=5
+        "shares/share_consumer.py", "shares/holdings.py", within=("rewind", "undo", "released"), least=5
     ):
         accept(one, one.poll(5), mode)
         with interrupt:

@@ -13,8 +13,8 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.consumer import share_polls
 from msgtx.observer import Observer
+from msgtx.shares import polls as share_polls
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.interrupts import interrupts
 
@@ -782,7 +782,7 @@ def test_what_an_interrupt_kept_from_its_caller_is_handed_out_by_the_next_poll(
     assert [record.value for record in member.poll(PATIENCE_SECONDS)] == [b"<0>", b"<1>", b"<2>", b"<3>"]
 
 
-HANDING_OUT = [f"consumer/{name}.py" for name in ("shares", "holdings", "sole_use")]
+HANDING_OUT = ["shares/share_consumer.py", "shares/holdings.py", "receiving/sole_use.py"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use

@@ -9,9 +9,9 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.consumer import share_polls
 from msgtx.producer import sender
 from msgtx.rules.transaction import ClientState
+from msgtx.shares import polls as share_polls
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import Connection, lose_answers, wait_until
 

@@ -9,9 +9,10 @@ import pytest
 
 import msgtx
 from msgtx import Consumer, ShareConsumer, TopicPartition, errors
-from msgtx.consumer import membership, share_member
+from msgtx.consumer import membership
 from msgtx.consumer.membership import Membership
-from msgtx.consumer.share_member import ShareMember
+from msgtx.shares import member as share_member
+from msgtx.shares.member import ShareMember
 from msgtx.store.members import leave_group
 from tests.databases import Connection, wait_until
 

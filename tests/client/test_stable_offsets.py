@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import fetcher, positions
-from msgtx.consumer.wakeup import Waiter
+from msgtx.receiving.wakeup import Waiter
 from msgtx.store import holders
 from tests.databases import Connection, wait_until
 

@@ -13,7 +13,6 @@ from sqlalchemy import make_url
 
 import msgtx
 from msgtx import errors
-from msgtx.consumer.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
 from msgtx.coordinator import notifier as notifiers
 from msgtx.coordinator.notifier import (
     ANSWER_SECONDS,
@@ -25,6 +24,7 @@ from msgtx.coordinator.notifier import (
 )
 from msgtx.database.connection import RawConnection, readable
 from msgtx.database.pool import Engine
+from msgtx.receiving.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
 from msgtx.store.append import append
 from msgtx.store.fetch import fetch
 from msgtx.store.topics import describe_topics

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from msgtx.consumer.sole_use import SoleUse
+from msgtx.receiving.sole_use import SoleUse
 from tests.interrupts import Interrupt
 from tests.mutants_all import __main__ as program
 from tests.mutants_all import results
@@ -290,7 +290,7 @@ def test_a_test_reaches_every_line_of_a_file_that_it_interrupts() -> None:
     recorder = Recorder(program.ROOT / "msgtx", python=True)
     test = recorder.pytest_runtest_protocol(cast("Any", SimpleNamespace(nodeid="test")))
     next(test)
-    with Interrupt(1, ["consumer/sole_use.py"]):
+    with Interrupt(1, ["receiving/sole_use.py"]):
         SoleUse("a consumer")
     with contextlib.suppress(StopIteration):
         test.send(None)

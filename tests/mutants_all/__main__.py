@@ -35,7 +35,8 @@ KEPT: Final = ROOT / ".mutants"
 # not the command line, the database's installation, or code that only reports.
 PLACES: Final = (
     "sql/append/*", "sql/transactions/*", "sql/groups/*", "sql/fetch/*", "sql/publish/*", "sql/locks/*", "sql/rights/*",
-    "producer/*", "consumer/*", "session/*", "store/*", "rules/*", "coordinator/*", "process/*", "protocol*", "sql/*/*",
+    "producer/*", "consumer/*", "receiving/*", "shares/*", "session/*", "store/*", "rules/*", "coordinator/*", "process/*",
+    "protocol*", "sql/*/*",
 )  # fmt: skip
 REPORTS: Final = ("coordinator/gauges.py", "coordinator/metrics.py", "coordinator/endpoint.py")
 # Each mutant is tried alone with the tests that fit into the first seconds, by their recorded times, the closest first: they

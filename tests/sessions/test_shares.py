@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import Acknowledgement, errors, orm
-from msgtx.consumer import share_polls
 from msgtx.session import side_connection
+from msgtx.shares import polls as share_polls
 from tests.databases import Connection, lose_answers
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 

@@ -24,7 +24,7 @@ from msgtx.database.translation import translated
 from msgtx.errors import AuthorizationFailed, ThreadNotStarted
 from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
-log = logging.getLogger("msgtx.consumer.wakeup")
+log = logging.getLogger("msgtx.receiving.wakeup")
 LOOK_SECONDS: Final = 0.1  # between two looks for what was not notified: each costs nearly a millisecond of an idle machine
 LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
 LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time

@@ -14,11 +14,11 @@ from typing import TypeVar
 from msgtx import errors
 from msgtx.background import BackgroundThread
 from msgtx.config import ShareConsumerConfig
-from msgtx.consumer.membership import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
 from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
+from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
 from msgtx.store.members import heartbeat, leave_group
 from msgtx.store.shares import Membership, join_share_group, new_member_number, tidy
 

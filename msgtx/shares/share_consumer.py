@@ -15,18 +15,18 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 from msgtx import arguments, errors, forks, units
 from msgtx.config import ShareConsumerConfig
-from msgtx.consumer.holdings import ACCEPTED, Answer, Held, Holdings, Key, without
-from msgtx.consumer.share_member import ShareMember
-from msgtx.consumer.share_polls import MOST_RECORDS, SharePolls
-from msgtx.consumer.sole_use import SoleUse
-from msgtx.consumer.wakeup import Listener, Waiter
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.observer import Observers
+from msgtx.receiving.sole_use import SoleUse
+from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.session.answers import Answers, HandingOut, Transactions, hands_out_here, is_open, transactions_here
 from msgtx.session.enlistment import Riding, UserSession, enlist, is_begun, require_session
+from msgtx.shares.holdings import ACCEPTED, Answer, Held, Holdings, Key, without
+from msgtx.shares.member import ShareMember
+from msgtx.shares.polls import MOST_RECORDS, SharePolls
 from msgtx.store.answers import NO_ANSWERS, OffsetRange, Refused, acknowledge_records
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.records import uncollected

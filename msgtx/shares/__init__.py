@@ -1,0 +1,5 @@
+"""The share consumer: what it acquires, holds, answers for, and its place in its group."""
+
+from msgtx.shares.share_consumer import ShareConsumer
+
+__all__ = ["ShareConsumer"]
