@@ -8,9 +8,10 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
 # Files outside docs that are pages of the site.
-TOP: Final = {name: name.lower() for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md")}
-TOP_OF: Final = {page: name for name, page in TOP.items()}
-LINK: Final = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s:]+)\)")
+TOP: Final = {name: name.lower() for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md")} | {
+    "README.md": "index.md"
+}
+LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)\s:]+)\)")
 MARK: Final = re.compile(r"<!-- generated: ([\w ]+) -->")
 SOURCE: Final = re.compile(r"\b(internals|architecture): ([a-z-]+)(#[a-z-]+)?")
 SHARED: Final = {"--url", "-o,", "--help", "-h,"}  # options of every command: told of once
@@ -50,7 +51,7 @@ def _link(text: str, target: str, here: str) -> str:
     if not path:
         return f"[{text}]({target})"
     # A file at the top of the clone links from there, a page from its place in docs.
-    folder = "" if here in TOP_OF else posixpath.join("docs", posixpath.dirname(here))
+    folder = "" if here in TOP.values() else posixpath.join("docs", posixpath.dirname(here))
     found = posixpath.normpath(posixpath.join(folder, path))
     if found in TOP:
         wanted = TOP[found]

@@ -1,4 +1,4 @@
-"""The loop of a worker of a share group: it answers for each record by itself (internals: shares#workers)."""
+"""The loop of a worker of a share group: it answers for each record by itself (internals: share-answers#workers)."""
 
 import concurrent.futures
 import contextlib

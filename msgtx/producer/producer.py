@@ -273,7 +273,7 @@ class Producer:
 
         They are pending until it ends: nothing else may answer for these records, and their locks need not last. After an
         abort they are delivered again. Raise what a send raises; `InvalidRecordState` and `TransactionConflict`, if a record
-        is not the consumer's (any more), fail the transaction. Source: internals: shares#transactions.
+        is not the consumer's (any more), fail the transaction. Source: internals: share-answers#transactions.
         """
         self._transactions.require(Call.SEND_ACKNOWLEDGEMENTS)
         self._transactions.send_answers(share_consumer)

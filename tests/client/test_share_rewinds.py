@@ -1,4 +1,4 @@
-"""What a share consumer handed out and nobody committed is handed out again (internals: shares#rewinding; I17)."""
+"""What a share consumer handed out and nobody committed is handed out again (internals: share-answers#rewinding; I17)."""
 
 import contextlib
 import logging
