@@ -71,7 +71,7 @@ async def _in_thread(threads: Threads, call: Callable[[], Answer], *, stop: Call
     try:
         running = threads.submit(context.run, call)
     except RuntimeError as error:
-        raise errors.IllegalState("it is closed: make a new one") from error
+        raise errors.IllegalState("it is closed: make a new one", reason="closed") from error
 
     def end() -> None:
         if not running.cancel() and stop is not None:  # it has begun
@@ -94,7 +94,9 @@ class _Turn(asyncio.Lock):
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None and self._loop.is_running():
-                raise errors.IllegalState("a consumer is for one event loop at a time: make one in each")
+                raise errors.IllegalState(
+                    "a consumer is for one event loop at a time: make one in each", reason="event loop"
+                )
             self._loop = loop  # the other one is over
         return await super().acquire()
 
@@ -778,7 +780,7 @@ class Client:
         Raise `IllegalState` in a handler of its own `process_into`, whose end it would wait for.
         """
         if asyncio.current_task() in {work.task for work in self._workers}:
-            raise errors.IllegalState("a handler cannot close its own client: set the worker's `stop`")
+            raise errors.IllegalState("a handler cannot close its own client: set the worker's `stop`", reason="handler")
         for consumer in list(self._consumers):
             await consumer.close()
         if not self.sync._closed and not self._threads.origin.is_parent:

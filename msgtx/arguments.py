@@ -43,24 +43,24 @@ def whole(name: str, value: object, *, least: int = 0, most: int = LARGEST_INT8)
         except (TypeError, ValueError):
             number = True
         if isinstance(value, bool) or isinstance(number, bool):
-            raise WrongType(f"{name} is a whole number, not {shown(value)}")
+            raise WrongType(f"{name} is a whole number, not {shown(value)}", name=name)
     assert isinstance(number, int)
     if not least <= number <= most:
         bounds = f"{least} or more" if number < least else f"at most {most}"
-        raise InvalidRequest(f"{name} is {bounds}, not {shown(value)}")
+        raise InvalidRequest(f"{name} is {bounds}, not {shown(value)}", name=name)
     return number
 
 
 def seconds(name: str, value: object) -> float:
     """Return a time in seconds, 0 or more. Raise `WrongType`, and `InvalidRequest` for a time that nothing can wait for."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise WrongType(f"{name} is a number of seconds, not {shown(value)}")
+        raise WrongType(f"{name} is a number of seconds, not {shown(value)}", name=name)
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.inf
     if not 0 <= number <= LONGEST_SECONDS:  # also for what is no number
-        raise InvalidRequest(f"{name} is 0 to {LONGEST_SECONDS:.0f} seconds, not {shown(value)}")
+        raise InvalidRequest(f"{name} is 0 to {LONGEST_SECONDS:.0f} seconds, not {shown(value)}", name=name)
     return number
 
 
@@ -72,7 +72,7 @@ def timeout(value: object, name: str = "timeout") -> float | None:
 def flag(name: str, value: object) -> bool:
     """Return true or false. Raise `WrongType` for anything else: the text "no" would be true."""
     if value is not True and value is not False:
-        raise WrongType(f"{name} is True or False, not {shown(value)}")
+        raise WrongType(f"{name} is True or False, not {shown(value)}", name=name)
     return value
 
 
@@ -82,50 +82,52 @@ def flag(name: str, value: object) -> bool:
 def text(name: str, value: object) -> str:
     """Return a text. Raise `WrongType`, and `InvalidRequest` for one that cannot be stored."""
     if not isinstance(value, str):
-        raise WrongType(f"{name} is a text, not {shown(value)}")
+        raise WrongType(f"{name} is a text, not {shown(value)}", name=name)
     if "\0" in value:
-        raise InvalidRequest(f"{name} has no NUL character; this one is {shown(value)}")
+        raise InvalidRequest(f"{name} has no NUL character; this one is {shown(value)}", name=name)
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{name} is no valid UTF-8: {shown(value)}") from None
+        raise InvalidRequest(f"{name} is no valid UTF-8: {shown(value)}", name=name) from None
     return value if value.__class__ is str else str.__str__(value)
 
 
 def check_name(what: str, name: object) -> str:
     """Return a name. Raise `WrongType`, `InvalidRequest` for what cannot be stored as one. `what` it names: "a group"."""
     if not isinstance(name, str):
-        raise WrongType(f"the name of {what} is a text, not {shown(name)}")
+        raise WrongType(f"the name of {what} is a text, not {shown(name)}", name=what)
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidRequest(f"the name of {what} is no valid UTF-8: {name[:50]!r}") from None
+        raise InvalidRequest(f"the name of {what} is no valid UTF-8: {name[:50]!r}", name=what) from None
     if not 0 < size <= NAME_BYTES:
         begin = f": {name[:50]!r}…" if size else ""
-        raise InvalidRequest(f"the name of {what} has 1 to {NAME_BYTES} bytes of UTF-8, not {size}{begin}")
+        raise InvalidRequest(f"the name of {what} has 1 to {NAME_BYTES} bytes of UTF-8, not {size}{begin}", name=what)
     if "\0" in name:
-        raise InvalidRequest(f"the name of {what} has no NUL character; this one is {name[:50]!r}")
+        raise InvalidRequest(f"the name of {what} has no NUL character; this one is {name[:50]!r}", name=what)
     return name if name.__class__ is str else str.__str__(name)
 
 
 def topic(value: object) -> str:
     """Return the name of a topic. Raise `WrongType`, `InvalidRequest`."""
     if not isinstance(value, str):
-        raise WrongType(f'a topic is a name, not {a_kind(value)}: {shown(value)}; several are consumer("a", "b")')
+        raise WrongType(
+            f'a topic is a name, not {a_kind(value)}: {shown(value)}; several are consumer("a", "b")', name="topic"
+        )
     return text("the name of a topic", value)
 
 
 def topics(value: Iterable[str]) -> list[str]:
     """Return the names of topics. Raise `WrongType` for a single name: its letters are no topics."""
     if isinstance(value, str):
-        raise WrongType("topics is a list of names; for one topic write [name]")
+        raise WrongType("topics is a list of names; for one topic write [name]", name="topics")
     return [topic(each) for each in listed("topics", value)]
 
 
 def partition(value: object) -> TopicPartition:
     """Return a partition, given as `TopicPartition` or as a pair. Raise `WrongType`, `InvalidRequest`."""
     if not isinstance(value, tuple) or len(value) != 2:
-        raise WrongType(f"a partition is a TopicPartition(topic, index), not {shown(value)}")
+        raise WrongType(f"a partition is a TopicPartition(topic, index), not {shown(value)}", name="partition")
     return TopicPartition(topic(value[0]), whole("the index of a partition", value[1], least=-LARGEST_INT8))
 
 
@@ -139,7 +141,9 @@ def transaction_id(value: object) -> TransactionId:
     if isinstance(value, str):
         return TransactionId.parse(value)
     if not isinstance(value, tuple) or len(value) != len(TransactionId._fields):
-        raise WrongType(f"a transaction id is a TransactionId, or a text like 17.0.3, not {shown(value)}")
+        raise WrongType(
+            f"a transaction id is a TransactionId, or a text like 17.0.3, not {shown(value)}", name="transaction_id"
+        )
     number, epoch, count = value
     return TransactionId(
         whole("a producer id", number), whole("an epoch", epoch, most=LARGEST_INT4), whole("a transaction's number", count)
@@ -152,11 +156,11 @@ def transaction_id(value: object) -> TransactionId:
 def listed(name: str, value: Any) -> list[Any]:
     """Return what can be gone through, as a list. Raise `WrongType`, also for a text."""
     if isinstance(value, str | bytes | bytearray | memoryview):
-        raise WrongType(f"{name} is a list, not {shown(value)}")
+        raise WrongType(f"{name} is a list, not {shown(value)}", name=name)
     try:
         return list(value)
     except TypeError:
-        raise WrongType(f"{name} is a list, not {shown(value)}") from None
+        raise WrongType(f"{name} is a list, not {shown(value)}", name=name) from None
 
 
 def column(name: str, value: Any) -> Sequence[Any]:
@@ -167,21 +171,21 @@ def column(name: str, value: Any) -> Sequence[Any]:
 def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     """Return a mapping. Raise `WrongType`."""
     if not isinstance(value, Mapping):
-        raise WrongType(f"{name} is a mapping, not {shown(value)}")
+        raise WrongType(f"{name} is a mapping, not {shown(value)}", name=name)
     return value
 
 
 def function(name: str, value: Given | None) -> Given | None:
     """Return a function of the user's, or None. Raise `WrongType` for what cannot be called."""
     if value is not None and not callable(value):
-        raise WrongType(f"{name} is a function, not {shown(value)}")
+        raise WrongType(f"{name} is a function, not {shown(value)}", name=name)
     return value
 
 
 def stop(name: str, value: Given | None) -> Given | None:
     """Return what ends a loop, such as a `threading.Event`, or None. Raise `WrongType`."""
     if value is not None and not callable(getattr(value, "is_set", None)):
-        raise WrongType(f"{name} has is_set(), as threading.Event has; {shown(value)} has not")
+        raise WrongType(f"{name} has is_set(), as threading.Event has; {shown(value)} has not", name=name)
     return value
 
 
@@ -189,14 +193,14 @@ def one_of(name: str, value: object, choices: Iterable[str]) -> str:
     """Return one of several words. Raise `ConfigError`."""
     known = [*choices]
     if not isinstance(value, str) or value not in known:
-        raise ConfigError(f"{name} is one of {', '.join(known)}, not {shown(value)}")
+        raise ConfigError(f"{name} is one of {', '.join(known)}, not {shown(value)}", name=name)
     return value
 
 
 def an_instance(name: str, value: object, kind: type[Given] | tuple[type, ...], words: str) -> Given:
     """Return an object of a class. Raise `WrongType`, which says in words what it takes."""
     if not isinstance(value, kind):
-        raise WrongType(f"{name} is {words}, not {shown(value)}")
+        raise WrongType(f"{name} is {words}, not {shown(value)}", name=name)
     return value  # type: ignore[return-value]
 
 

@@ -43,4 +43,6 @@ def is_inside(owner: object) -> bool:
 def require_none(call: str, owner: object) -> None:
     """Raise `IllegalState` in a function called for `owner`: the same thread may have to do what `call` waits for."""
     if is_inside(owner):
-        raise IllegalState(f"{call} in a delivery callback would wait for itself: call it in another thread")
+        raise IllegalState(
+            f"{call} in a delivery callback would wait for itself: call it in another thread", reason="callback"
+        )

@@ -241,7 +241,7 @@ class Client:
         names = arguments.topics(topics)
         _functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
         if not names:
-            raise errors.ConfigError("a share consumer reads at least one topic: name it, or several")
+            raise errors.ConfigError("a share consumer reads at least one topic: name it, or several", name="topics")
         consumer = ShareConsumer(
             self.engine,
             resolved,
@@ -308,12 +308,16 @@ class Client:
         _functions(on_commit=on_commit)
         arguments.stop("stop", stop)
         if not callable(transform):
-            raise errors.WrongType(f"transform is a function of a record, not {arguments.shown(transform)}")
+            raise errors.WrongType(
+                f"transform is a function of a record, not {arguments.shown(transform)}", name="transform"
+            )
         whole = resolve(ProducerConfig, {**settings, "transactional_id": transactional_id})
         if lasting >= whole.transaction_timeout_ms:
             raise errors.ConfigError(
                 f"transaction_ms={lasting} must be below transaction_timeout_ms={whole.transaction_timeout_ms}, which would"
-                " end each transaction"
+                " end each transaction",
+                name="transaction_ms",
+                limit=whole.transaction_timeout_ms,
             )
         source, _ = self._require_topics(topic, to)
         for index in partitions or ():
@@ -416,7 +420,10 @@ class Client:
 
         require_handler(handler, awaited=_work is not Into)
         if not callable(session_factory):
-            raise errors.WrongType(f"session_factory makes sessions when it is called, not {type(session_factory).__name__}")
+            raise errors.WrongType(
+                f"session_factory makes sessions when it is called, not {type(session_factory).__name__}",
+                name="session_factory",
+            )
         require_worker(
             on_error,
             share=share,
@@ -432,9 +439,12 @@ class Client:
         arguments.stop("stop", stop)
         names = arguments.topics(topics)
         if not names:
-            raise errors.ConfigError("name the topics to consume, behind the handler")
+            raise errors.ConfigError("name the topics to consume, behind the handler", name="topics")
         if "enable_auto_commit" in settings:
-            raise errors.ConfigError("enable_auto_commit is off here: the offsets are committed with the rows; leave it out")
+            raise errors.ConfigError(
+                "enable_auto_commit is off here: the offsets are committed with the rows; leave it out",
+                name="enable_auto_commit",
+            )
         self._require_topics(*names)
         self._require_letters(dead_letter, names)
 
@@ -530,11 +540,19 @@ class Client:
             return
         self._require_topics(dead_letter)
         if dead_letter in topics:
-            raise errors.ConfigError(f"dead_letter {dead_letter!r} is a topic that this worker reads: name another one")
+            raise errors.ConfigError(
+                f"dead_letter {dead_letter!r} is a topic that this worker reads: name another one",
+                name="dead_letter",
+                topic=dead_letter,
+                reason="read",
+            )
         found = self._topic(dead_letter, False)
         if found is not None and found.settings["cleanup_policy"] != "delete":
             raise errors.ConfigError(
-                f"dead_letter {dead_letter!r} is compacted: it would keep one dead letter for each key; name another topic"
+                f"dead_letter {dead_letter!r} is compacted: it would keep one dead letter for each key; name another topic",
+                name="dead_letter",
+                topic=dead_letter,
+                reason="compacted",
             )
 
     @contextlib.contextmanager
@@ -667,7 +685,7 @@ class Client:
     def _require_open(self) -> None:
         self.engine.origin.require("this client")
         if self._closed:
-            raise errors.IllegalState("the client is closed")
+            raise errors.IllegalState("the client is closed", reason="closed")
 
     def close(self) -> None:
         """End its workers after their transactions, close its producers and consumers, then the connections.
@@ -719,10 +737,10 @@ def _times(transaction_ms: Duration, idle_timeout: Duration | None) -> tuple[int
     """Return how long a worker's transactions last, in ms, and after how many seconds without input it ends."""
     lasting = units.milliseconds("transaction_ms", transaction_ms)
     if lasting <= 0:
-        raise errors.ConfigError(f"transaction_ms must be above 0, not {transaction_ms!r}")
+        raise errors.ConfigError(f"transaction_ms must be above 0, not {transaction_ms!r}", name="transaction_ms", limit=0)
     idle = None if idle_timeout is None else units.seconds("idle_timeout", idle_timeout)
     if idle is not None and idle < 0:
-        raise errors.ConfigError(f"idle_timeout must be 0 or more, not {idle_timeout!r}")
+        raise errors.ConfigError(f"idle_timeout must be 0 or more, not {idle_timeout!r}", name="idle_timeout", limit=0)
     return lasting, idle
 
 
@@ -734,7 +752,9 @@ def connect(url: str | None = None, *, create: bool = False, pool_size: int = PO
     schema is missing or of another version.
     """
     if url is not None and not isinstance(url, str):
-        raise errors.WrongType(f"url is a text, not a {type(url).__name__}")  # it is not shown: it may hold a password
+        raise errors.WrongType(
+            f"url is a text, not a {type(url).__name__}", name="url"
+        )  # it is not shown: it may hold a password
     create = arguments.flag("create", create)
     pool_size = arguments.whole("pool_size", pool_size, least=1, most=MOST_CONNECTIONS)
     engine = open_engine(url, pool_size=pool_size)

@@ -163,7 +163,9 @@ class _Pair:
             return
         if not self.if_given or {self.lower, self.upper} <= {*given}:
             relation = "at most" if self.may_be_equal else "below"
-            raise ConfigError(f"{self.lower}={lower} must be {relation} {self.upper}={upper}{self.why}")
+            raise ConfigError(
+                f"{self.lower}={lower} must be {relation} {self.upper}={upper}{self.why}", name=self.lower, limit=upper
+            )
 
 
 _PAIRS: Final = (
@@ -202,7 +204,7 @@ def _choice(name: str, value: object) -> object:
     text = str(value).lower() if isinstance(value, str | int) else ""
     text = {"-1": "all"}.get(text, text) if name == "acks" else text
     if text not in _CHOICES[name]:
-        raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}, not {shown(value)}")
+        raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}, not {shown(value)}", name=name)
     return Isolation(text) if name == "isolation" else text
 
 
@@ -214,14 +216,14 @@ def _boolean(name: str, value: object) -> object:
         return True
     if text in {"false", "0", "no", "off"}:
         return False
-    raise ConfigError(f"{name} is true or false, not {shown(value)}")
+    raise ConfigError(f"{name} is true or false, not {shown(value)}", name=name)
 
 
 def _integer(name: str, value: object) -> object:
     try:
         number = whole(name, int(value) if isinstance(value, str) else value, least=-LARGEST)
     except ValueError:
-        raise ConfigError(f"{name} is a whole number, not {shown(value)}") from None
+        raise ConfigError(f"{name} is a whole number, not {shown(value)}", name=name) from None
     return _in_bounds(name, number, value)
 
 
@@ -232,11 +234,15 @@ def _measured(read: Callable[[str, object], int], name: str, value: object) -> o
 def _in_bounds(name: str, number: int, value: object) -> int:
     most = LARGEST_INT4 if name in _OF_32_BITS else LARGEST
     if number > most:
-        raise ConfigError(f"{name} is at most {most}, not {shown(value)}")
+        raise ConfigError(f"{name} is at most {most}, not {shown(value)}", name=name, limit=most)
     if number < 0 or (number == 0 and name not in _MAY_BE_ZERO):
         if name == "transaction_timeout_ms":
-            raise InvalidTransactionTimeout(f"transaction_timeout_ms must be above 0, not {shown(value)}")
-        raise ConfigError(f"{name} must be {'0 or more' if name in _MAY_BE_ZERO else 'above 0'}, not {shown(value)}")
+            raise InvalidTransactionTimeout(
+                f"transaction_timeout_ms must be above 0, not {shown(value)}", name=name, limit=0
+            )
+        raise ConfigError(
+            f"{name} must be {'0 or more' if name in _MAY_BE_ZERO else 'above 0'}, not {shown(value)}", name=name, limit=0
+        )
     return number
 
 
@@ -244,7 +250,7 @@ def _name(name: str, value: object) -> object:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name} is a text that is not empty, not {shown(value)}")
+        raise ConfigError(f"{name} is a text that is not empty, not {shown(value)}", name=name)
     return check_name(name, value)
 
 
@@ -255,9 +261,9 @@ def _canonical(name: object, known: Mapping[str, object]) -> str:
     if short in known:
         return short
     if (instead := _REFUSED.get(name.replace(".", "_"))) is not None:
-        raise ConfigError(instead)
+        raise ConfigError(instead, name=name)
     names = [*known, *(kafka for kafka, ours in KAFKA_NAMES.items() if ours in known)]
-    raise ConfigError(f"unknown setting {name!r}; the nearest known one is {_nearest(name, names)!r}")
+    raise ConfigError(f"unknown setting {name!r}; the nearest known one is {_nearest(name, names)!r}", name=name)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
@@ -275,9 +281,11 @@ def _from_outside(known: Mapping[str, object]) -> dict[str, object]:
             raise ConfigError(f"{path}: {error}") from error
         for name, value in content.items():
             if isinstance(value, dict):
-                raise ConfigError(f"{path}: {name!r} is a table; settings stand alone, as in linger_ms = 5")
+                raise ConfigError(f"{path}: {name!r} is a table; settings stand alone, as in linger_ms = 5", name=name)
             if name not in _ALL:
-                raise ConfigError(f"{path}: unknown setting {name!r}; the nearest known one is {_nearest(name, _ALL)!r}")
+                raise ConfigError(
+                    f"{path}: unknown setting {name!r}; the nearest known one is {_nearest(name, _ALL)!r}", name=name
+                )
         settings.update((name, value) for name, value in content.items() if name in known)
     for name in known:
         if (value := os.environ.get(f"MSGTX_{name.upper()}")) is not None:
@@ -294,7 +302,7 @@ def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[
     checks = _known_names(kind)
     given: dict[str, object] = {}
     if config is not None and not isinstance(config, Mapping):
-        raise ConfigError(f'config is a mapping, {{"linger.ms": 5}}, not {shown(config)}')
+        raise ConfigError(f'config is a mapping, {{"linger.ms": 5}}, not {shown(config)}', name="config")
     for source in (config or {}, keywords):
         given.update((_canonical(name, checks), value) for name, value in source.items())
     given = {name: checks[name](name, value) for name, value in given.items()}
@@ -358,7 +366,7 @@ def _made(kind: type[Config], values: Mapping[str, object]) -> Config:
         return _without_contradiction(result, set(values))
     if isinstance(result, ShareConsumerConfig):
         if not result.group:
-            raise ConfigError("a share consumer has a group: give it one (group=…)")
+            raise ConfigError("a share consumer has a group: give it one (group=…)", name="group")
         return result
     return _of_a_group(result, set(values))
 
@@ -376,14 +384,20 @@ def _without_contradiction(config: ProducerConfig, given: set[str]) -> ProducerC
         if not fine
     ]
     if config.transactional_id is not None and not config.enable_idempotence:
-        raise ConfigError("transactional_id needs enable_idempotence=true, and enable_idempotence=false is set")
+        raise ConfigError(
+            "transactional_id needs enable_idempotence=true, and enable_idempotence=false is set", name="transactional_id"
+        )
     if not conflicts or not config.enable_idempotence:
         return config
     if config.transactional_id is not None:
-        raise ConfigError(f"transactional_id needs acks=all, retries > 0 and max_in_flight <= 5; {conflicts[0]} is set")
+        raise ConfigError(
+            f"transactional_id needs acks=all, retries > 0 and max_in_flight <= 5; {conflicts[0]} is set",
+            name="transactional_id",
+        )
     if "enable_idempotence" in given:
         raise ConfigError(
-            f"enable_idempotence=true needs acks=all, retries > 0 and max_in_flight <= 5; {conflicts[0]} is set"
+            f"enable_idempotence=true needs acks=all, retries > 0 and max_in_flight <= 5; {conflicts[0]} is set",
+            name="enable_idempotence",
         )
     return replace(config, enable_idempotence=False)
 
@@ -395,6 +409,6 @@ def _of_a_group(config: ConsumerConfig, given: set[str]) -> ConsumerConfig:
             ("enable_auto_commit=true", config.enable_auto_commit and "enable_auto_commit" in given),
         ):
             if needs:
-                raise ConfigError(f"{name} needs a group, and none is set")
+                raise ConfigError(f"{name} needs a group, and none is set", name=name)
         return replace(config, enable_auto_commit=False)
     return config

@@ -53,8 +53,11 @@ class MsgtxError(Exception):
     limit: Any = None  # the bound that was not kept, or the end of what is there
     reason: str | None = None  # one word or two: which of the class's cases it is
 
-    def __init__(self, *message: str, **values: Any) -> None:
+    def __init__(self, *message: str, at: tuple[str, int] | None = None, **values: Any) -> None:
+        """`at`: the topic and the partition."""
         super().__init__(*message)
+        if at is not None:
+            self.topic, self.partition = at
         vars(self).update(values)
 
 

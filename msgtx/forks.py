@@ -31,7 +31,7 @@ class Origin:
     def require(self, what: str) -> None:
         """Raise `IllegalState` in the child of a fork. `what` was made before it."""
         if self is not Origin.current:
-            raise IllegalState(f"{what} was made before a fork; make a new client in the child process")
+            raise IllegalState(f"{what} was made before a fork; make a new client in the child process", reason="fork")
 
 
 def here() -> Origin:

@@ -207,7 +207,8 @@ def watch(client: Client, *, registry: CollectorRegistry = REGISTRY) -> None:
 def _require(client: object) -> None:
     if not isinstance(client, Client):
         raise ConfigError(
-            f"metrics.watch takes a client of msgtx.connect (of msgtx.aio its .sync), not {type(client).__name__}"
+            f"metrics.watch takes a client of msgtx.connect (of msgtx.aio its .sync), not {type(client).__name__}",
+            name="client",
         )
 
 

@@ -285,7 +285,8 @@ def instrument(
     """
     if not isinstance(client, Client):
         raise ConfigError(
-            f"instrument takes a client of msgtx.connect (of msgtx.aio its .sync), not {type(client).__name__}"
+            f"instrument takes a client of msgtx.connect (of msgtx.aio its .sync), not {type(client).__name__}",
+            name="client",
         )
     if meter_provider is not None:
         arguments.an_instance("meter_provider", meter_provider, metrics.MeterProvider, "a MeterProvider")
@@ -315,7 +316,7 @@ def processing(
     if group is not None:
         group = arguments.text("group", group)
     if not found:
-        raise ConfigError("processing takes a record or several, not none")
+        raise ConfigError("processing takes a record or several, not none", name="records")
     return _made(_provider(tracer_provider)).process(found, group)
 
 

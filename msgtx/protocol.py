@@ -105,7 +105,7 @@ class Fetched:
 def _columns(batch: Batch, partition_id: int, now: int) -> BatchColumns:
     records = batch.records
     if not records:
-        raise errors.InvalidRequest(f"the batch for {batch.topic_partition} is empty")
+        raise errors.InvalidRequest(f"the batch for {batch.topic_partition} is empty", name="batches")
     row = OpenRow(now)
     for record in records:
         stamp = None if record.timestamp is None else as_milliseconds(record.timestamp)
@@ -145,7 +145,9 @@ def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[
         try:
             topic = topics.get(batch.topic_partition[0])
             if topic is None:
-                raise errors.UnknownTopicOrPartition(f"there is no partition {TopicPartition(*batch.topic_partition)}")
+                raise errors.UnknownTopicOrPartition(
+                    f"there is no partition {TopicPartition(*batch.topic_partition)}", at=batch.topic_partition
+                )
             partition_id = topic.partition_id(batch.topic_partition[1])
         except errors.UnknownTopicOrPartition as error:
             results[index] = AppendResult(error, -1, -1, duplicate=False)
@@ -190,7 +192,7 @@ def decide(
     Raise the refusal. `TransactionAborted` says that ABORT is decided: commit the SQL transaction.
     """
     if outcome not in _WRITTEN:
-        raise errors.InvalidRequest(f"a transaction is decided COMMITTED or ABORTED, not {outcome}")
+        raise errors.InvalidRequest(f"a transaction is decided COMMITTED or ABORTED, not {outcome}", name="outcome")
     raw = driver_of(connection)
     ids = require_partitions(raw, tails or ())
     by_id = {ids[TopicPartition(*partition)]: last for partition, last in (tails or {}).items()}
@@ -285,7 +287,9 @@ def fetch(
         start = asked[partition_id].offset
         if answer.truncated or start < answer.log_start_offset:
             raise errors.OffsetOutOfRange(
-                f"{partition}: offset {start} is not in the log ({answer.log_start_offset} to {answer.log_end_offset})"
+                f"{partition}: offset {start} is not in the log ({answer.log_start_offset} to {answer.log_end_offset})",
+                at=partition,
+                offset=start,
             )
         records = [record for batch in answer.batches for record in records_of(batch, partition, start)]
         fetched[partition] = Fetched(

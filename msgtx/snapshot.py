@@ -76,7 +76,7 @@ def _records(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> Iter
         starts = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
     for partition, end in sorted(snapshot.ends.items()):
         if ids[partition] not in starts:
-            raise errors.UnknownTopicOrPartition(f"{partition} does not exist (any more)")
+            raise errors.UnknownTopicOrPartition(f"{partition} does not exist (any more)", at=partition)
         first = starts[ids[partition]].log_start_offset
         if start is not None and start.is_of(partition, ids[partition]):
             first = start.ends[partition]
@@ -91,7 +91,9 @@ def _require_same(
     for partition, partition_id in ids.items():
         if not snapshot.is_of(partition, partition_id):
             raise errors.UnknownTopicOrPartition(
-                f"{partition}: the topic was deleted and made again since the cut was taken; take a new one"
+                f"{partition}: the topic was deleted and made again since the cut was taken; take a new one",
+                at=partition,
+                reason="made again",
             )
     return ids
 
@@ -111,14 +113,20 @@ def _next(
         partition_id
     )
     if answer is None:
-        raise errors.UnknownTopicOrPartition(f"{partition} does not exist (any more)")
+        raise errors.UnknownTopicOrPartition(f"{partition} does not exist (any more)", at=partition)
     if position.offset < answer.log_start_offset:
         raise errors.OffsetOutOfRange(
-            f"{partition}: offset {position.offset} was removed by retention, the log starts at {answer.log_start_offset}"
+            f"{partition}: offset {position.offset} was removed by retention, the log starts at {answer.log_start_offset}",
+            at=partition,
+            offset=position.offset,
+            limit=answer.log_start_offset,
         )
     if answer.truncated or answer.position == position.offset:
         raise errors.LogTruncated(
-            f"{partition}: the cut ends at {end}, the log at {answer.log_end_offset}: a crash took records back"
+            f"{partition}: the cut ends at {end}, the log at {answer.log_end_offset}: a crash took records back",
+            at=partition,
+            offset=end,
+            limit=answer.log_end_offset,
         )
     records = [
         record for batch in answer.batches for record in records_of(batch, partition, position.offset) if record.offset < end
@@ -152,7 +160,7 @@ class Snapshots:
         with self._engine.connection() as connection:
             found = saved_snapshots(connection, name) if name else []
         if not found:
-            raise errors.SnapshotNotFound(f"there is no snapshot {name!r}")
+            raise errors.SnapshotNotFound(f"there is no snapshot {name!r}", name=name)
         return _saved(found[0]).snapshot
 
     def list(self) -> "builtins.list[SavedSnapshot]":
@@ -165,7 +173,7 @@ class Snapshots:
         name = arguments.text("name", name)
         with self._engine.connection() as connection:
             if not delete_snapshot(connection, name):
-                raise errors.SnapshotNotFound(f"there is no snapshot {name!r}")
+                raise errors.SnapshotNotFound(f"there is no snapshot {name!r}", name=name)
 
     def ranges(
         self, topics: Iterable[str] | None = None, *, start: Snapshot | None = None, end: Snapshot | None = None
@@ -185,7 +193,7 @@ class Snapshots:
         wanted = sorted(partition for partition in end.ends if asked is None or partition.topic in asked)
         missing = {*(asked or ())} - {partition.topic for partition in wanted}
         if missing:
-            raise errors.InvalidRequest(f"the snapshot has nothing of topic {min(missing)!r}")
+            raise errors.InvalidRequest(f"the snapshot has nothing of topic {min(missing)!r}", topic=min(missing))
         with self._engine.connection() as connection:
             ids = _require_same(connection, end, wanted)
             listed = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
@@ -214,7 +222,9 @@ def _measured(
     for partition, (first, last) in ranges.items():
         log_start = log_starts[partition]
         if first > max(last, log_start):
-            raise errors.InvalidRequest(f"{partition}: the start, {first}, lies behind the end, {last}")
+            raise errors.InvalidRequest(
+                f"{partition}: the start, {first}, lies behind the end, {last}", at=partition, offset=first, limit=last
+            )
         found[partition] = CommittedRange(
             min(first, last), last, max(min(log_start, last) - first, 0), *sizes[ids[partition]]
         )

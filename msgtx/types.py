@@ -18,7 +18,7 @@ Strategy = Literal["range", "roundrobin", "cooperative-sticky"]  # how a group's
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise WrongType(f"{what} is read from a text, not from a {type(value).__name__}")
+        raise WrongType(f"{what} is read from a text, not from a {type(value).__name__}", name=what)
     return value
 
 
@@ -78,7 +78,7 @@ class Snapshot:
         for part in topics:
             found = re.fullmatch(r"([a-zA-Z0-9._-]{1,249}):(\d+=\d+(?:@\d+)?(?:,\d+=\d+(?:@\d+)?)*)", part)
             if found is None:
-                raise InvalidRequest(f"{part!r} is not TOPIC:PARTITION=END,…: no snapshot")
+                raise InvalidRequest(f"{part!r} is not TOPIC:PARTITION=END,…: no snapshot", name="snapshot")
             for pair in found[2].split(","):
                 index, end, known = re.fullmatch(r"(\d+)=(\d+)@?(\d*)", pair).groups()  # type: ignore[union-attr]
                 partition = TopicPartition(found[1], int(index))
@@ -86,7 +86,9 @@ class Snapshot:
                 if known:
                     ids[partition] = int(known)
         if not re.fullmatch(INCARNATION, incarnation):
-            raise InvalidRequest(f"{incarnation!r} is no incarnation: a snapshot begins with the one that it was taken of")
+            raise InvalidRequest(
+                f"{incarnation!r} is no incarnation: a snapshot begins with the one that it was taken of", name="snapshot"
+            )
         return cls(PartitionEnds(ends, ids), incarnation)
 
     def is_of(self, partition: TopicPartition, partition_id: int) -> bool:
@@ -168,10 +170,14 @@ class TransactionId(NamedTuple):
         """Read what `str` wrote. Raise `InvalidRequest` for anything else."""
         match = re.fullmatch(r"([0-9]{1,19})\.([0-9]{1,10})\.([0-9]{1,19})", _text(text, "a transaction id").strip())
         if match is None:
-            raise InvalidRequest(f"{text!r} is no transaction id; it reads producer_id.epoch.number, like 17.0.3")
+            raise InvalidRequest(
+                f"{text!r} is no transaction id; it reads producer_id.epoch.number, like 17.0.3", name="transaction_id"
+            )
         found = cls(*map(int, match.groups()))
         if found.producer_id >= 1 << 63 or found.producer_epoch >= 1 << 31 or found.transaction_number >= 1 << 63:
-            raise InvalidRequest(f"{text!r} is no transaction id: a part of it is larger than any that is given out")
+            raise InvalidRequest(
+                f"{text!r} is no transaction id: a part of it is larger than any that is given out", name="transaction_id"
+            )
         return found
 
 
@@ -194,7 +200,8 @@ class PreparedTransaction(NamedTuple):
         name, _, incarnation = _text(text, "a token").strip().partition("@")
         if not re.fullmatch(INCARNATION, incarnation):
             raise InvalidRequest(
-                f"{text!r} is no token of a prepared transaction; it reads producer_id.epoch.number@incarnation"
+                f"{text!r} is no token of a prepared transaction; it reads producer_id.epoch.number@incarnation",
+                name="token",
             )
         return cls(TransactionId.parse(name), incarnation)
 

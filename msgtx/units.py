@@ -48,7 +48,7 @@ def seconds(name: str, value: object) -> float:
         return value.total_seconds()
     found = _read(name, value, MILLISECONDS, unit="s", like="10s, 500ms, 1h30m or 7d")
     if abs(found) >= LIMIT:
-        raise ConfigError(f"{name} is a number of milliseconds of 64 bits; {shown(value)} is more")
+        raise ConfigError(f"{name} is a number of milliseconds of 64 bits; {shown(value)} is more", name=name)
     return float(found / 1000)
 
 
@@ -76,7 +76,7 @@ def _read(name: str, value: object, units: dict[str, int], *, unit: str, like: s
     parts = _PART.findall(text)
     if not parts or _PART.sub("", text) or any(each not in units for _, each in parts):
         alone = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "B": "bytes"}[unit]
-        raise ConfigError(f"{name} reads like {like}, or is a number of {alone}; not {shown(value)}")
+        raise ConfigError(f"{name} reads like {like}, or is a number of {alone}; not {shown(value)}", name=name)
     return sum((Fraction(number) * units[each] for number, each in parts), Fraction(0))
 
 
@@ -92,7 +92,7 @@ def _number(value: object) -> Fraction | None:
 
 def _whole(name: str, value: object, found: Fraction, unit: str) -> int:
     if found.denominator != 1:
-        raise ConfigError(f"{name} is a whole number of {unit}; {shown(value)} is not")
+        raise ConfigError(f"{name} is a whole number of {unit}; {shown(value)} is not", name=name)
     if abs(found) >= LIMIT:
-        raise ConfigError(f"{name} is a number of {unit} of 64 bits; {shown(value)} is more")
+        raise ConfigError(f"{name} is a number of {unit} of 64 bits; {shown(value)} is more", name=name)
     return int(found)

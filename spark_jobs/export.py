@@ -117,7 +117,8 @@ def export(
         folder.remove(hidden)
     if not got_the_number:
         raise errors.IllegalState(
-            f"another export into {folder.uri} has written batch {number}: this one wrote nothing; run it again"
+            f"another export into {folder.uri} has written batch {number}: this one wrote nothing; run it again",
+            reason="overtaken",
         )
     _sweep(folder, number)
     return ExportReport(number, records, len(files), sum(file.size for file in files), whole)
@@ -150,7 +151,9 @@ def _check(folder: Folder, last: Manifest, cut: Snapshot, ids: Mapping[TopicPart
         if last.ids.get(partition, ids[partition]) != ids[partition]:
             raise errors.IllegalState(
                 f"topic {partition.topic} was deleted and made again since the last export into {folder.uri}: export it "
-                f"into another folder"
+                f"into another folder",
+                topic=partition.topic,
+                reason="made again",
             )
         if last.ends.get(partition, 0) > end:
             raise errors.LogTruncated(

@@ -184,13 +184,17 @@ def _known(client: "Client", group: str) -> GroupDescription:
     found = client.admin.groups.describe(group)
     if found.state == State.DEAD and group not in {listed.group for listed in client.admin.groups.list([State.DEAD])}:
         if group in {listed.group for listed in client.admin.shares.list()}:
-            raise errors.GroupNotFound(f"there is no consumer group {group!r}; it is a share group, see `msgtx shares`")
+            raise errors.GroupNotFound(
+                f"there is no consumer group {group!r}; it is a share group, see `msgtx shares`", group=group
+            )
         known = [listed.group for listed in client.admin.groups.list()]
         advice = did_you_mean(group, known, otherwise="a group begins with its first commit or member")
-        raise errors.GroupNotFound(f"there is no consumer group {group!r}; {advice}")
+        raise errors.GroupNotFound(f"there is no consumer group {group!r}; {advice}", group=group)
     return found
 
 
 def _require_empty(found: GroupDescription) -> None:
     if found.members:
-        raise errors.GroupNotEmpty(f"group {found.group!r} is {found.state} and has {counted(found.members, 'member')}")
+        raise errors.GroupNotEmpty(
+            f"group {found.group!r} is {found.state} and has {counted(found.members, 'member')}", group=found.group
+        )

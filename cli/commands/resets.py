@@ -196,6 +196,8 @@ def partitions_of(client: "Client", scopes: Scopes) -> set[TopicPartition]:
         count = client.topics.describe(topic).partitions
         for index in range(count) if indexes is None else indexes:
             if index >= count:
-                raise errors.UnknownTopicOrPartition(f"there is no partition {topic}-{index}; {topic} has {count}")
+                raise errors.UnknownTopicOrPartition(
+                    f"there is no partition {topic}-{index}; {topic} has {count}", topic=topic, partition=index
+                )
             found.add(TopicPartition(topic, index))
     return found

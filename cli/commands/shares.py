@@ -210,4 +210,4 @@ def redrive(
 
 def _require_empty(found: ShareGroupDescription) -> None:
     if found.members:
-        raise errors.GroupNotEmpty(f"share group {found.group!r} has {counted(found.members, 'member')}")
+        raise errors.GroupNotEmpty(f"share group {found.group!r} has {counted(found.members, 'member')}", group=found.group)

@@ -159,7 +159,7 @@ def delete_records(invocation: Invocation, name: str, *, partition: int, before:
         upto = ends.log_end_offset if before == -1 else before
         extent = f"it goes from {ends.log_start_offset} to {ends.log_end_offset}"
         if upto > ends.log_end_offset:
-            raise OffsetOutOfRange(f"{place}: offset {upto} is not in the log; {extent}")
+            raise OffsetOutOfRange(f"{place}: offset {upto} is not in the log; {extent}", at=place, offset=upto)
         what = f"delete the records of {place} below offset {upto} ({extent})"
         if confirmed(what, dry_run=dry_run, yes=yes):
             # What was shown, and not what came meanwhile.

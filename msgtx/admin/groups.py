@@ -103,7 +103,7 @@ class GroupsAdmin:
         group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             if not list_groups(connection, [group]):  # none, or a share group
-                raise errors.GroupNotFound(f"there is no consumer group {group!r}")
+                raise errors.GroupNotFound(f"there is no consumer group {group!r}", group=group)
             delete_group(connection, group)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> "builtins.list[TopicPartition]":
@@ -229,7 +229,9 @@ def known_states(states: Collection[str] | None, known: Iterable[str]) -> "list[
     """Return the states that are asked for, as texts. Raise `WrongType`, `InvalidRequest`."""
     asked = [] if states is None else [arguments.text("a state", each) for each in arguments.listed("states", states)]
     if unknown := set(asked) - set(known):
-        raise errors.InvalidRequest(f"unknown state {arguments.shown(min(unknown))}; the states are {', '.join(known)}")
+        raise errors.InvalidRequest(
+            f"unknown state {arguments.shown(min(unknown))}; the states are {', '.join(known)}", name="states"
+        )
     return asked
 
 
@@ -242,10 +244,14 @@ def reset_arguments(
     match target:
         case str():
             if target not in get_args(Word):
-                raise errors.InvalidRequest(f"{target!r} is no target; known words are {', '.join(get_args(Word))}")
+                raise errors.InvalidRequest(
+                    f"{target!r} is no target; known words are {', '.join(get_args(Word))}", name="target"
+                )
         case Mapping():
             if names is not None or places is not None:
-                raise errors.InvalidRequest("a mapping of offsets names its partitions itself: give no topics or partitions")
+                raise errors.InvalidRequest(
+                    "a mapping of offsets names its partitions itself: give no topics or partitions", name="target"
+                )
             target = {arguments.partition(each): _offset(offset) for each, offset in target.items()}
             places = list(target)
         case ShiftBy(offsets):
@@ -269,7 +275,7 @@ def _scope(
         if not list_groups(connection, [group]):
             known = [listed.name for listed in list_groups(connection, None)]
             advice = f"{did_you_mean(group, known, otherwise='')} to make it, name topics or partitions".strip()
-            raise errors.GroupNotFound(f"there is no consumer group {group!r}; {advice}")
+            raise errors.GroupNotFound(f"there is no consumer group {group!r}; {advice}", group=group)
         names = _names(connection)
         found = committed_offsets(connection, group, None)
         partitions = [names[partition_id] for partition_id in found if partition_id in names]
@@ -296,7 +302,7 @@ def plan_reset(
     planned = []
     for partition, partition_id in ids.items():
         if partition_id not in listed:
-            raise errors.UnknownTopicOrPartition(f"there is no partition {partition} (any more)")
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition} (any more)", at=partition)
         ends = listed[partition_id]
         new, note = new_offset(
             partition,

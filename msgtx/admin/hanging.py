@@ -25,7 +25,9 @@ def find_hanging(
     if partition is not None:
         partition = arguments.whole("partition", partition, least=-arguments.LARGEST_INT8)
     if partition is not None and topic is None:
-        raise errors.InvalidRequest(f"partition {partition} of which topic? Give topic, too")
+        raise errors.InvalidRequest(
+            f"partition {partition} of which topic? Give topic, too", name="topic", partition=partition
+        )
     with engine.connection() as connection:
         asked: Sequence[int] | None = None
         if topic is not None and partition is not None:

@@ -24,7 +24,7 @@ class PartitionsAdmin:
         partition = arguments.partition(partition)
         at = self.offsets([partition.topic], LATEST, Isolation.READ_COMMITTED).get(partition)
         if at is None:
-            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}")
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}", at=partition)
         return PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
 
     def describe_all(self, topic: str) -> dict[TopicPartition, PartitionDescription]:

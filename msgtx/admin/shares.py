@@ -165,7 +165,7 @@ def _read(settings: Mapping[str, object]) -> dict[str, object]:
             seconds = f"{units.seconds('by_duration', back[1]):f}".rstrip("0").rstrip(".")
             found[name] = f"by_duration:PT{seconds}S"
         elif isinstance(value, bool) or not isinstance(value, str | int | None):
-            raise errors.ConfigError(f"{name} is a word or a whole number, not {arguments.shown(value)}")
+            raise errors.ConfigError(f"{name} is a word or a whole number, not {arguments.shown(value)}", name=name)
     return found
 
 
@@ -178,10 +178,12 @@ def _known(connection: RawConnection, group: str) -> list[ShareState]:
 
 def _unknown(connection: RawConnection, group: str) -> errors.GroupNotFound:
     if list_groups(connection, [group]):
-        return errors.GroupNotFound(f"{group!r} is a consumer group, and no share group: see `msgtx groups`")
+        return errors.GroupNotFound(
+            f"{group!r} is a consumer group, and no share group: see `msgtx groups`", group=group, reason="consumer group"
+        )
     otherwise = "it begins with its first member, or `msgtx shares configure`"
     advice = did_you_mean(group, share_group_names(connection), otherwise=otherwise)
-    return errors.GroupNotFound(f"there is no share group {group!r}; {advice}")
+    return errors.GroupNotFound(f"there is no share group {group!r}; {advice}", group=group)
 
 
 def _described(connection: RawConnection, rows: Iterable[ShareState]) -> list[ShareGroupDescription]:

@@ -73,12 +73,14 @@ class TopicsAdmin:
 def _read(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings with their durations in milliseconds and their sizes in bytes. Raise `ConfigError`."""
     if unknown := settings.keys() - set(SETTINGS):
-        raise errors.ConfigError(f"unknown topic setting {min(unknown)!r}; known are {', '.join(SETTINGS)}")
+        raise errors.ConfigError(
+            f"unknown topic setting {min(unknown)!r}; known are {', '.join(SETTINGS)}", name=min(unknown)
+        )
     readers = {name: units.reader_of(name) or _word for name in settings}
     return {name: readers[name](name, value) for name, value in settings.items()}
 
 
 def _word(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise errors.ConfigError(f"{name} is a word, not {shown(value)}")
+        raise errors.ConfigError(f"{name} is a word, not {shown(value)}", name=name)
     return value

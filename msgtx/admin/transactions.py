@@ -55,7 +55,7 @@ class TransactionsAdmin:
         try:
             expression = None if pattern is None else re.compile(arguments.text("pattern", pattern))
         except (re.error, RecursionError, OverflowError) as error:
-            raise errors.InvalidRequest(f"pattern {arguments.shown(pattern)}: {error}") from error
+            raise errors.InvalidRequest(f"pattern {arguments.shown(pattern)}: {error}", name="pattern") from error
         with self._engine.connection() as connection:
             rows = transactions(connection)
             now = milliseconds(clock(connection))
@@ -82,7 +82,9 @@ class TransactionsAdmin:
         advice = did_you_mean(
             transactional_id, known, otherwise="an id begins with init_transactions, and expires when idle"
         )
-        return errors.TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}; {advice}")
+        return errors.TransactionalIdNotFound(
+            f"there is no transactional id {transactional_id!r}; {advice}", transactional_id=transactional_id
+        )
 
     def outcome(self, transaction_id: TransactionId) -> Decision:
         """Return how a transaction ended and who decided it; UNKNOWN for a name that is not known."""
@@ -122,11 +124,17 @@ class TransactionsAdmin:
         with self._engine.connection() as connection:
             outcome = end_transaction(connection, transaction_id, "admin")
         if outcome is Outcome.COMMITTED:
-            raise errors.InvalidTransactionState(f"transaction {transaction_id} is committed and cannot be aborted")
+            raise errors.InvalidTransactionState(
+                f"transaction {transaction_id} is committed and cannot be aborted", reason="committed"
+            )
         if outcome is Outcome.OPEN:
-            raise errors.InvalidTransactionState(f"transaction {transaction_id} is prepared for an outside decision")
+            raise errors.InvalidTransactionState(
+                f"transaction {transaction_id} is prepared for an outside decision", reason="prepared"
+            )
         if outcome is Outcome.UNKNOWN:
-            raise errors.InvalidTransactionState(f"transaction {transaction_id} is not open: nothing of it is stored")
+            raise errors.InvalidTransactionState(
+                f"transaction {transaction_id} is not open: nothing of it is stored", reason="unknown"
+            )
 
     def find_hanging(
         self, max_transaction_timeout_ms: int | None = None, *, topic: str | None = None, partition: int | None = None

@@ -48,7 +48,7 @@ class Calls:
     def group(self) -> str:
         """Return the group's name. Raise `IllegalState` if there is none."""
         if self._config.group is None:
-            raise IllegalState("this consumer has no group: give it one (group=…) to commit offsets")
+            raise IllegalState("this consumer has no group: give it one (group=…) to commit offsets", reason="no group")
         return self._config.group
 
     def topics_now(self, names: Collection[str]) -> dict[str, Topic]:

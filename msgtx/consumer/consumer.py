@@ -548,7 +548,7 @@ class Consumer:
     def _require_open(self) -> None:
         self._engine.origin.require("a consumer")
         if self._closed:
-            raise IllegalState("the consumer is closed")
+            raise IllegalState("the consumer is closed", reason="closed")
 
     def __enter__(self) -> Self:
         """Return itself."""

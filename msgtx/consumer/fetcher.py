@@ -266,7 +266,9 @@ class Fetcher:
             for assigned, _ in wanted:
                 answer = answers.get(assigned.partition_id)
                 if answer is None:
-                    raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
+                    raise errors.UnknownTopicOrPartition(
+                        f"{assigned.topic_partition} does not exist (any more)", at=assigned.topic_partition
+                    )
                 progress = self._fetched(assigned, answer) or progress
                 if answer.batches:
                     found[assigned.topic_partition] = None
@@ -296,7 +298,10 @@ class Fetcher:
                 return self._out_of_range(assigned, answer)
             raise errors.LogTruncated(
                 f"{assigned.topic_partition}: what was read before offset {before.offset} is no longer in the log, which"
-                f" ends at {answer.log_end_offset}: a crash of the server took it back; seek to where you want to go on"
+                f" ends at {answer.log_end_offset}: a crash of the server took it back; seek to where you want to go on",
+                at=assigned.topic_partition,
+                offset=before.offset,
+                limit=answer.log_end_offset,
             )
         if before.offset < answer.log_start_offset:
             return self._out_of_range(assigned, answer)
@@ -317,7 +322,9 @@ class Fetcher:
         if self._config.auto_offset_reset == "none":
             raise errors.OffsetOutOfRange(
                 f"{assigned.topic_partition}: offset {at} is not in the log, which goes from"
-                f" {answer.log_start_offset} to {answer.log_end_offset}"
+                f" {answer.log_start_offset} to {answer.log_end_offset}",
+                at=assigned.topic_partition,
+                offset=at,
             )
         log.warning(
             "%s: offset %s is out of range, going to %s", assigned.topic_partition, at, self._config.auto_offset_reset
@@ -348,7 +355,9 @@ class Fetcher:
             if assigned.next is None:
                 end = ends.get(assigned.partition_id)
                 if end is None:
-                    raise errors.UnknownTopicOrPartition(f"{assigned.topic_partition} does not exist (any more)")
+                    raise errors.UnknownTopicOrPartition(
+                        f"{assigned.topic_partition} does not exist (any more)", at=assigned.topic_partition
+                    )
                 self._begin(assigned, end)
 
     def _find_committed(self, connection: RawConnection, group: str, unknown: list[Assigned]) -> list[Assigned]:
@@ -426,7 +435,9 @@ class Fetcher:
         if self._config.auto_offset_reset == "none":
             raise errors.NoOffset(
                 f"{assigned.topic_partition}: group {self._config.group!r} has no committed offset, and auto_offset_reset is"
-                " none: seek, or set it to earliest or latest"
+                " none: seek, or set it to earliest or latest",
+                at=assigned.topic_partition,
+                group=self._config.group,
             )
         return EARLIEST if self._config.auto_offset_reset == "earliest" else LATEST
 

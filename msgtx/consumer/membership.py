@@ -121,7 +121,9 @@ class Membership:
         if self._fenced is not None:
             raise fresh(self._fenced)
         if self._member is None:
-            raise UnknownMember(f"group {self.group!r}: this consumer is no member now; the next poll joins again")
+            raise UnknownMember(
+                f"group {self.group!r}: this consumer is no member now; the next poll joins again", group=self.group
+            )
         return self._member.member_id
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -160,7 +162,7 @@ class Membership:
         if self._fenced is not None:
             raise fresh(self._fenced)
         if self._closing:
-            raise IllegalState("the consumer is closed")
+            raise IllegalState("the consumer is closed", reason="closed")
         self.due = False
         if self.starts_over:
             if self._member is not None:
@@ -198,7 +200,9 @@ class Membership:
             log.warning("group %r: no heartbeat was answered for session_timeout_ms; asking the group", self.group)
             self._beat(connection, self._member, next(self._numbers))
             if self.is_silent:
-                raise DatabaseUnavailable(f"group {self.group!r}: a heartbeat took longer than session_timeout_ms")
+                raise DatabaseUnavailable(
+                    f"group {self.group!r}: a heartbeat took longer than session_timeout_ms", group=self.group
+                )
 
     def release(self, connection: RawConnection, partition_ids: Collection[int]) -> None:
         """Give these partitions to whom they shall belong."""
@@ -275,7 +279,9 @@ class Membership:
         self._forget()
         self.starts_over = False
         raise UnknownMember(
-            f"group {self.group!r}: member {member.member_id} has left, as a COMMIT of its offsets is in doubt"
+            f"group {self.group!r}: member {member.member_id} has left, as a COMMIT of its offsets is in doubt",
+            group=self.group,
+            member_id=member.member_id,
         )
 
     def _forget(self) -> None:

@@ -55,7 +55,9 @@ class Offsets:
         if taken_away := self._subscription.taken_away:
             raise errors.NotAssigned(
                 f"group {self._config.group!r}: {taken_away[0]} was taken away after records of it were handed out:"
-                " another member has them now; abort what was made of them, and rewind"
+                " another member has them now; abort what was made of them, and rewind",
+                group=self._config.group,
+                at=taken_away[0],
             )
         return self._member()
 
@@ -76,12 +78,17 @@ class Offsets:
         """See `Consumer.transaction_offsets`."""
         self._calls.group()
         if self._config.enable_auto_commit:
-            raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a transaction")
+            raise IllegalState(
+                "enable_auto_commit is on: set it to false to commit offsets with a transaction", reason="enable_auto_commit"
+            )
         if self._config.isolation is not Isolation.READ_COMMITTED:
-            raise IllegalState("isolation is read_uncommitted: a transaction must not depend on what may be taken back")
+            raise IllegalState(
+                "isolation is read_uncommitted: a transaction must not depend on what may be taken back", reason="isolation"
+            )
         if self._by_hand:
             raise IllegalState(
-                "offsets were committed by hand since the last poll: use one way, commit() or the transaction"
+                "offsets were committed by hand since the last poll: use one way, commit() or the transaction",
+                reason="by hand",
             )
         self._commits.settle()  # an older offset must not be written after the transaction's
         positions = self._handled()
@@ -128,7 +135,9 @@ class Offsets:
         """Raise `IllegalState` if sessions cannot commit this consumer's offsets."""
         self._calls.group()
         if self._config.enable_auto_commit:
-            raise IllegalState("enable_auto_commit is on: set it to false to commit offsets with a session")
+            raise IllegalState(
+                "enable_auto_commit is on: set it to false to commit offsets with a session", reason="enable_auto_commit"
+            )
 
     @contextlib.contextmanager
     def riding(self, session: UserSession, refusal: str) -> Iterator[Ride]:
@@ -148,7 +157,8 @@ class Offsets:
         if ride.is_lost and is_begun(session):
             raise IllegalState(
                 "the session was rolled back while its records were handled, and used again: what it then commits would come"
-                " without their offsets; raise an exception instead, or use a savepoint (session.begin_nested())"
+                " without their offsets; raise an exception instead, or use a savepoint (session.begin_nested())",
+                reason="rolled back",
             )
 
     def take_back(self) -> None:

@@ -85,7 +85,9 @@ class Positions:
         if left <= 0:
             raise errors.UnstableOffset(
                 f"group {self._config.group!r}: the offset of {partition} is part of an undecided transaction; if that is"
-                " prepared (`msgtx transactions prepared`), its outside party has to decide it"
+                " prepared (`msgtx transactions prepared`), its outside party has to decide it",
+                group=self._config.group,
+                at=partition,
             )
         time.sleep(min(left, self._config.retry_backoff_ms / 1000))
 
@@ -152,7 +154,7 @@ class Positions:
                 return {tp: found[partition_id] for partition_id, tp in wanted.items()}
             if attempt == "as it is known":
                 self._calls.require_topics({tp.topic for tp in missing})
-        raise errors.UnknownTopicOrPartition(f"{missing[0]} does not exist (any more)")
+        raise errors.UnknownTopicOrPartition(f"{missing[0]} does not exist (any more)", at=missing[0])
 
     # ── the partitions ──
 
@@ -160,7 +162,9 @@ class Positions:
         try:
             return self._fetcher.assigned[partition]
         except KeyError:
-            raise IllegalState(f"{partition} is not assigned to this consumer") from None
+            raise IllegalState(
+                f"{partition} is not assigned to this consumer", at=partition, reason="not assigned"
+            ) from None
 
     def _all_or(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
         return list(self._fetcher.assigned) if partitions is None else arguments.partitions(partitions)

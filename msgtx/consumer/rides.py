@@ -63,7 +63,8 @@ class Rides:
         self._forget_ended()
         if any(ride.enlistment() is not enlistment for ride in self._waiting(partitions)):
             raise IllegalState(
-                "what was handed out before waits for the commit of another session: commit that one first, or roll it back"
+                "what was handed out before waits for the commit of another session: commit that one first, or roll it back",
+                reason="another session",
             )
         ride = Ride(self, enlistment, rows, partitions, undone=undone)
         ride.riding.refusal = refusal  # before the session has it: an interrupt may follow
@@ -76,7 +77,8 @@ class Rides:
         if overtaken := [assigned.topic_partition for assigned in self.fetcher.assigned.values() if assigned.overtaken]:
             raise IllegalState(
                 f"the session that was to commit {_named(overtaken)} was rolled back, and more was handed out behind that:"
-                " rewind() to read all of it again, or seek()"
+                " rewind() to read all of it again, or seek()",
+                reason="rolled back",
             )
 
     def handed(self) -> list[Assigned]:
@@ -102,12 +104,16 @@ class Rides:
         if self._waiting(undone):
             raise IllegalState(
                 f"group {group!r}: a part of what the session was to commit was rolled back, the rest is not committed yet:"
-                " commit the session, or roll it back, then read on"
+                " commit the session, or roll it back, then read on",
+                group=group,
+                reason="partly rolled back",
             )
         if asked := [assigned.topic_partition for assigned in undone if assigned.undone == "asks"]:
             raise IllegalState(
                 f"group {group!r}: the session that was to commit {_named(asked)} was rolled back, and reading on would skip"
-                " what was handed out: rewind() to read it again, or seek()"
+                " what was handed out: rewind() to read it again, or seek()",
+                group=group,
+                reason="rolled back",
             )
         return undone
 

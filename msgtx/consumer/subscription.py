@@ -67,7 +67,9 @@ class SubscriptionState:
         """See `Consumer.assign`."""
         wanted = arguments.partitions(partitions)
         if self.membership is not None:
-            raise IllegalState("this consumer subscribed: its group gives it partitions; assign is for another one")
+            raise IllegalState(
+                "this consumer subscribed: its group gives it partitions; assign is for another one", reason="subscribed"
+            )
         self._calls.require_topics({topic for topic, _ in wanted})  # one may have been deleted and made again
         self._take(wanted)
         self._subscribed = None
@@ -104,13 +106,13 @@ class SubscriptionState:
         for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
             arguments.function(name, callback)
         if bool(topics) == (pattern is not None):
-            raise errors.ConfigError("subscribe takes topics, or pattern=")
+            raise errors.ConfigError("subscribe takes topics, or pattern=", name="topics")
         if pattern is not None:
             pattern = arguments.text("pattern", pattern)
             try:
                 re.compile(pattern)
             except (re.error, RecursionError, OverflowError) as error:
-                raise errors.ConfigError(f"pattern {arguments.shown(pattern)}: {error}") from error
+                raise errors.ConfigError(f"pattern {arguments.shown(pattern)}: {error}", name="pattern") from error
         self._calls.require_topics(topics)
         self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         subscription = Subscription(None if pattern is not None else list(topics), pattern)
@@ -279,4 +281,4 @@ class SubscriptionState:
     def require_assignment(self) -> None:
         """Raise `IllegalState` if there is nothing to read."""
         if not self._fetcher.assigned and self.membership is None:
-            raise IllegalState("nothing is assigned: subscribe or assign first")
+            raise IllegalState("nothing is assigned: subscribe or assign first", reason="nothing assigned")

@@ -91,7 +91,7 @@ class Endpoint:
             self._server = _Server(host, port, pages)
         except (OSError, UnicodeError) as error:  # a host with a part of more than 63 letters is no name of the DNS
             reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"metrics cannot be served at {host}:{port}: {reason}") from error
+            raise ConfigError(f"metrics cannot be served at {host}:{port}: {reason}", reason="address") from error
         self.port: int = self._server.server_port
         self._thread = BackgroundThread(
             "msgtx-metrics", self._server.serve_forever, what=f"serving metrics at {host}:{port}"

@@ -60,7 +60,7 @@ class Sweeper:
     def __init__(self, only: Iterable[str] = ()) -> None:
         names = [text("the name of a sweep", each) for each in listed("only", only)]
         if unknown := [name for name in names if name not in STEPS]:
-            raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}")
+            raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}", name="steps")
         wanted = {name: step for name, step in STEPS.items() if not names or name in names}
         # What knows more than a position is each sweeper's own.
         self._steps: dict[str, Step] = {name: step() if isinstance(step, type) else step for name, step in wanted.items()}

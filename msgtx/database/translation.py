@@ -46,6 +46,7 @@ _LOGIN: Final = re.compile(r'authentication failed|no password supplied|no pg_hb
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
 _RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
+_REASON: Final = re.compile(r"\(reason: (\w+)\)")  # why a transaction ended: an answer has no column for it
 _ENDED_BY_A_TIMEOUT: Final = {"25P03", "25P04"}  # idle_in_transaction_session_timeout, transaction_timeout
 
 
@@ -62,12 +63,14 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
         return errors.DatabaseUnavailable(f"the functions were renewed during the call ({message})")
     if state in _NO_SCHEMA:
         return errors.ConfigError(
-            f"the database has no (complete) msgtx schema: {message}; run `msgtx db init`, or `msgtx db upgrade`"
+            f"the database has no (complete) msgtx schema: {message}; run `msgtx db init`, or `msgtx db upgrade`",
+            reason="no schema",
         )
     if state == READ_ONLY:
         return errors.ConfigError(
             f"the database is read-only ({message}); connect to the primary, not to a replica, or turn"
-            " default_transaction_read_only off for this role and database"
+            " default_transaction_read_only off for this role and database",
+            reason="read-only",
         )
     if state == _OUT_OF_MEMORY and _LOCK_TABLE in (original.diag.message_hint or ""):
         return errors.LockTableFull(f"{message}: the lock table has no place left")
@@ -109,6 +112,13 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
 def raised(state: str, message: str, name: str | None, detail: str | None) -> errors.MsgtxError:
     """Return the error that a function of msgtx raised, from the fields of PostgreSQL's answer. `name`: the column."""
     return (errors.BY_NAME[name] if name else BY_SQLSTATE[state])(message, **_values(detail))
+
+
+def answered(kind: str, detail: str, /, **values: Any) -> errors.MsgtxError:
+    """Return the error that a function of msgtx names in its answer. `values`: what the call was about."""
+    if found := _REASON.search(detail):
+        values["reason"] = found[1]
+    return errors.BY_NAME[kind](detail, **values)
 
 
 def _values(detail: str | None) -> dict[str, Any]:

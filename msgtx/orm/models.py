@@ -45,7 +45,7 @@ class ReadOnly(DeclarativeBase):
 
 
 def _refuse(mapped: type[Any]) -> None:
-    raise IllegalState(f"orm.{mapped.__name__} is read-only: use {mapped.written_by}")
+    raise IllegalState(f"orm.{mapped.__name__} is read-only: use {mapped.written_by}", reason="read-only")
 
 
 @event.listens_for(ReadOnly, "before_insert", propagate=True)

@@ -22,11 +22,11 @@ NOT_YET: Final = "the handler commits its session: process_into does, behind it,
 def require_handler(handler: object, *, awaited: bool) -> None:
     """Raise `WrongType` for what would do nothing when it is called."""
     if not callable(handler):
-        raise WrongType(f"the handler is a function of a session and a record, not {type(handler).__name__}")
+        raise WrongType(f"the handler is a function of a session and a record, not {type(handler).__name__}", name="handler")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise WrongType("the handler is a generator (it has a yield): calling it would do nothing")
+        raise WrongType("the handler is a generator (it has a yield): calling it would do nothing", name="handler")
     if not awaited and inspect.iscoroutinefunction(handler):
-        raise WrongType("the handler is a coroutine function: msgtx.aio's process_into awaits it")
+        raise WrongType("the handler is a coroutine function: msgtx.aio's process_into awaits it", name="handler")
 
 
 class Ride(Protocol):
@@ -117,7 +117,10 @@ class Into:
         if not hasattr(session, entry):
             wanted = "Sessions or Connections" if entry == "__enter__" else "AsyncSessions or AsyncConnections"
             other = "msgtx.aio's takes async ones" if entry == "__enter__" else "client.sync's takes the others"
-            raise WrongType(f"session_factory makes {wanted} of SQLAlchemy, not {type(session).__name__} ({other})")
+            raise WrongType(
+                f"session_factory makes {wanted} of SQLAlchemy, not {type(session).__name__} ({other})",
+                name="session_factory",
+            )
         return session
 
     def _given(self, records: list[Record]) -> Any:
@@ -142,7 +145,8 @@ class Into:
         if ride.is_lost:
             raise IllegalState(
                 "the handler rolled its session back, with what other records had led to: raise an exception, or use a"
-                " savepoint (session.begin_nested())"
+                " savepoint (session.begin_nested())",
+                reason="rolled back",
             )
 
     def _keep(self, session: UserSession, record: Record, error: Exception) -> None:

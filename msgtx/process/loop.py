@@ -153,11 +153,13 @@ class Work(Protocol):
 def require_settings(on_error: str, dead_letter: str | None, retries: int | None = None) -> None:
     """Raise `ConfigError` if these do not fit together."""
     if on_error not in ON_ERROR:
-        raise ConfigError(f"on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {shown(on_error)}")
+        raise ConfigError(
+            f"on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {shown(on_error)}", name="on_error"
+        )
     if (on_error == "dead-letter") != (dead_letter is not None):
-        raise ConfigError("on_error=dead-letter and the topic dead_letter need each other")
+        raise ConfigError("on_error=dead-letter and the topic dead_letter need each other", name="dead_letter")
     if retries is not None and (retries < 0 or on_error == "stop"):
-        raise ConfigError(f"retries is 0 or more, and not for on_error=stop; it is {retries!r}")
+        raise ConfigError(f"retries is 0 or more, and not for on_error=stop; it is {retries!r}", name="retries")
 
 
 def run(
@@ -343,7 +345,10 @@ def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord
     if record.topic == topic:
         raise ConfigError(
             f"{place_of([record])}: dead_letter {topic!r} is a topic that this worker reads: name another one, or a pattern"
-            " that does not match it"
+            " that does not match it",
+            name="dead_letter",
+            topic=topic,
+            reason="read",
         )
     why = {
         "topic": record.topic,

@@ -101,11 +101,16 @@ def require_worker(
         retries = arguments.whole("retries", retries, least=-arguments.LARGEST_INT8)
     if not arguments.flag("share", share):
         if concurrency != 1:
-            raise ConfigError("concurrency is for share=True: start as many workers as you like, up to one per partition")
+            raise ConfigError(
+                "concurrency is for share=True: start as many workers as you like, up to one per partition",
+                name="concurrency",
+            )
         require_settings(on_error, dead_letter, retries)
         return
     if on_error not in ON_ERROR:
-        raise ConfigError(f"with share=True on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {on_error!r}")
+        raise ConfigError(
+            f"with share=True on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {on_error!r}", name="on_error"
+        )
     for name, given, setting in (
         ("dead_letter", dead_letter is not None, "dead_letter_topic"),
         ("retries", retries is not None, "delivery_count_limit"),
@@ -113,12 +118,14 @@ def require_worker(
     ):
         if given:
             raise ConfigError(
-                f"with share=True {name} is left out: {setting} of the share group says it (`shares configure`)"
+                f"with share=True {name} is left out: {setting} of the share group says it (`shares configure`)", name=name
             )
     if partitions is not None:
-        raise ConfigError("with share=True partitions is left out: members of a share group read all of them")
+        raise ConfigError(
+            "with share=True partitions is left out: members of a share group read all of them", name="partitions"
+        )
     if not 1 <= concurrency <= MOST_TOGETHER:
-        raise ConfigError(f"concurrency is from 1 to {MOST_TOGETHER}, not {concurrency!r}")
+        raise ConfigError(f"concurrency is from 1 to {MOST_TOGETHER}, not {concurrency!r}", name="concurrency")
 
 
 def run_shared(

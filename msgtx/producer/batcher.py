@@ -179,7 +179,8 @@ class Batcher:
         if self._config.transactional_id is not None:
             raise errors.IllegalState(
                 "a dedup_key needs a producer without transactional_id: its record is stored at once, and no abort takes it"
-                " back; within a transaction a retry is recognised by the transaction itself"
+                " back; within a transaction a retry is recognised by the transaction itself",
+                reason="transactional_id",
             )
         counted = counted_bytes(size - RECORD_OVERHEAD_BYTES, pairs)
         if counted > route.limit:
@@ -219,7 +220,7 @@ class Batcher:
         timestamps = None if timestamps is None else arguments.column("timestamps", timestamps)
         for name, column in (("keys", keys), ("timestamps", timestamps)):
             if column is not None and len(column) != len(values):
-                raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}")
+                raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}", name=name)
         if not {*map(type, values)} <= PLAIN:
             values = [as_bytes(item, "value") for item in values]
         if keys is not None and not {*map(type, keys)} <= PLAIN:
@@ -333,7 +334,12 @@ class Batcher:
     def _wait_for_room(self, size: int) -> None:
         accumulator, transaction = self._accumulator, self._state.transaction
         if size > self._config.buffer_bytes:
-            error = errors.RecordTooLarge(f"{size} bytes do not fit into buffer_bytes={self._config.buffer_bytes}")
+            error = errors.RecordTooLarge(
+                f"{size} bytes do not fit into buffer_bytes={self._config.buffer_bytes}",
+                name="buffer_bytes",
+                given=size,
+                limit=self._config.buffer_bytes,
+            )
             raise self._state.lacks(transaction, error)
         if accumulator.buffered + size <= self._config.buffer_bytes:
             return
@@ -341,7 +347,9 @@ class Batcher:
         accumulator.work.notify_all()
         if callbacks.is_inside(self._lock):
             full = f"buffer_bytes={self._config.buffer_bytes} are full"
-            self._state.lacks(transaction, errors.DeliveryTimeout(full))
+            self._state.lacks(
+                transaction, errors.DeliveryTimeout(full, name="buffer_bytes", limit=self._config.buffer_bytes)
+            )
             callbacks.require_none(f"{full}, and a send", self._lock)
         try:
             room = accumulator.settled.wait_for(
@@ -355,7 +363,9 @@ class Batcher:
             self._state.refuse(Call.SEND)
         if not room:
             full = f"buffer_bytes={self._config.buffer_bytes} stayed full for max_block_ms={self._config.max_block_ms}"
-            raise self._state.lacks(transaction, errors.DeliveryTimeout(full))
+            raise self._state.lacks(
+                transaction, errors.DeliveryTimeout(full, name="buffer_bytes", limit=self._config.buffer_bytes)
+            )
 
     def _too_large(
         self, route: Route, partition: int, size: int, on_delivery: Callable[[RecordFuture], object] | None

@@ -74,7 +74,7 @@ class Deduplicator:
             self._closing = True
             dropped, self._waiting = self._waiting, deque()
             self._work.notify_all()
-        self._fail(dropped, IllegalState("the producer was closed before this was sent"))
+        self._fail(dropped, IllegalState("the producer was closed before this was sent", reason="closed"))
         self._thread.stop()
         self._thread.join(timeout)
 

@@ -383,9 +383,9 @@ class Producer:
         self._flush_or_abort(seconds)
         self._state.close()
         # Outside the lock: delivery callbacks are the user's code.
-        lost = DeliveryTimeout("the producer was closed before this was answered: it may be stored")
+        lost = DeliveryTimeout("the producer was closed before this was answered: it may be stored", reason="closed")
         self._accumulator.drop_unsent(lost, lambda batch: batch.uncertain)
-        self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent"))
+        self._accumulator.drop_unsent(IllegalState("the producer was closed before this was sent", reason="closed"))
         self._transactions.give_up()
         for part in (self._keyed, self._sender):
             part.close(None if deadline is None else max(0.0, deadline - time.monotonic()))

@@ -79,6 +79,8 @@ class Routes:
         if transaction is not None and any(tp.topic == topic.name for tp in transaction.tails):
             self._state.fail(
                 errors.UnknownTopicOrPartition(
-                    f"{topic.name} was deleted and made again within the transaction: what it had is gone"
+                    f"{topic.name} was deleted and made again within the transaction: what it had is gone",
+                    topic=topic.name,
+                    reason="made again",
                 )
             )

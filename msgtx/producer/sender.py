@@ -511,7 +511,9 @@ class Sender:
                 self._bump_needed = True
             seconds = self._config.delivery_timeout_ms / 1000
             why = "" if cause is None else f" ({cause})"
-            error = errors.DeliveryTimeout(f"{batch.topic_partition}: not acknowledged within {seconds:g} s{why}")
+            error = errors.DeliveryTimeout(
+                f"{batch.topic_partition}: not acknowledged within {seconds:g} s{why}", at=batch.topic_partition
+            )
             self._fail(batch, error)
 
     def _fail(self, batch: PendingBatch, error: MsgtxError) -> None:

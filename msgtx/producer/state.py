@@ -50,7 +50,9 @@ class OpenTransaction:
 
 def interrupted() -> FatalError:
     """Return what callers are told of a producer that an interrupt has torn."""
-    return FatalError("the producer was interrupted in the middle of a step: close it, and make a new one")
+    return FatalError(
+        "the producer was interrupted in the middle of a step: close it, and make a new one", reason="interrupted"
+    )
 
 
 class ProducerState:

@@ -113,7 +113,7 @@ class Transactions:
         """Raise `IllegalState` if the producer has no transactions, or is of a parent process."""
         self._origin.require("a producer")
         if not self._state.transactional:
-            raise IllegalState(f"{call} needs a producer with a transactional_id")
+            raise IllegalState(f"{call} needs a producer with a transactional_id", reason="transactional_id")
 
     def _current(self) -> OpenTransaction:
         assert self._state.transaction is not None, "the table of moves lets nothing end that has not begun"
@@ -148,7 +148,9 @@ class Transactions:
         if timeout_ms is not None:
             timeout_ms = arguments.whole("timeout_ms", timeout_ms, least=-arguments.LARGEST_INT8)
             if not 0 < timeout_ms <= arguments.LARGEST_INT4:
-                raise errors.InvalidTransactionTimeout(f"timeout_ms must be above 0 and below 2^31, not {timeout_ms}")
+                raise errors.InvalidTransactionTimeout(
+                    f"timeout_ms must be above 0 and below 2^31, not {timeout_ms}", name="timeout_ms", limit=2**31
+                )
         self.settle()
         state = self._state
         with state.lock:
@@ -181,7 +183,9 @@ class Transactions:
     def send_answers(self, source: AnswerSource) -> None:
         """See `Producer.send_acknowledgements_to_transaction`."""
         if not callable(getattr(source, "transaction_answers", None)):
-            raise errors.WrongType(f"share_consumer is a ShareConsumer, not {arguments.shown(source)}")
+            raise errors.WrongType(
+                f"share_consumer is a ShareConsumer, not {arguments.shown(source)}", name="share_consumer"
+            )
         self._require_open(Call.SEND_ACKNOWLEDGEMENTS)
         self._sender.start()
         transaction = self._current()
@@ -303,7 +307,9 @@ class Transactions:
         if self._state.closed:  # by another thread: what was not sent by then was dropped
             with contextlib.suppress(MsgtxError):
                 self.resolve(transaction.id)
-            raise errors.TransactionAborted(f"transaction {transaction.id} was not committed before its producer was closed")
+            raise errors.TransactionAborted(
+                f"transaction {transaction.id} was not committed before its producer was closed", reason="closed"
+            )
         if not done:
             raise OutcomeUnknown(f"transaction {transaction.id} is not decided yet: its records wait for the database")
 
@@ -349,7 +355,9 @@ class Transactions:
         connection, enlistment = session
         if end.is_lost:  # the seal raises this
             self._state.fail(
-                errors.TransactionAborted(f"the session was rolled back before {end.transaction_id} was sealed")
+                errors.TransactionAborted(
+                    f"the session was rolled back before {end.transaction_id} was sealed", reason="rolled back"
+                )
             )
         sealed = self._seal("session", Call.SEAL, self._calls.deadline(), seat=end.seat)
         if sealed is not None:
@@ -461,7 +469,11 @@ class Transactions:
                 began, transaction = time.monotonic(), self._current()
                 self._drop_unsent()
                 is_committed = self.resolve(transaction.id, timeout) is Outcome.COMMITTED
-                aborted = None if is_committed else errors.TransactionAborted(f"transaction {transaction.id} was aborted")
+                aborted = (
+                    None
+                    if is_committed
+                    else errors.TransactionAborted(f"transaction {transaction.id} was aborted", reason="client")
+                )
                 self._accumulator.finish(transaction.fused or (), error=aborted)
                 self._ended("committed" if is_committed else "aborted", began)
 
@@ -477,7 +489,9 @@ class Transactions:
 
     def _drop_unsent(self) -> None:
         self._accumulator.drop_unsent(
-            errors.TransactionAborted(f"transaction {self.last_id} was aborted by its producer before this was sent")
+            errors.TransactionAborted(
+                f"transaction {self.last_id} was aborted by its producer before this was sent", reason="client"
+            )
         )
 
     def _abort(self, transaction: OpenTransaction, deadline: float) -> None:
@@ -546,7 +560,7 @@ class Transactions:
         ending = _Ending()  # gone with this call, also where an interrupt keeps it from saying that it is over
         with self._state.lock:
             if self.is_ending:
-                raise IllegalState(f"{call} while another thread ends the transaction: wait for it")
+                raise IllegalState(f"{call} while another thread ends the transaction: wait for it", reason="thread")
             self._ending = weakref.ref(ending)
         try:
             yield

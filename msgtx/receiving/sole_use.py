@@ -32,7 +32,8 @@ class SoleUse:
         try:
             if not self._lock.acquire(blocking=False):
                 raise IllegalState(
-                    f"{self._what} is for one thread at a time; only stop() and close() may come from another"
+                    f"{self._what} is for one thread at a time; only stop() and close() may come from another",
+                    reason="thread",
                 )
             self.user = me
             yield

@@ -35,7 +35,7 @@ def subscribed(topics: Collection[str] | None, pattern: str | None, all_topics: 
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise InvalidRequest(f"pattern {pattern!r}: {error}") from error
+        raise InvalidRequest(f"pattern {pattern!r}: {error}", name="pattern") from error
     return frozenset(filter(expression.fullmatch, all_topics))
 
 

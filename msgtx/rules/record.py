@@ -32,7 +32,7 @@ def as_bytes(item: Any, name: str) -> bytes | None:
     if isinstance(item, CONTENT):
         return None if item is None else bytes(item)
     hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
-    raise errors.WrongType(f"a {name} is bytes or None, not {type(item).__name__}{hint}")
+    raise errors.WrongType(f"a {name} is bytes or None, not {type(item).__name__}{hint}", name=name)
 
 
 def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
@@ -43,22 +43,23 @@ def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
         pairs = tuple((name, content) for name, content in headers)
     except (TypeError, ValueError) as error:
         raise errors.WrongType(
-            f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {shown(headers)}'
+            f'headers are pairs, [("name", b"content")], or {{"name": b"content"}}, not {shown(headers)}', name="headers"
         ) from error
     plain = True
     for name, content in pairs:
         if not isinstance(name, str):
-            raise errors.WrongType(f"the name of a header is str, not {type(name).__name__}")
+            raise errors.WrongType(f"the name of a header is str, not {type(name).__name__}", name="headers")
         if "\0" in name:
-            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}")
+            raise errors.InvalidRequest(f"the name of a header has no NUL character; this one is {name!r}", name="headers")
         if not name.isascii() and not is_utf8(name):
-            raise errors.InvalidRequest(f"the name of a header is valid UTF-8; this one is {name!r}")
+            raise errors.InvalidRequest(f"the name of a header is valid UTF-8; this one is {name!r}", name="headers")
         if content.__class__ in PLAIN:
             continue
         plain = False
         if not isinstance(content, CONTENT):
             raise errors.WrongType(
-                f"the content of a header is bytes or None, not {type(content).__name__}: {name}={shown(content)}"
+                f"the content of a header is bytes or None, not {type(content).__name__}: {name}={shown(content)}",
+                name="headers",
             )
     if plain:
         return pairs
@@ -71,14 +72,18 @@ def as_milliseconds(timestamp: Any) -> int:
         return timestamp  # as it mostly is
     if isinstance(timestamp, datetime):
         if timestamp.utcoffset() is None:
-            raise errors.WrongType("a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC")
+            raise errors.WrongType(
+                "a timestamp needs its time zone: use an aware datetime, or milliseconds since 1970 UTC", name="timestamp"
+            )
         timestamp = (timestamp - EPOCH) // MILLISECOND
     if isinstance(timestamp, bool) or not hasattr(timestamp, "__index__"):
-        raise errors.WrongType(f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}")
+        raise errors.WrongType(
+            f"a timestamp is an int (milliseconds) or an aware datetime, not {type(timestamp).__name__}", name="timestamp"
+        )
     number = operator.index(timestamp)
     if not are_times((number,)):
         raise errors.InvalidRequest(
-            f"a timestamp is in milliseconds since 1970 UTC and before the year 9999, not {_shown(number)}"
+            f"a timestamp is in milliseconds since 1970 UTC and before the year 9999, not {_shown(number)}", name="timestamp"
         )
     return number
 
@@ -91,12 +96,16 @@ def are_times(timestamps: Sequence[int]) -> bool:
 def check_dedup_key(dedup_key: object) -> None:
     """Raise `WrongType`, `InvalidRequest` for what is no key of deduplication."""
     if not isinstance(dedup_key, str):
-        raise errors.WrongType(f"a dedup_key is str, not {type(dedup_key).__name__}")
+        raise errors.WrongType(f"a dedup_key is str, not {type(dedup_key).__name__}", name="dedup_key")
     size = len(dedup_key.encode(errors="surrogatepass"))
     if not 0 < size <= DEDUP_KEY_BYTES:
-        raise errors.InvalidRequest(f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}")
+        raise errors.InvalidRequest(
+            f"a dedup_key has 1 to {DEDUP_KEY_BYTES} bytes of UTF-8, not {size}", name="dedup_key", limit=DEDUP_KEY_BYTES
+        )
     if "\0" in dedup_key or not is_utf8(dedup_key):
-        raise errors.InvalidRequest(f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}")
+        raise errors.InvalidRequest(
+            f"a dedup_key is valid UTF-8 without a NUL character; this one is {dedup_key!r}", name="dedup_key"
+        )
 
 
 def as_reason(text: str) -> str:
@@ -130,12 +139,17 @@ def counted_bytes(size: int, headers: Headers) -> int:
 
 def too_large(topic: str, limit: int, size: int) -> errors.RecordTooLarge:
     """Return the refusal of a record of so many bytes."""
-    return errors.RecordTooLarge(f"{topic} takes records of at most {limit} bytes (max_message_bytes); one has {size}")
+    return errors.RecordTooLarge(
+        f"{topic} takes records of at most {limit} bytes (max_message_bytes); one has {size}",
+        topic=topic,
+        given=size,
+        limit=limit,
+    )
 
 
 def lacks_key(topic: str) -> errors.InvalidRecord:
     """Return the refusal of a record without a key by a topic that is compacted."""
-    return errors.InvalidRecord(f"{topic} is compacted: every record needs a key")
+    return errors.InvalidRecord(f"{topic} is compacted: every record needs a key", topic=topic, reason="no key")
 
 
 def _shown(number: int) -> str:

@@ -18,11 +18,11 @@ def time_of(target: Target, now: datetime) -> int | None:
     """Return the time that a target means, in milliseconds since 1970 UTC; None for a target that means none."""
     if isinstance(target, timedelta):
         if target < timedelta():
-            raise InvalidRequest(f"a duration of {target} does not go back in time")
+            raise InvalidRequest(f"a duration of {target} does not go back in time", name="target")
         moment = now - min(target, now - _EPOCH)
     elif isinstance(target, datetime):
         if target.utcoffset() is None:
-            raise InvalidRequest(f"{target.isoformat()} has no time zone: give it one, like UTC")
+            raise InvalidRequest(f"{target.isoformat()} has no time zone: give it one, like UTC", name="target")
         moment = max(target, _EPOCH)
     else:
         return None
@@ -51,7 +51,7 @@ def new_offset(
             note = "no record is that young: latest" if at_time is None else ""
         case ShiftBy(offsets):
             if committed is None:
-                raise InvalidRequest(f"{partition} has no committed offset that could be shifted")
+                raise InvalidRequest(f"{partition} has no committed offset that could be shifted", at=partition)
             wanted = committed + offsets
         case int():
             wanted = target

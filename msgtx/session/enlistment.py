@@ -106,11 +106,13 @@ class Enlistment:
     def write(self, connection: sqlalchemy.Connection) -> None:
         """Write decisions (producers ascending), offsets (groups), records (partitions). Raise what is refused."""
         if any(isinstance(thing, Writing) and thing.open for _, thing in self.things):
-            raise errors.IllegalState("a block of producer.transaction(session=…) is open: leave it before the commit")
+            raise errors.IllegalState(
+                "a block of producer.transaction(session=…) is open: leave it before the commit", reason="block"
+            )
         ridings = self._of(Riding)
         for riding in ridings:
             if riding.refusal is not None:
-                raise errors.IllegalState(riding.refusal)
+                raise errors.IllegalState(riding.refusal, reason="block")
         driver = driver_of(connection)
         _require_good(driver)
         self.require_unbroken(connection)
@@ -214,7 +216,8 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
     if isinstance(transaction, sqlalchemy.TwoPhaseTransaction):
         raise errors.ConfigError(
             "the session commits in two phases (twophase=True): its COMMIT PREPARED could come at any time, while records"
-            " hold their partitions; use a session of one phase, or producer.transaction() with tx.prepare()"
+            " hold their partitions; use a session of one phase, or producer.transaction() with tx.prepare()",
+            reason="two phases",
         )
     installation = installation_of(connection)
     if engine is not None and installation.incarnation != engine.incarnation:
@@ -222,12 +225,15 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
         if installation.incarnation != engine.incarnation:
             raise errors.ConfigError(
                 f"the session's database has another msgtx (incarnation {installation.incarnation}) than the client's"
-                f" ({engine.incarnation}): what a session commits is in its own database"
+                f" ({engine.incarnation}): what a session commits is in its own database",
+                reason="another database",
             )
     enlistment = _enlistments.get(connection)
     if enlistment is not None and enlistment.written:
         _take_back(connection, enlistment)
-        raise errors.IllegalState("the session is being committed: what is added now would miss its COMMIT")
+        raise errors.IllegalState(
+            "the session is being committed: what is added now would miss its COMMIT", reason="being committed"
+        )
     if enlistment is not None:
         enlistment.require_unbroken(connection)
     else:
@@ -247,7 +253,8 @@ def require_session(session: object) -> None:
     if not isinstance(session, sqlalchemy.Connection | Session | scoped_session):
         also = " (msgtx.aio takes async ones)" if type(session).__name__.startswith(("Async", "async")) else ""
         raise errors.WrongType(
-            f"expected SQLAlchemy's Session, scoped_session or Connection{also}, not {type(session).__name__}"
+            f"expected SQLAlchemy's Session, scoped_session or Connection{also}, not {type(session).__name__}",
+            name="session",
         )
 
 
@@ -259,12 +266,13 @@ def _connection_of(session: UserSession) -> sqlalchemy.Connection:
         with _usable():
             connection = session.connection()
     if connection.closed or connection.invalidated:
-        raise errors.IllegalState("the connection is closed: use one that is open")
+        raise errors.IllegalState("the connection is closed: use one that is open", reason="closed")
     driver: Any = connection.connection.driver_connection
     if getattr(driver, "autocommit", False) is True:  # another database's driver has another meaning for it
         raise errors.ConfigError(
             "the connection commits each statement by itself (AUTOCOMMIT): use one with transactions, there is nothing that"
-            " the message could be atomic with"
+            " the message could be atomic with",
+            reason="autocommit",
         )
     return connection
 
@@ -272,7 +280,7 @@ def _connection_of(session: UserSession) -> sqlalchemy.Connection:
 def _require_good(driver: RawConnection) -> None:
     """PostgreSQL would answer the COMMIT of a SQL transaction that has failed with a rollback, and no error."""
     if driver.info.transaction_status == TransactionStatus.INERROR:
-        raise errors.IllegalState("a statement of the SQL transaction has failed: roll it back first")
+        raise errors.IllegalState("a statement of the SQL transaction has failed: roll it back first", reason="failed")
 
 
 @contextlib.contextmanager
@@ -280,9 +288,11 @@ def _usable() -> Iterator[None]:
     try:
         yield
     except sqlalchemy.exc.UnboundExecutionError as error:
-        raise errors.ConfigError("the session has no default bind: hand over the Connection of msgtx's database") from error
+        raise errors.ConfigError(
+            "the session has no default bind: hand over the Connection of msgtx's database", reason="no bind"
+        ) from error
     except sqlalchemy.exc.InvalidRequestError as error:
-        raise errors.IllegalState(f"the session cannot be used: {str(error).splitlines()[0]}") from error
+        raise errors.IllegalState(f"the session cannot be used: {str(error).splitlines()[0]}", reason="unusable") from error
 
 
 def installation_of(connection: sqlalchemy.Connection) -> Installation:

@@ -31,7 +31,9 @@ def positions_of(
         return offsets.transaction_offsets(), offsets.group_metadata()
     found = offsets_of(offsets)
     if group_metadata is None:
-        raise errors.InvalidRequest("offsets need the group they belong to: a name, or consumer.group_metadata()")
+        raise errors.InvalidRequest(
+            "offsets need the group they belong to: a name, or consumer.group_metadata()", name="group"
+        )
     if isinstance(group_metadata, GroupMetadata):
         _check_member(group_metadata)
         return found, group_metadata
@@ -58,6 +60,9 @@ def _offset(topic_partition: TopicPartition, at: int | OffsetAndMetadata) -> Off
     metadata = arguments.text(f"{topic_partition}: the metadata of an offset", found.metadata)
     if (size := len(metadata.encode())) > METADATA_BYTES:
         raise errors.OffsetMetadataTooLarge(
-            f"{topic_partition}: metadata of {size} bytes; at most {METADATA_BYTES} are stored"
+            f"{topic_partition}: metadata of {size} bytes; at most {METADATA_BYTES} are stored",
+            at=topic_partition,
+            given=size,
+            limit=METADATA_BYTES,
         )
     return OffsetAndMetadata(offset, metadata)

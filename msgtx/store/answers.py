@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
+from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
-from msgtx.errors import BY_NAME
 from msgtx.types import TransactionId
 
 # Answers as columns; of a session and of a whole transaction, beside other arguments, under other names.
@@ -126,7 +126,7 @@ def acknowledge_in_transaction(
         client_process,
     )
     if name is not None:
-        raise BY_NAME[name](detail)
+        raise answered(name, detail)
 
 
 def acknowledge_in_session(connection: RawConnection, answers: AnswerColumns) -> bool:

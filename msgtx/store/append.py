@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from msgtx.database.calls import Function, batch_array, call, call_and_notify, call_together
 from msgtx.database.connection import Connection, RawConnection
+from msgtx.database.translation import answered
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
-from msgtx.errors import BY_NAME, MsgtxError
+from msgtx.errors import MsgtxError
 from msgtx.store.answers import NO_ANSWERS, SHARE_ARGUMENTS, AnswerColumns
 from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
 from msgtx.store.wakeups import words_of
@@ -80,7 +81,7 @@ def milliseconds(time: datetime) -> int:
 
 def error_of(name: str | None, detail: str | None) -> MsgtxError | None:
     """Return the error that a database function names in its answer."""
-    return None if name is None else BY_NAME[name](detail or name)
+    return None if name is None else answered(name, detail or name)
 
 
 def _appended(row: tuple[Any, ...]) -> Appended:

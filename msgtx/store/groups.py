@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgtx.arguments import check_name
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
+from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
-from msgtx.errors import BY_NAME
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 
 OFFSET_ARGUMENTS: Final = {
@@ -109,7 +109,7 @@ def commit_offsets(connection: RawConnection, offsets: GroupOffsets) -> None:
         return
     ((name, detail),) = call(connection, COMMIT_OFFSETS, *columns.arguments())
     if name is not None:
-        raise BY_NAME[name](detail)
+        raise answered(name, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def delete_group(connection: RawConnection, group: str) -> None:
     """Delete a group with its offsets. Raise `GroupNotFound`, `GroupNotEmpty`."""
     ((name, detail),) = call(connection, DELETE_GROUP, group)
     if name is not None:
-        raise BY_NAME[name](detail)
+        raise answered(name, detail, group=group)
 
 
 def delete_offsets(connection: RawConnection, group: str, partition_ids: Sequence[int]) -> list[int]:
@@ -185,7 +185,7 @@ def delete_offsets(connection: RawConnection, group: str, partition_ids: Sequenc
     """
     ((name, detail, removed),) = call(connection, DELETE_OFFSETS, group, Int4Array(partition_ids))
     if name is not None:
-        raise BY_NAME[name](detail)
+        raise answered(name, detail, group=group)
     return list(removed)
 
 
@@ -195,4 +195,4 @@ def reset_offsets(connection: RawConnection, group: str, offsets: Mapping[int, i
         return
     ((name, detail),) = call(connection, RESET_OFFSETS, group, Int4Array(offsets), Int8Array(offsets.values()))
     if name is not None:
-        raise BY_NAME[name](detail)
+        raise answered(name, detail, group=group)

@@ -65,7 +65,9 @@ def require_version(found: Installation) -> None:
     version = found.schema_version
     if not SCHEMA_VERSION <= version <= SCHEMA_VERSION + 1:
         todo = "run `msgtx db upgrade`" if version < SCHEMA_VERSION else "use a newer msgtx"
-        raise ConfigError(f"the schema has version {version}, this client needs {SCHEMA_VERSION}: {todo}")
+        raise ConfigError(
+            f"the schema has version {version}, this client needs {SCHEMA_VERSION}: {todo}", reason="schema version"
+        )
 
 
 def change_incarnation(connection: RawConnection) -> uuid.UUID:

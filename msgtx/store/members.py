@@ -12,8 +12,9 @@ from typing import Any, Final
 from msgtx.arguments import check_name
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
+from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
-from msgtx.errors import BY_NAME, GroupNotFound, UnknownMember
+from msgtx.errors import GroupNotFound, UnknownMember
 from msgtx.types import Strategy
 
 JOIN: Final = Function(
@@ -154,7 +155,7 @@ def join_group(
     subscription = (names, pattern, topics_version)
     ((error, detail, *joined),) = call(connection, JOIN, group, *who, session_timeout_ms, strategy, *subscription)
     if error is not None:
-        raise BY_NAME[error](detail)
+        raise answered(error, detail, group=group, member_id=member_id)
     return Joined(*joined)
 
 
@@ -188,7 +189,7 @@ def release_partitions(connection: RawConnection, group: str, member_number: int
     """
     ((generation,),) = call(connection, RELEASE, group, member_number, Int4Array(partition_ids))
     if generation is None:
-        raise GroupNotFound(f"there is no consumer group {group}")
+        raise GroupNotFound(f"there is no consumer group {group}", group=group)
     return int(generation)
 
 
@@ -218,7 +219,7 @@ def heartbeat(
         connection, HEARTBEAT, group, member_number, member_id, group_instance_id, number
     )
     if error is not None:
-        raise BY_NAME[error](detail)
+        raise answered(error, detail, group=group, member_id=member_id)
     return Beat(generation, stale)
 
 
@@ -226,7 +227,7 @@ def member_assignment(connection: RawConnection, group: str, member_number: int)
     """Return what a member owns and is to own. Raise `UnknownMember` if it is not a member any more."""
     rows = call(connection, ASSIGNMENT, group, member_number)
     if not rows:
-        raise UnknownMember(f"group {group} has no member of number {member_number} (any more)")
+        raise UnknownMember(f"group {group} has no member of number {member_number} (any more)", group=group)
     ((generation, stale, owned, since, target),) = rows
     return Assignment(generation, stale, _owned(owned, since), frozenset(target))
 

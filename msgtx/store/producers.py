@@ -50,7 +50,9 @@ def fence_producer(connection: RawConnection, transactional_id: str) -> Producer
     """Raise the epoch of a transactional id and abort what it has open. Returns the new pair."""
     ((producer_id, epoch),) = call(connection, FENCE, transactional_id)
     if producer_id is None:
-        raise TransactionalIdNotFound(f"there is no transactional id {transactional_id!r}")
+        raise TransactionalIdNotFound(
+            f"there is no transactional id {transactional_id!r}", transactional_id=transactional_id
+        )
     return ProducerId(producer_id, epoch)
 
 

@@ -138,10 +138,14 @@ class OpenRow:
 def delivered_later(headers: Headers, deliver_at: Any, delay_ms: Any) -> tuple[tuple[str, bytes | None], ...]:
     """Return headers that say when share groups deliver the record. Raise `TypeError`, `ConfigError`, `InvalidRequest`."""
     if deliver_at is not None and delay_ms is not None:
-        raise errors.InvalidRequest("a record is delivered at a time (deliver_at) or after one (delay_ms), not both")
+        raise errors.InvalidRequest(
+            "a record is delivered at a time (deliver_at) or after one (delay_ms), not both", name="deliver_at"
+        )
     if deliver_at is None:
         deliver_at = milliseconds_now() + max(0, units.milliseconds("delay_ms", delay_ms))
     at = as_milliseconds(deliver_at)
     if at >= DELIVERED_BEFORE:
-        raise errors.InvalidRequest(f"a record is delivered before the year 5138, not at {at} ms since 1970 UTC")
+        raise errors.InvalidRequest(
+            f"a record is delivered before the year 5138, not at {at} ms since 1970 UTC", name="deliver_at"
+        )
     return (*headers, (DELIVER_AT, b"%d" % at))

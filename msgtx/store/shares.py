@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from msgtx.database.calls import Function, call, call_and_flush
 from msgtx.database.connection import RawConnection
+from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
-from msgtx.errors import BY_NAME
 from msgtx.store import sweeps, transactions
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns, OffsetRange, Refused
 from msgtx.store.coordinators import led
@@ -249,7 +249,7 @@ def join_share_group(
     who = (member_id, client_host, client_process, session_timeout_ms)
     ((error, detail, group_id, known),) = call(connection, JOIN, group, *who, TextArray(sorted(set(topics))), number)
     if error is not None:
-        raise BY_NAME[error](detail)
+        raise answered(error, detail, group=group)
     return Membership(group_id, known)
 
 
@@ -364,7 +364,7 @@ def configure_share_group(connection: RawConnection, group: str, settings: Mappi
     """Change settings of a share group, which is made if need be. Raise `ConfigError`, `GroupNotEmpty`."""
     ((error, detail),) = call(connection, CONFIGURE, group, json.dumps(settings))
     if error is not None:
-        raise BY_NAME[error](detail)
+        raise answered(error, detail, group=group)
 
 
 def share_group_names(connection: RawConnection) -> list[str]:
@@ -381,7 +381,7 @@ def reset_share_offsets(connection: RawConnection, group: str, offsets: Mapping[
     """Have a share group go on elsewhere. Raise `GroupNotFound`, `GroupNotEmpty`, `UnknownTopicOrPartition`."""
     ((error, detail),) = call(connection, RESET, group, Int4Array(offsets), Int8Array(offsets.values()))
     if error is not None:
-        raise BY_NAME[error](detail)
+        raise answered(error, detail, group=group)
 
 
 def redrive_dead_letters(
@@ -393,7 +393,7 @@ def redrive_dead_letters(
     """
     ((error, detail, *done),) = call(connection, REDRIVE, group, partition, upto, most, skip_missing)
     if error is not None:
-        raise BY_NAME[error](detail)
+        raise answered(error, detail, group=group)
     return Redriven(*done)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
-from msgtx.errors import BY_NAME
+from msgtx.database.translation import answered
 
 SAVE: Final = Function("save_snapshot", {"in_name": "text", "in_snapshot": "text", "in_replace": "bool"})
 SAVED: Final = Function("saved_snapshots", {"in_name": "text"})
@@ -29,7 +29,7 @@ def save_snapshot(connection: RawConnection, name: str, snapshot: str, *, replac
     """
     ((refusal, detail, taken_at),) = call(connection, SAVE, name, snapshot, replace)
     if refusal is not None:
-        raise BY_NAME[refusal](detail)
+        raise answered(refusal, detail, name=name)
     assert isinstance(taken_at, datetime)
     return taken_at
 

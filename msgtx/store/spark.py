@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 from msgtx.arguments import check_name
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
+from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array
-from msgtx.errors import BY_NAME, MsgtxError
+from msgtx.errors import MsgtxError
 
 _BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}
 BEGIN: Final = Function("begin_attempt", {**_BATCH, "in_timeout_ms": "int4"})
@@ -154,7 +155,7 @@ def decide_batch(
         run_id,
         whole_query,
     )
-    return DecidedBatch(skipped, aborted, None if name is None else BY_NAME[name](detail))
+    return DecidedBatch(skipped, aborted, None if name is None else answered(name, detail, group=group))
 
 
 def abort_batch(connection: RawConnection, batch: BatchName, *, of_any_query: bool = False) -> int:
@@ -203,4 +204,4 @@ def record_range(
         source_id,
     )
     if name is not None:
-        raise BY_NAME[name](detail)
+        raise answered(name, detail, group=group)

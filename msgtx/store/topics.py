@@ -42,7 +42,9 @@ class Topic:
         """Return the id of a partition. Raise `UnknownTopicOrPartition`."""
         if not 0 <= index < len(self.partition_ids):
             raise errors.UnknownTopicOrPartition(
-                f"there is no partition {self.name}-{index}; {self.name} has partitions 0 to {len(self.partition_ids) - 1}"
+                f"there is no partition {self.name}-{index}; {self.name} has partitions 0 to {len(self.partition_ids) - 1}",
+                topic=self.name,
+                partition=index,
             )
         return self.partition_ids[index]
 
@@ -107,7 +109,7 @@ def _in_order(settings: dict[str, int | str | None]) -> dict[str, int | str | No
 def unknown_topic(connection: RawConnection, name: str) -> errors.UnknownTopicOrPartition:
     """Return the error for a topic that is not there, or not shown to this role."""
     advice = did_you_mean(name, describe_topics(connection, None), otherwise="create it first, or ask for a right to it")
-    return errors.UnknownTopicOrPartition(f"there is no topic {name!r}; {advice}")
+    return errors.UnknownTopicOrPartition(f"there is no topic {name!r}; {advice}", topic=name)
 
 
 def require_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:

@@ -211,13 +211,19 @@ def _in_snapshot(connection: RawConnection, options: ReadOptions, snapshot: Snap
         held = {partition.topic for partition in snapshot.ends}
         if absent := [topic for topic in options.topics if topic not in held]:
             require_topics(connection, absent)
-            raise errors.ConfigError(f"the snapshot holds nothing of topic {absent[0]!r}: take one of all that is read")
+            raise errors.ConfigError(
+                f"the snapshot holds nothing of topic {absent[0]!r}: take one of all that is read",
+                name="snapshot",
+                topic=absent[0],
+            )
         wanted = [partition for partition in snapshot.ends if partition.topic in options.topics]
     else:
         wanted = snapshot.ends
     for partition in wanted:
         if partition not in snapshot.ends:
-            raise errors.ConfigError(f"the snapshot holds nothing of {partition}: take one of all that is read")
+            raise errors.ConfigError(
+                f"the snapshot holds nothing of {partition}: take one of all that is read", name="snapshot", at=partition
+            )
     return list(wanted)
 
 
@@ -293,7 +299,8 @@ class _Look:
                 if found is None and options.without_match == "error":
                     raise errors.OffsetOutOfRange(
                         f"{partition} has no committed record at or after {time.of(partition)};"
-                        " startingOffsetsByTimestampStrategy=latest begins at the end then"
+                        " startingOffsetsByTimestampStrategy=latest begins at the end then",
+                        at=partition,
                     )
                 return end if found is None else found
             case Mapping() as offsets:
@@ -337,7 +344,13 @@ class _Look:
             self._tell_loss(f"{partition}: offset {start} is to be read next, and the log ends at {listed.log_end_offset}")
             return end, end
         if start > end and isinstance(self.options.ending, Mapping):
-            raise errors.ConfigError(f"{partition}: endingOffsets {end} lies before {start}, where reading begins")
+            raise errors.ConfigError(
+                f"{partition}: endingOffsets {end} lies before {start}, where reading begins",
+                name="endingOffsets",
+                at=partition,
+                offset=end,
+                limit=start,
+            )
         return start, max(start, end)
 
     def _tell_loss(self, text: str) -> None:
@@ -351,7 +364,10 @@ class _Look:
             why = "the rest is of open transactions" if end <= listed.log_end_offset else "the log ends before it"
             raise errors.OffsetOutOfRange(
                 f"{partition}: endingOffsets is {end}, and it is committed up to {listed.last_stable_offset}; {why}"
-                f" (log end {listed.log_end_offset})"
+                f" (log end {listed.log_end_offset})",
+                at=partition,
+                offset=end,
+                limit=listed.last_stable_offset,
             )
         return end
 

@@ -186,7 +186,7 @@ def _text(given: Mapping[str, object], name: str) -> str | None:
         return None
     if not isinstance(value, str) or not value:
         # A value may hold a password: it is not shown.
-        raise ConfigError(f"{name} is a text that is not empty, not {type(value).__name__ if value else 'empty'}")
+        raise ConfigError(f"{name} is a text that is not empty, not {type(value).__name__ if value else 'empty'}", name=name)
     return value
 
 
@@ -195,14 +195,14 @@ def _number(given: Mapping[str, object], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not re.fullmatch(r"\s*0*[1-9][0-9]{0,17}\s*", str(value)):
-        raise ConfigError(f"{name} is a whole number above 0, not {value!r}")
+        raise ConfigError(f"{name} is a whole number above 0, not {value!r}", name=name)
     return int(str(value))
 
 
 def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
     text = str(given.get(name, default)).strip().lower()
     if text not in {"true", "false"}:
-        raise ConfigError(f"{name} is true or false, not {given[name]!r}")
+        raise ConfigError(f"{name} is true or false, not {given[name]!r}", name=name)
     return text == "true"
 
 
@@ -212,7 +212,7 @@ def _duration(given: Mapping[str, object], name: str, default: int) -> int:
         return default
     found = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower())
     if found is None or (found[2] or "ms") not in _UNITS:
-        raise ConfigError(f"{name} is a time like 15m, 30s or 500ms, not {value!r}")
+        raise ConfigError(f"{name} is a time like 15m, 30s or 500ms, not {value!r}", name=name)
     return int(int(found[1]) * _UNITS[found[2] or "ms"])
 
 
@@ -274,7 +274,7 @@ def _bound(given: Mapping[str, object], word: str, default: Literal["earliest", 
 
 def _milliseconds(name: str, value: object) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"\s*[0-9]{1,18}\s*", str(value)):
-        raise ConfigError(f"{name} is a time in milliseconds since 1970, not {value!r}")
+        raise ConfigError(f"{name} is a time in milliseconds since 1970, not {value!r}", name=name)
     return int(str(value))
 
 

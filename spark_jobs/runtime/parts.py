@@ -53,10 +53,9 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A typed error of a task: its class by name, and its message."""
+    """A typed error of a task."""
 
-    name: str
-    message: str
+    error: errors.MsgtxError
 
 
 def divided(ranges: Mapping[int, tuple[int, int]], records_of_a_task: int) -> list[Range]:
@@ -95,9 +94,8 @@ def on_executors(
             if not isinstance(answer, Failed):
                 answers.append(answer)
                 continue
-            error = errors.BY_NAME[answer.name](answer.message)
-            if not error.retriable or attempt == TRIES - 1:
-                raise error
+            if not answer.error.retriable or attempt == TRIES - 1:
+                raise answer.error
             failed.append(hand)
         left = failed
     return answers
@@ -111,4 +109,4 @@ def _answer(
         with database.connection() as connection:
             return look(connection, hand)
     except errors.MsgtxError as error:
-        return Failed(type(error).__name__, str(error))
+        return Failed(error)

@@ -248,7 +248,7 @@ class AttemptWriter:
         if known is None:
             found = persevering(self._engine, lambda connection: describe_topics(connection, [name])).get(name)
             if found is None:
-                raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+                raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first", topic=name)
             known = self._topics[name] = _Topic(
                 name,
                 [_Lane(partition_id) for partition_id in found.partition_ids],
@@ -302,15 +302,17 @@ def _append(connection: RawConnection, rows: Sequence[BatchColumns]) -> list[Any
 
 def explained(error: errors.MsgtxError, timeout_ms: int) -> errors.MsgtxError:
     """Add to the abort of a batch why it came, and what to change."""
-    if isinstance(error, errors.TransactionAborted) and "timeout" in str(error):
+    if isinstance(error, errors.TransactionAborted) and error.reason == "timeout":
         return errors.TransactionAborted(
             f"{error}: the batch took longer than transaction_timeout_ms = {timeout_ms}; raise it (at most to the setting"
             " transaction_max_timeout_ms of the installation), or make batches smaller; or none of its tasks was heard of"
-            f" for {SESSION_MS // 1_000} s"
+            f" for {SESSION_MS // 1_000} s",
+            reason="timeout",
         )
-    if isinstance(error, errors.TransactionAborted) and "reason: client" in str(error):
+    if isinstance(error, errors.TransactionAborted) and error.reason == "client":
         return errors.TransactionAborted(
             f"{error}: its own driver has given it up, or another query of the same application has written a batch; an"
-            " application (txnAppId, app_id) is of one query at a time: end one of them, or give each its own"
+            " application (txnAppId, app_id) is of one query at a time: end one of them, or give each its own",
+            reason="client",
         )
     return error

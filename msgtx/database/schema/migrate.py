@@ -57,7 +57,10 @@ def upgrade(connection: Connection) -> Upgrade:
     before = current(connection)
     head = _head()
     if before is not None and int(before) > int(head):
-        raise ConfigError(f"the schema has version {before}, this program was made for {head}: install a newer msgtx")
+        raise ConfigError(
+            f"the schema has version {before}, this program was made for {head}: install a newer msgtx",
+            reason="schema version",
+        )
     if before is None and (found := connection.scalar(text(A_TABLE))) is not None:
         raise ConfigError(
             f"the schema msgtx has a table {found}, and no version that msgtx wrote: it is another program's, or was"
@@ -131,11 +134,15 @@ def lock(connection: Connection) -> None:
     connection.execute(text("select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"))
     isolation = connection.scalar(text("select current_setting('transaction_isolation')"))
     if isolation != "read committed":
-        raise ConfigError(f"the schema is changed at isolation level read committed, not {isolation}")
+        raise ConfigError(
+            f"the schema is changed at isolation level read committed, not {isolation}", name="transaction_isolation"
+        )
     parameters = dict(zip(("class", "key"), UPGRADE_LOCK, strict=True))
     connection.execute(text("select pg_advisory_xact_lock(:class, :key)"), parameters)
     if not connection.scalar(text(UPGRADE_LOCK_IS_HELD), parameters):
-        raise ConfigError("the schema is changed inside a SQL transaction, not on a connection in autocommit")
+        raise ConfigError(
+            "the schema is changed inside a SQL transaction, not on a connection in autocommit", reason="autocommit"
+        )
     connection.execute(text("select set_config('lock_timeout', :timeout, true)"), {"timeout": LOCK_TIMEOUT})
 
 

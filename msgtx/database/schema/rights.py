@@ -73,7 +73,7 @@ def revoke(
         if found:
             privileges.bring(connection, role)
     elif not found:
-        raise ConfigError(f"there is no role {role!r} in this PostgreSQL")
+        raise ConfigError(f"there is no role {role!r} in this PostgreSQL", role=role, reason="no role")
     return found
 
 
@@ -81,22 +81,32 @@ def _check(can: Right, resource: Resource, name: str) -> None:
     match resource:
         case Resource.TOPIC:
             if not _TOPICS.fullmatch(name):
-                raise ConfigError(f"{name!r} is neither the name of a topic nor the beginning of one with * at its end")
+                raise ConfigError(
+                    f"{name!r} is neither the name of a topic nor the beginning of one with * at its end",
+                    name=name,
+                    reason="pattern",
+                )
         case Resource.GROUP | Resource.TRANSACTIONAL_ID:
             what, right = resource.value.replace("_", " "), _USED_WITH[resource]
             if can is not right:
-                raise ConfigError(f"a right on a {what} is one to {right}, not to {can}")
+                raise ConfigError(f"a right on a {what} is one to {right}, not to {can}", right=can, reason="right")
             if not _NAMES.fullmatch(name):
-                raise ConfigError(f"{name!r} is neither the name of a {what} nor the beginning of one with * at its end")
+                raise ConfigError(
+                    f"{name!r} is neither the name of a {what} nor the beginning of one with * at its end",
+                    name=name,
+                    reason="pattern",
+                )
         case _:
             assert_never(resource)
 
 
 def _check_grantee(connection: Connection, role: str) -> None:
     if not connection.scalar(text(ROLE_EXISTS), {"role": role}):
-        raise ConfigError(f"there is no role {role!r} in this PostgreSQL: `create role` makes one")
+        raise ConfigError(
+            f"there is no role {role!r} in this PostgreSQL: `create role` makes one", role=role, reason="no role"
+        )
     if connection.scalar(text(OWNS), {"role": role}):
-        raise ConfigError(f"role {role!r} owns the schema, and may everything")
+        raise ConfigError(f"role {role!r} owns the schema, and may everything", role=role, reason="owner")
 
 
 RIGHTS = """

@@ -8,7 +8,8 @@ begin
     from unnest(timestamps) with ordinality t(at, ordinal) where not msgtx.is_record_time(t.at) order by t.ordinal limit 1;
     if found then
         raise exception using errcode = 'MX042', message = format(
-            'a timestamp is in milliseconds since 1970 UTC and before the year 9999, not %s', wrong);
+            'a timestamp is in milliseconds since 1970 UTC and before the year 9999, not %s', wrong),
+            detail = jsonb_build_object('name', 'timestamp', 'given', wrong);
     end if;
     return true;
 end $$;

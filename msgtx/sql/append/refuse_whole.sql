@@ -22,7 +22,8 @@ declare
 begin
     if exists (select from unnest(batches) u where (u.producer_id, u.producer_epoch, u.transaction_number)
                is distinct from (in_producer_id, in_producer_epoch, in_transaction_number)) then
-        raise exception using errcode = 'MX042', message = 'the batches of a call that decides must be of its transaction';
+        raise exception using errcode = 'MX042', message = 'the batches of a call that decides must be of its transaction',
+            detail = jsonb_build_object('name', 'batches', 'reason', 'transaction');
     end if;
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     duplicate := state.outcome = 'COMMIT';

@@ -20,7 +20,8 @@ begin
         ignored := msgtx.require_rights('{consume,admin}', partition_ids);
     end if;
     if bucket_ms <= 0 then
-        raise exception using errcode = 'MX042', message = format('a bucket has at least a millisecond, not %s', bucket_ms);
+        raise exception using errcode = 'MX042', message = format('a bucket has at least a millisecond, not %s', bucket_ms),
+            detail = jsonb_build_object('name', 'bucket_ms', 'given', bucket_ms, 'limit', 1);
     end if;
     return query
     with chunk as materialized (

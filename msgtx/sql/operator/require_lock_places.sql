@@ -12,7 +12,8 @@ begin
     if wanted > places / 2 then
         raise exception using errcode = 'MX042', message = format(
             '%s %s in one SQL transaction want as many locks, and PostgreSQL has room for %s: use fewer, or raise'
-            ' max_locks_per_transaction', wanted, what, places);
+            ' max_locks_per_transaction', wanted, what, places),
+            detail = jsonb_build_object('name', 'max_locks_per_transaction', 'given', wanted, 'limit', places);
     end if;
     return true;
 end $$;

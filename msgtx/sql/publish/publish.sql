@@ -23,11 +23,13 @@ begin
         ignored := msgtx.require_right_on_topic('produce', topic);
     end if;
     if (value is not null and value_bytes is not null) or (key is not null and key_bytes is not null) then
-        raise exception using errcode = 'MX042', message = 'a record has one value and one key: text, or bytes';
+        raise exception using errcode = 'MX042', message = 'a record has one value and one key: text, or bytes',
+            detail = jsonb_build_object('name', 'value');
     end if;
     if not isfinite("timestamp") then
         raise exception using errcode = 'MX042', message = format(
-            'a timestamp is in milliseconds since 1970 UTC and before the year 9999, not %s', "timestamp");
+            'a timestamp is in milliseconds since 1970 UTC and before the year 9999, not %s', "timestamp"),
+            detail = jsonb_build_object('name', 'timestamp', 'given', "timestamp");
     end if;
     timestamp_ms := floor(extract(epoch from coalesce("timestamp", msgtx.clock())) * 1000);
     if not msgtx.is_record_time(timestamp_ms) then
@@ -43,19 +45,23 @@ begin
     into found_topic
     from msgtx.topic t where t.name = publish.topic;
     if not found then
-        raise exception using errcode = 'MX003', message = format('topic %s does not exist', quote_nullable(topic));
+        raise exception using errcode = 'MX003', message = format('topic %s does not exist', quote_nullable(topic)),
+            detail = jsonb_build_object('topic', topic);
     end if;
     if partition not between 0 and found_topic.partition_count - 1 then
         raise exception using errcode = 'MX003', message = format(
-            'topic %s has no partition %s, only 0 to %s', topic, partition, found_topic.partition_count - 1);
+            'topic %s has no partition %s, only 0 to %s', topic, partition, found_topic.partition_count - 1),
+            detail = jsonb_build_object('topic', topic, 'partition', partition);
     end if;
     if key_bytes is null and found_topic.cleanup_policy like 'compact%' then
-        raise exception using errcode = 'MX087', message = format('%s is compacted: every record needs a key', topic);
+        raise exception using errcode = 'MX087', message = format('%s is compacted: every record needs a key', topic),
+            detail = jsonb_build_object('topic', topic, 'reason', 'no key');
     end if;
     if record_bytes > found_topic.max_message_bytes then
         raise exception using errcode = 'MX010', message = format(
             '%s takes records of at most %s bytes (max_message_bytes); one has %s',
-            topic, found_topic.max_message_bytes, record_bytes);
+            topic, found_topic.max_message_bytes, record_bytes),
+            detail = jsonb_build_object('topic', topic, 'given', record_bytes, 'limit', found_topic.max_message_bytes);
     end if;
 
     place := coalesce(

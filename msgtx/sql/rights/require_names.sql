@@ -15,7 +15,8 @@ begin
         raise exception using errcode = '42501', message = format(
             'role %s lacks the right to use %s %s: the owner of the schema gives it with `msgtx db grant --role %s --can %s`',
             msgtx.caller(), replace(kind, '_', ' '), lacking, quote_ident(msgtx.caller()),
-            case kind when 'group' then 'consume --group ' else 'produce --transactional-id ' end || lacking);
+            case kind when 'group' then 'consume --group ' else 'produce --transactional-id ' end || lacking),
+            detail = jsonb_build_object('role', msgtx.caller(), kind, lacking);
     end if;
     return true;
 end $$;

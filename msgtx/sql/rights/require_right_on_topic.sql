@@ -8,7 +8,8 @@ begin
         return true;
     end if;
     if topic_name like any(patterns) is not true then
-        raise exception using errcode = '42501', message = msgtx.lacking_right(array[can], topic_name, null);
+        raise exception using errcode = '42501', message = msgtx.lacking_right(array[can], topic_name, null),
+            detail = jsonb_build_object('role', msgtx.caller(), 'right', can, 'topic', topic_name);
     end if;
     return true;
 end $$;

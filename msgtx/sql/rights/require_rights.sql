@@ -22,7 +22,9 @@ begin
     if found then
         patterns := msgtx.patterns_of_caller('{produce,consume,admin}');
         raise exception using errcode = '42501', message = msgtx.lacking_right(
-            cans, case when lacking.name like any(patterns) then lacking.name end, lacking.partition_id);
+            cans, case when lacking.name like any(patterns) then lacking.name end, lacking.partition_id),
+            detail = jsonb_build_object('role', msgtx.caller(), 'right', cans[1], 'partition_id', lacking.partition_id,
+                'topic', case when lacking.name like any(patterns) then lacking.name end);
     end if;
     return true;
 end $$;

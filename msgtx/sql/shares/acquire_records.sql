@@ -77,7 +77,8 @@ begin
     if home.is_over is not false then
         g := msgtx.share_group_of(group_name, in_member_number);
         raise exception using errcode = 'MX025', message = format(
-            'share group %s: the session of member %s is over', group_name, in_member_number);
+            'share group %s: the session of member %s is over', group_name, in_member_number),
+            detail = jsonb_build_object('group', group_name);
     end if;
     if is_first and in_call_number < home.answered_call then
         return;  -- it comes late, and has no caller any more

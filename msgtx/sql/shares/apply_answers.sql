@@ -75,7 +75,8 @@ begin
         where (a.answer = any(known) and a.first_offset <= a.last_offset and coalesce(a.first_offset > a.before, true)) is not true)
     then
         raise exception using errcode = 'MX042', message = format(
-            'an answer is one of %s, for a range of offsets that no other one has', array_to_string(known, ', '));
+            'an answer is one of %s, for a range of offsets that no other one has', array_to_string(known, ', ')),
+            detail = jsonb_build_object('name', 'answers', 'limit', known);
     end if;
     if array_position(answers, 'reject') is not null then
         ignored := msgtx.require_dead_letters(array(

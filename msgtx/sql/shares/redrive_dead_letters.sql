@@ -58,7 +58,8 @@ begin
         select s.group_id from msgtx.share_group s
         where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name));
     if found_id is null then
-        raise exception using errcode = 'MX069', message = format('there is no share group %s', group_name);
+        raise exception using errcode = 'MX069', message = format('there is no share group %s', group_name),
+            detail = jsonb_build_object('group', group_name);
     end if;
     letters_topic := msgtx.dead_letter_topic_of(group_name);
     letters_id := (

@@ -10,12 +10,14 @@ begin
     cross join lateral (select s.* from msgtx.share_group s where s.group_id = g.group_id limit 1) s
     where g.name = group_name;
     if not found then
-        raise exception using errcode = 'MX069', message = format('there is no share group %s', group_name);
+        raise exception using errcode = 'MX069', message = format('there is no share group %s', group_name),
+            detail = jsonb_build_object('group', group_name);
     end if;
     if not exists (select from msgtx.group_member m
                    where m.member_number = in_member_number and m.group_id = found_group.group_id) then
         raise exception using errcode = 'MX025', message = format(
-            'share group %s has no member with number %s (any more)', group_name, in_member_number);
+            'share group %s has no member with number %s (any more)', group_name, in_member_number),
+            detail = jsonb_build_object('group', group_name);
     end if;
     return found_group;
 end $$;

@@ -6,7 +6,8 @@ returns table (
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
     if coalesce(in_transactional_id, '') = '' then
-        raise exception using errcode = 'MX042', message = 'a transactional id cannot be empty';
+        raise exception using errcode = 'MX042', message = 'a transactional id cannot be empty',
+            detail = jsonb_build_object('name', 'transactional_id', 'given', '');
     end if;
     return query select l.* from msgtx.list_coordinators(msgtx.shard_of(in_transactional_id, null)) l;
 end $$;

@@ -24,7 +24,8 @@ begin
         timestamp_type = coalesce(settings ->> 'timestamp_type', t.timestamp_type)
     where t.name = topic_name returning t.topic_id into altered_id;
     if altered_id is null then
-        raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name);
+        raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name),
+            detail = jsonb_build_object('topic', topic_name);
     end if;
     if settings ->> 'cleanup_policy' <> 'delete' then
         ignored := msgtx.refuse_compacted_letters(topic_name);
@@ -32,7 +33,8 @@ begin
     there := (select count(*) from msgtx.partition p where p.topic_id = altered_id);
     if partition_count < there or partition_count > 100000 then
         raise exception using errcode = 'MX042', message = format(
-            'topic %s has %s partitions: it can have more, up to 100000, and not %s', topic_name, there, partition_count);
+            'topic %s has %s partitions: it can have more, up to 100000, and not %s', topic_name, there, partition_count),
+            detail = jsonb_build_object('topic', topic_name, 'name', 'partition_count', 'given', partition_count, 'limit', 100000);
     end if;
     insert into msgtx.partition (topic_id, partition_index)
     select altered_id, i from generate_series(there, partition_count - 1) i order by i;

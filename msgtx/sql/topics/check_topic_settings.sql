@@ -10,7 +10,8 @@ declare
     wrong record;
 begin
     if unknown is not null then
-        raise exception using errcode = 'MX040', message = format('unknown topic setting: %s', unknown);
+        raise exception using errcode = 'MX040', message = format('unknown topic setting: %s', unknown),
+            detail = jsonb_build_object('name', unknown);
     end if;
     select s.name, settings ->> s.name as given, s.least into wrong
     from (values ('retention_ms', -1), ('retention_bytes', -1), ('delete_retention_ms', 0),
@@ -18,12 +19,14 @@ begin
     where (settings ->> s.name)::bigint < s.least limit 1;
     if found then
         raise exception using errcode = 'MX040', message = format(
-            '%s must be at least %s, not %s', wrong.name, wrong.least, wrong.given);
+            '%s must be at least %s, not %s', wrong.name, wrong.least, wrong.given),
+            detail = jsonb_build_object('name', wrong.name, 'given', wrong.given, 'limit', wrong.least);
     end if;
     if (settings ->> 'max_message_bytes')::bigint > 1000000000 then
         raise exception using errcode = 'MX040', message = format(
             'max_message_bytes must be at most 1000000000 (PostgreSQL holds no larger values), not %s',
-            settings ->> 'max_message_bytes');
+            settings ->> 'max_message_bytes'),
+            detail = jsonb_build_object('name', 'max_message_bytes', 'given', settings ->> 'max_message_bytes', 'limit', 1000000000);
     end if;
     select s.name, settings ->> s.name as given, s.words into wrong
     from (values ('cleanup_policy', array['delete', 'compact', 'compact,delete']),
@@ -31,7 +34,8 @@ begin
     where settings ->> s.name <> all (s.words) limit 1;
     if found then
         raise exception using errcode = 'MX040', message = format(
-            '%s is one of %s; not %s', wrong.name, array_to_string(wrong.words, ' '), quote_literal(wrong.given));
+            '%s is one of %s; not %s', wrong.name, array_to_string(wrong.words, ' '), quote_literal(wrong.given)),
+            detail = jsonb_build_object('name', wrong.name, 'given', wrong.given, 'limit', wrong.words);
     end if;
     return true;
 end $$;

@@ -26,7 +26,8 @@ begin
         where p.partition_id = asked.partition_id for no key update of p;
         if not found then
             raise exception using errcode = 'MX003',
-                message = format('partition %s does not exist (any more)', coalesce(asked.partition_id::text, 'NULL'));
+                message = format('partition %s does not exist (any more)', coalesce(asked.partition_id::text, 'NULL')),
+                detail = jsonb_build_object('partition_id', asked.partition_id);
         end if;
         if not msgtx.acts_for_owner() then  -- before the answer shows anything of the topic
             ignored := msgtx.require_rights('{admin}', array[asked.partition_id]);
@@ -34,7 +35,8 @@ begin
         if asked.before < -1 or asked.before > place.log_end_offset or asked.before is null then
             raise exception using errcode = 'MX001', message = format(
                 '%s: offset %s is not in the log, which goes from %s to %s',
-                place.name, coalesce(asked.before::text, 'NULL'), place.log_start_offset, place.log_end_offset);
+                place.name, coalesce(asked.before::text, 'NULL'), place.log_start_offset, place.log_end_offset),
+                detail = jsonb_build_object('partition_id', asked.partition_id, 'offset', asked.before, 'limit', place.log_end_offset);
         end if;
         update msgtx.partition p
         set log_start_offset = case asked.before when -1 then place.log_end_offset else asked.before end

@@ -22,7 +22,8 @@ begin
     end if;
     select t.topic_id into deleted_id from msgtx.topic t where t.name = topic_name for update;
     if not found then
-        raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name);
+        raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name),
+            detail = jsonb_build_object('topic', topic_name);
     end if;
     gone := array(select p.partition_id from msgtx.partition p where p.topic_id = deleted_id order by p.partition_id);
     foreach one in array gone[:locked_at_once] loop

@@ -10,11 +10,13 @@ begin
     ignored := msgtx.check_topic_settings(settings);
     if msgtx.is_topic_name(topic_name) is not true then
         raise exception using errcode = 'MX017', message = format(
-            'topic name %s is not allowed: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)', quote_nullable(topic_name));
+            'topic name %s is not allowed: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)', quote_nullable(topic_name)),
+            detail = jsonb_build_object('topic', topic_name);
     end if;
     if partition_count is null or partition_count < 1 or partition_count > 100000 then
         raise exception using errcode = 'MX042', message = format(
-            'a topic has 1 to 100000 partitions, not %s', coalesce(partition_count::text, 'NULL'));
+            'a topic has 1 to 100000 partitions, not %s', coalesce(partition_count::text, 'NULL')),
+            detail = jsonb_build_object('topic', topic_name, 'name', 'partition_count', 'given', partition_count, 'limit', 100000);
     end if;
     ignored := msgtx.flush_at_commit();
     insert into msgtx.topic (
@@ -28,7 +30,8 @@ begin
         coalesce(settings ->> 'timestamp_type', 'CreateTime'))
     on conflict do nothing returning topic_id into new_id;
     if new_id is null then
-        raise exception using errcode = 'MX036', message = format('topic %s exists', topic_name);
+        raise exception using errcode = 'MX036', message = format('topic %s exists', topic_name),
+            detail = jsonb_build_object('topic', topic_name);
     end if;
     if settings ->> 'cleanup_policy' <> 'delete' then
         ignored := msgtx.refuse_compacted_letters(topic_name);

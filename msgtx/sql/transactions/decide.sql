@@ -30,7 +30,8 @@ begin
     ignored := msgtx.lock_producer(in_producer_id);
     if in_decided_by is distinct from 'client' then
         raise exception using errcode = 'MX042', message = format(
-            '%s is no reason to decide transaction %s: a client decides its own', quote_nullable(in_decided_by), name);
+            '%s is no reason to decide transaction %s: a client decides its own', quote_nullable(in_decided_by), name),
+            detail = jsonb_build_object('name', 'decided_by', 'given', in_decided_by);
     end if;
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_producers(array[in_producer_id]);

@@ -21,13 +21,15 @@ begin
     end if;
     if deadline is null then
         raise exception using errcode = 'MX042', message = format(
-            'transaction %s is prepared for an outside party: a session cannot decide it', name);
+            'transaction %s is prepared for an outside party: a session cannot decide it', name),
+            detail = jsonb_build_object('reason', 'prepared');
     end if;
     ignored := msgtx.limit_session();
     ignored := msgtx.lock_producer_shared(in_producer_id);
     if deadline < msgtx.clock() then
         raise exception using errcode = 'MX120', message = format(
-            'transaction %s was aborted (reason: timeout); it had to be decided until %s', name, deadline);
+            'transaction %s was aborted (reason: timeout); it had to be decided until %s', name, deadline),
+            detail = jsonb_build_object('reason', 'timeout');
     end if;
     ignored := msgtx.flush_at_commit();
     begin

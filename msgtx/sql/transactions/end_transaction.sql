@@ -15,13 +15,15 @@ begin
     ignored := msgtx.lock_producer(in_producer_id);
     if in_decided_by is null or in_decided_by not in ('admin', 'resolve') then
         raise exception using errcode = 'MX042', message = format(
-            '%s is no reason to end a transaction: it is admin or resolve', quote_nullable(in_decided_by));
+            '%s is no reason to end a transaction: it is admin or resolve', quote_nullable(in_decided_by)),
+            detail = jsonb_build_object('name', 'decided_by', 'given', in_decided_by);
     end if;
     if not msgtx.acts_for_owner() and msgtx.patterns_of_caller('{admin}') is not null then
         if in_decided_by = 'admin' then
             raise exception using errcode = '42501', message = format(
                 'role %s lacks the right to end others'' transactions: the owner of the schema gives it with'
-                ' `msgtx db grant --role %s --can admin`', msgtx.caller(), quote_ident(msgtx.caller()));
+                ' `msgtx db grant --role %s --can admin`', msgtx.caller(), quote_ident(msgtx.caller())),
+                detail = jsonb_build_object('role', msgtx.caller(), 'right', 'admin');
         end if;
         ignored := msgtx.require_producers(array[in_producer_id]);
     end if;

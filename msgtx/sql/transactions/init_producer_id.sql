@@ -19,7 +19,8 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if in_transactional_id = '' then
-        raise exception using errcode = 'MX042', message = 'a transactional id cannot be empty';
+        raise exception using errcode = 'MX042', message = 'a transactional id cannot be empty',
+            detail = jsonb_build_object('name', 'transactional_id', 'given', '');
     end if;
     ignored := msgtx.check_timeout(in_timeout_ms);
     ignored := msgtx.flush_at_commit();
@@ -49,12 +50,14 @@ begin
         end if;
         if expected_producer_id is not null and producer_id is null then
             raise exception using errcode = 'MX049', message = format(
-                'transactional id %s is not known (any more): it expired', in_transactional_id);
+                'transactional id %s is not known (any more): it expired', in_transactional_id),
+                detail = jsonb_build_object('transactional_id', in_transactional_id);
         end if;
         if expected_producer_id <> producer_id then
             raise exception using errcode = 'MX090', message = format(
                 'transactional id %s belongs to producer %s now, not to %s',
-                in_transactional_id, producer_id, expected_producer_id);
+                in_transactional_id, producer_id, expected_producer_id),
+                detail = jsonb_build_object('transactional_id', in_transactional_id, 'producer_id', producer_id);
         end if;
     else
         producer_id := expected_producer_id;
@@ -80,7 +83,8 @@ begin
             return;
         end if;
         raise exception using errcode = case when expected_epoch > current.epoch then 'MX049' else 'MX090' end,
-            message = format('producer %s is at epoch %s, not at %s', producer_id, current.epoch, expected_epoch);
+            message = format('producer %s is at epoch %s, not at %s', producer_id, current.epoch, expected_epoch),
+            detail = jsonb_build_object('producer_id', producer_id);
     end if;
     if not (in_keep_prepared and exists (select from msgtx.undecided_prepared(producer_id))) then
         ignored := msgtx.abort_undecided(producer_id, 'fence');

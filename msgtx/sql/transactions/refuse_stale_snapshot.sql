@@ -7,7 +7,8 @@ begin
             'msgtx needs READ COMMITTED, and this transaction is %s: a kept snapshot does not see the end of the log%s',
             upper(current_setting('transaction_isolation')),
             case when current_setting('transaction_isolation') = current_setting('default_transaction_isolation')
-                then '; set default_transaction_isolation of this role and database to read committed' else '' end);
+                then '; set default_transaction_isolation of this role and database to read committed' else '' end),
+            detail = jsonb_build_object('name', 'transaction_isolation', 'given', current_setting('transaction_isolation'));
     end if;
     return true;
 end $$;

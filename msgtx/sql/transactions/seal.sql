@@ -30,7 +30,8 @@ declare
 begin
     ignored := msgtx.lock_producer(in_producer_id);
     if in_kind is null or in_kind not in ('session', 'external') then
-        raise exception using errcode = 'MX042', message = format('%s is no kind of a seal', quote_nullable(in_kind));
+        raise exception using errcode = 'MX042', message = format('%s is no kind of a seal', quote_nullable(in_kind)),
+            detail = jsonb_build_object('name', 'kind', 'given', in_kind);
     end if;
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_producers(array[in_producer_id]);
