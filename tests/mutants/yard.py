@@ -1,7 +1,8 @@
-"""A pytest that has collected every test and holds a database to copy: for each mutant it forks, and the fork runs some.
+"""A pytest in a workshop that has collected every test and holds a database to copy: for each request it forks.
 
-A fork costs milliseconds, where a fresh pytest with a fresh database takes seconds. It reads requests line by line, in
-JSON, and answers in the same way.
+A fork costs milliseconds, where a fresh pytest with a fresh database takes seconds. A request is a line of JSON: `path` and
+`text` of a mutated file ('' plants nothing), `tests` with the seconds that each may take, and `seconds` for all. So is the
+answer: `outcome` is caught, survived or stillborn, `by` the first test that failed, `why` its error.
 """
 
 import contextlib
@@ -11,9 +12,11 @@ import json
 import os
 import pkgutil
 import signal
+import subprocess
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -22,25 +25,21 @@ from typing import Any, Final, NoReturn, TextIO
 
 import psycopg
 import pytest
-import sqlalchemy
 
 import msgtx
 import tests.conftest
 from msgtx.database.schema import functions
-from tests.databases import Connection, Server, connect, use_server, wait_until
-from tests.mutants.workshop import clear
-from tests.mutants_all.relevance import FOLDERS, OF_THE_TEXTS, PROCESSES, Recorder
+from tests.databases import Connection, Server, connect, use_server
+from tests.mutants.workshop import clear, open_workshop
+from tests.reach.record import ROOMS
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
 LOOK_SECONDS: Final = 0.005
 TICK_SECONDS: Final = 0.25
 STATEMENT_SECONDS: Final = 3  # shorter than a workshop's: of so many mutants, many wait for a lock
-SLOW_SHARE: Final = 0.25  # of its time: a failure that takes longer may be that of a busy machine
+PATIENCE_SECONDS: Final = 3  # of a test that waits for what a mutant never does
+INSIDE: Final = "--inside"
 ENDING_SECONDS: Final = 15.0  # for a run that is ended to take its fixtures down
-ENDED: Final = """
-    select pg_terminate_backend(pid) from pg_stat_activity
-    where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
-CALLED: Final[set[str]] = set()  # the functions of SQL that this process has seen called
 # Nothing is captured: a fork is silent.
 OPTIONS: Final = ["-qq", "-s", "--tb=no", "--assert=plain", "-pno:cacheprovider", "-pno:faulthandler", "-pno:xdist"]
 # Errors of class 42 that are no sign of senseless text: a right that is missing, a name that another run has left.
@@ -63,45 +62,6 @@ class KeptServer(Server):
         return f"{self.role}_template strategy file_copy"
 
 
-@dataclass(frozen=True)
-class NotingServer(KeptServer):
-    """A server that notes which functions of SQL are called."""
-
-    def drop_database(self, url: str) -> None:
-        """Remove a database; note what was called in it."""
-        name = sqlalchemy.make_url(url).database
-        with self.administrator(name) as connection:
-            # A session reports its calls when it ends.
-            wait_until(lambda: not connection.execute(ENDED).fetchall(), "the other sessions have ended")
-            rows = connection.execute("select funcname from pg_stat_user_functions where schemaname = 'msgtx'").fetchall()
-            CALLED.update(called for (called,) in rows)
-        super().drop_database(url)
-
-
-def quick(url: str) -> str:
-    """Let a server check passwords by a cheap hash: SCRAM costs 10 ms for each connection. Returns its address."""
-    address = sqlalchemy.make_url(url).set(query={})
-    with connect(url) as connection:
-        rules = Path(connection.execute("show hba_file").fetchone()[0])  # type: ignore[index]
-        rules.write_text(rules.read_text(encoding="utf-8").replace("scram-sha-256", "md5"), encoding="utf-8")
-        connection.execute("alter system set password_encryption = 'md5'")
-        connection.execute("alter system set full_page_writes = off")
-        connection.execute("select pg_reload_conf()")
-        connection.execute("set password_encryption = 'md5'")
-        connection.execute(f"alter role {address.username} password '{address.password}'")
-    changed = address.render_as_string(hide_password=False)
-    # The next session may begin before the server has read its rules again.
-    wait_until(lambda: is_quick(changed), "passwords are checked by their hashes")
-    return changed
-
-
-def is_quick(url: str) -> bool:
-    """Return whether a new session has the new rules."""
-    with contextlib.suppress(psycopg.OperationalError), connect(url) as connection:
-        return connection.execute("show password_encryption").fetchone() == ("md5",)
-    return False
-
-
 def databases(connection: Connection) -> set[str]:
     """Return the names of all databases."""
     return {name for (name,) in connection.execute("select datname from pg_database")}
@@ -120,7 +80,6 @@ class Witness:
         self.failed = ""
         self.why = ""
         self.senseless = False
-        self.slow = False
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -145,7 +104,6 @@ class Witness:
         if report.failed and call.excinfo is not None and not self.failed:
             error = call.excinfo.value
             self.failed, self.senseless = item.nodeid, is_senseless(error)
-            self.slow = self._left < (1 - SLOW_SHARE) * self._limits[item.nodeid]
             self.why = (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:200]
         return report
 
@@ -169,14 +127,11 @@ class Yard:
         self._hearing, self._speaking = hearing, speaking
         self._session: pytest.Session
         self._items: dict[str, pytest.Item] = {}
-        self._planted = ("", "")  # the file that is a mutant now, and its text
-        self._text = ""  # of that file before
         self._functions: defaultdict[str, list[FunctionType]] = defaultdict(list)  # by their files
-        made = use_server(quick(url))
+        made = use_server(url)
         self.server = KeptServer(made.superuser_url, made.role, made.password)
         made.drop_database(made.create_database())  # with the template
         with self.server.administrator() as connection:
-            connection.execute("alter system set track_functions = 'all'")
             connection.execute(f"alter system set statement_timeout = '{STATEMENT_SECONDS}s'")
             connection.execute("select pg_reload_conf()")
             self._kept = databases(connection)
@@ -201,28 +156,19 @@ class Yard:
                 print(json.dumps(self.run(json.loads(line), report)), file=self._speaking, flush=True)
         os._exit(0)  # it has nothing to take down, its forks had
 
-    def plant(self, path: str, text: str) -> Callable[[], None]:
-        """Put a mutated file into the tree, SQL into the template, too, in place of the one before. No path: nothing.
-
-        Returns what the fork is to do.
-        """
-        if (path, text) != self._planted:
-            before, self._planted = self._planted[0], ("", "")
-            if before not in {"", path}:
-                self._put(before, self._text)
-            if path not in {"", before}:
-                self._text = (ROOT / path).read_text(encoding="utf-8")
-            try:
-                if path:
-                    self._put(path, text)
-            except CannotPlantError:
-                self._put(path, self._text)
-                raise
-            self._planted = path, text
-        if not path.endswith(".py"):
-            return lambda: None
-        swaps = code_swaps(path, text)
-        return lambda: swap(self._functions[str(ROOT / path)], swaps)
+    @contextlib.contextmanager
+    def planted(self, path: str, text: str) -> Iterator[Callable[[], None]]:
+        """Keep a mutated file in the tree while the block runs, SQL in the template, too. Yields what the fork is to do."""
+        if not path:
+            yield lambda: None
+            return
+        before = (ROOT / path).read_text(encoding="utf-8")
+        swaps = code_swaps(path, text) if path.endswith(".py") else {}
+        try:
+            self._put(path, text)
+            yield lambda: swap(self._functions[str(ROOT / path)], swaps)
+        finally:
+            self._put(path, before)
 
     def _put(self, path: str, text: str) -> None:
         (ROOT / path).write_text(text, encoding="utf-8")
@@ -245,16 +191,17 @@ class Yard:
 
     def run(self, asked: dict[str, Any], report: Path) -> dict[str, Any]:
         """Plant, fork, wait, and return how it ended."""
+        report.unlink(missing_ok=True)
         try:
-            swapped = self.plant(asked["path"], asked["text"])
+            with self.planted(asked["path"], asked["text"]) as in_fork:
+                child = os.fork()
+                if child == 0:
+                    self._run_tests(asked["tests"], in_fork, report)
+                ended = wait_for(child, asked["seconds"])
         except CannotPlantError as error:
             return {"outcome": "stillborn", "why": str(error)}
-        report.unlink(missing_ok=True)
-        child = os.fork()
-        if child == 0:
-            self._run_tests(asked, swapped, report)
-        ended = wait_for(child, asked["seconds"])
-        self._sweep()
+        finally:
+            self._sweep()
         if not ended:
             return {"outcome": "caught", "why": f"not within {asked['seconds']:.0f} s"}
         if not report.exists():
@@ -273,50 +220,33 @@ class Yard:
             for (name,) in roles.fetchall():
                 connection.execute(f"drop role {name}")
 
-    def _run_tests(self, asked: dict[str, Any], swapped: Callable[[], None], report: Path) -> None:
-        """Run tests in this fork, write down how they ended, and end."""
+    def _run_tests(self, limits: Mapping[str, float], in_fork: Callable[[], None], report: Path) -> None:
+        """Run tests in this fork until one fails, write down how they ended, and end."""
+        witness = Witness(limits)
         try:
             os.setsid()
             silence = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(silence, stream)
-            swapped()
+            in_fork()
             gc.freeze()  # what the fork shares with its parent is not looked at, so not copied
-            answer = self._recorded(asked) if asked.get("record") else self._judged(asked["tests"])
+            signal.signal(signal.SIGALRM, witness.tick)
+            hook = self._session.config.hook
+            self._session.config.pluginmanager.register(witness)
+            items = [self._items[name] for name in limits if name in self._items]
+            for item, following in zip_longest(items, items[1:]):
+                hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if witness.failed:
+                    break
+            hook.pytest_sessionfinish(session=self._session, exitstatus=0)
+            outcome = "survived" if not witness.failed else "stillborn" if witness.senseless else "caught"
+            answer = {"outcome": outcome, "by": witness.failed, "why": witness.why}
         except CannotPlantError as error:
             answer = {"outcome": "stillborn", "why": str(error)}
         except BaseException as error:  # noqa: BLE001 - whatever happens in the fork, its parent gets an answer
             answer = {"outcome": "caught", "why": f"{type(error).__name__}: {error}"}
         report.write_text(json.dumps(answer), encoding="utf-8")
         os._exit(0)
-
-    def _judged(self, limits: Mapping[str, float]) -> dict[str, Any]:
-        """Run tests, each with its limit, until one fails."""
-        witness = Witness(limits)
-        signal.signal(signal.SIGALRM, witness.tick)
-        self._run_items(witness, [self._items[name] for name in limits if name in self._items], lambda: bool(witness.failed))
-        if witness.failed:
-            outcome = "stillborn" if witness.senseless else "caught"
-            return {"outcome": outcome, "by": witness.failed, "why": witness.why, "slow": witness.slow}
-        return {"outcome": "survived"}
-
-    def _recorded(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Run the tests of a file and note what they reach."""
-        items = [item for name, item in self._items.items() if name.partition("::")[0] == asked["record"]]
-        self.server = NotingServer(self.server.superuser_url, self.server.role, self.server.password)
-        with Recorder(ROOT / "msgtx", python=asked["python"]) as recorder:
-            self._run_items(recorder, items, lambda: False)
-        return {"outcome": "recorded", "tests": recorder.found, "called": sorted(CALLED)}
-
-    def _run_items(self, plugin: object, items: Sequence[pytest.Item], is_over: Callable[[], bool]) -> None:
-        """Run tests one after the other, and take their fixtures down."""
-        hook = self._session.config.hook
-        self._session.config.pluginmanager.register(plugin)
-        for item, following in zip_longest(items, items[1:]):
-            hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if is_over():
-                break
-        hook.pytest_sessionfinish(session=self._session, exitstatus=0)
 
 
 def wait_for(child: int, seconds: float) -> bool:
@@ -380,12 +310,20 @@ def swap(functions: Sequence[FunctionType], swaps: Mapping[tuple[str, int], Code
 
 
 def main() -> None:
-    """Answer until nothing more is asked."""
+    """Answer until nothing more is asked; in a workshop of its own, unless it is started in one."""
+    if INSIDE not in sys.argv:
+        with open_workshop() as workshop, contextlib.suppress(KeyboardInterrupt):
+            environment = {**workshop.environment(), "PATIENCE_SECONDS": str(PATIENCE_SECONDS)}
+            subprocess.run(
+                [sys.executable, "-m", "tests.mutants.yard", INSIDE], cwd=workshop.tree, env=environment, check=False
+            )
+        return
     hearing, speaking = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    files = [*(f"tests/{folder}" for folder in FOLDERS), *OF_THE_TEXTS, *PROCESSES.values()]
-    pytest.main([*OPTIONS, *files], plugins=[Yard(os.environ["MSGTX_TEST_DATABASE_URL"], hearing, speaking)])
+    yard = Yard(os.environ["MSGTX_TEST_DATABASE_URL"], hearing, speaking)
+    pytest.main([*OPTIONS, *(f"tests/{room}" for room in ROOMS)], plugins=[yard])
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     main()
