@@ -53,9 +53,9 @@ from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.producer import Producer
 from msgtx.receiving.wakeup import Listener
 from msgtx.settings import (
+    AutoOffsetReset,
     ConsumerSettings,
     MemberSettings,
-    OffsetReset,
     OnError,
     ProducerSettings,
     SenderSettings,
@@ -270,7 +270,7 @@ class Client:
         batch: bool = False,
         on_error: OnError = "stop",
         dead_letter: str | None = None,
-        auto_offset_reset: OffsetReset = "earliest",
+        auto_offset_reset: AutoOffsetReset = "earliest",
         partitions: list[int] | None = None,
         idle_timeout: Duration | None = None,
         stop: Stop | None = None,
@@ -386,7 +386,7 @@ class Client:
         retries: int | None = None,
         dead_letter: str | None = None,
         transaction_ms: Duration = 100,
-        auto_offset_reset: OffsetReset = "earliest",
+        auto_offset_reset: AutoOffsetReset = "earliest",
         idle_timeout: Duration | None = None,
         stop: Stop | None = None,
         on_commit: Callable[[ProcessReport], object] | None = None,

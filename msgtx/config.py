@@ -12,125 +12,90 @@ import logging
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, get_args
+from typing import Any, Final, Literal, TypeVar, cast
 
 from msgtx import units
-from msgtx.arguments import LARGEST_INT4, check_name, shown, whole
+from msgtx.arguments import check_name, shown, whole
+from msgtx.declared.settings import CONSUMER, LARGEST, PRODUCER, SHARE_CONSUMER, Kind, Setting
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
-from msgtx.settings import AcknowledgementMode, OffsetReset, Partitioner
-from msgtx.types import Isolation, Strategy
+from msgtx.settings import AcknowledgementMode, Assignment, AutoOffsetReset, Partitioner
+from msgtx.types import Isolation
 
 log = logging.getLogger("msgtx.config")
-Acks = Literal["0", "1", "all"]
-LARGEST: Final = 2**40  # of any setting, a TiB or 34 years: a thread cannot wait for more than 292 years
-_OF_32_BITS: Final = frozenset(("transaction_timeout_ms", "session_timeout_ms", "max_poll_records"))  # in the database
 MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; with more requests a lost one cannot be distinguished from reordering
-
-KAFKA_NAMES: Final = {
-    "enable.idempotence": "enable_idempotence",
-    "transactional.id": "transactional_id",
-    "transaction.timeout.ms": "transaction_timeout_ms",
-    "max.in.flight.requests.per.connection": "max_in_flight",
-    "max.in.flight": "max_in_flight",
-    "retry.backoff.ms": "retry_backoff_ms",
-    "delivery.timeout.ms": "delivery_timeout_ms",
-    "message.timeout.ms": "delivery_timeout_ms",
-    "request.timeout.ms": "request_timeout_ms",
-    "max.block.ms": "max_block_ms",
-    "linger.ms": "linger_ms",
-    "batch.size": "batch_bytes",
-    "buffer.memory": "buffer_bytes",
-    "isolation.level": "isolation",
-    "group.id": "group",
-    "group.instance.id": "group_instance_id",
-    "auto.offset.reset": "auto_offset_reset",
-    "enable.auto.commit": "enable_auto_commit",
-    "auto.commit.interval.ms": "auto_commit_interval_ms",
-    "session.timeout.ms": "session_timeout_ms",
-    "heartbeat.interval.ms": "heartbeat_interval_ms",
-    "max.poll.interval.ms": "max_poll_interval_ms",
-    "max.poll.records": "max_poll_records",
-    "fetch.max.bytes": "fetch_max_bytes",
-    "fetch.max.wait.ms": "fetch_max_wait_ms",
-    "partition.assignment.strategy": "assignment",
-    "share.acknowledgement.mode": "acknowledgement_mode",
-}
-
-
-# Rows of the log of this size are the fastest to write and to read.
-ROW_BYTES: Final = 400 * 1024
-ROW_RECORDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerConfig:
     """Settings of a producer; docs/reference/settings.md says what each does."""
 
-    acks: Acks = "all"
+    # make generate: settings.held producer
+    acks: Literal["0", "1", "all"] = "all"
     enable_idempotence: bool = True
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
-    max_in_flight: int = 5
-    retries: int = 2_147_483_647
-    retry_backoff_ms: int = 100
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
     max_block_ms: int = 60_000
     linger_ms: int = 5
-    batch_bytes: int = ROW_BYTES
-    batch_records: int = ROW_RECORDS
-    buffer_bytes: int = 32 * 1024 * 1024
+    batch_bytes: int = 409_600
+    batch_records: int = 10_000
+    buffer_bytes: int = 33_554_432
+    max_in_flight: int = 5
     partitioner: Partitioner = "crc32"
+    retries: int = 2_147_483_647
+    retry_backoff_ms: int = 100
+    # end
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
     """Settings of a consumer; docs/reference/settings.md says what each does."""
 
-    isolation: Isolation = Isolation.READ_COMMITTED
+    # make generate: settings.held consumer
     group: str | None = None
     group_instance_id: str | None = None
-    assignment: Strategy = "cooperative-sticky"
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    max_poll_interval_ms: int = 300_000
-    auto_offset_reset: OffsetReset = "latest"
+    isolation: Isolation = Isolation.READ_COMMITTED
+    auto_offset_reset: AutoOffsetReset = "latest"
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     max_poll_records: int = 500
-    fetch_max_bytes: int = 50 * 1024 * 1024
+    max_poll_interval_ms: int = 300_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    assignment: Assignment = "cooperative-sticky"
+    fetch_max_bytes: int = 52_428_800
     fetch_max_wait_ms: int = 500
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100
+    # end
 
 
 @dataclass(frozen=True, slots=True)
 class ShareConsumerConfig:
     """Settings of a share consumer, not of its group; docs/reference/settings.md says what each does."""
 
+    # make generate: settings.held share_consumer
     group: str = ""
     acknowledgement_mode: AcknowledgementMode = "implicit"
+    max_poll_records: int = 500
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
-    max_poll_records: int = 500
     fetch_max_wait_ms: int = 500
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100
+    # end
 
 
 Config = TypeVar("Config", ProducerConfig, ConsumerConfig, ShareConsumerConfig)
-_CHOICES: Final[dict[str, tuple[str, ...]]] = {
-    "acks": ("0", "1", "all"),
-    "assignment": get_args(Strategy),
-    "acknowledgement_mode": get_args(AcknowledgementMode),
-    "auto_offset_reset": ("earliest", "latest", "none"),
-    "partitioner": ("crc32", "murmur2"),
-    "isolation": tuple(Isolation),
-}
-_MAY_BE_ZERO: Final = {"retries", "linger_ms", "fetch_max_wait_ms", "max_block_ms"}
+_DECLARED: Final = {ProducerConfig: PRODUCER, ConsumerConfig: CONSUMER, ShareConsumerConfig: SHARE_CONSUMER}
+KAFKA_NAMES: Final = {kafka: one.name for table in _DECLARED.values() for one in table for kafka in one.kafka}
+# Rows of the log of this size are the fastest to write and to read.
+ROW_BYTES: Final = ProducerConfig().batch_bytes
+ROW_RECORDS: Final = ProducerConfig().batch_records
 # Settings of Kafka that would do nothing here, and what to use.
 _REFUSED: Final = {
     "processing_guarantee": "processing.guarantee is a setting of Kafka Streams; use client.process, which is exactly once",
@@ -180,35 +145,18 @@ _PAIRS: Final = (
 )
 
 
-_KINDS: Final = (ProducerConfig, ConsumerConfig, ShareConsumerConfig)
-_ALL: Final = tuple(dict.fromkeys(field.name for kind in _KINDS for field in fields(kind)))
+_ALL: Final = tuple(dict.fromkeys(one.name for table in _DECLARED.values() for one in table))
 
 
-def _known_names(kind: type[Config]) -> dict[str, Callable[[str, object], object]]:
-    checks: dict[str, Callable[[str, object], object]] = {}
-    for field in fields(kind):
-        if field.name in _CHOICES:
-            checks[field.name] = _choice
-        elif field.type is bool:
-            checks[field.name] = _boolean
-        elif (read := units.reader_of(field.name)) is not None:
-            checks[field.name] = partial(_measured, read)
-        elif field.type is int:
-            checks[field.name] = _integer
-        else:
-            checks[field.name] = _name
-    return checks
-
-
-def _choice(name: str, value: object) -> object:
+def _choice(one: Setting, value: object) -> object:
     text = str(value).lower() if isinstance(value, str | int) else ""
-    text = {"-1": "all"}.get(text, text) if name == "acks" else text
-    if text not in _CHOICES[name]:
-        raise ConfigError(f"{name} is one of {', '.join(_CHOICES[name])}, not {shown(value)}", name=name)
-    return Isolation(text) if name == "isolation" else text
+    text = one.synonyms.get(text, text)
+    if text not in one.choices:
+        raise ConfigError(f"{one.name} is one of {', '.join(one.choices)}, not {shown(value)}", name=one.name)
+    return one.choices[one.choices.index(text)]
 
 
-def _boolean(name: str, value: object) -> object:
+def _flag(one: Setting, value: object) -> object:
     if isinstance(value, bool):
         return value
     text = str(value).lower() if isinstance(value, str | int) else ""
@@ -216,42 +164,51 @@ def _boolean(name: str, value: object) -> object:
         return True
     if text in {"false", "0", "no", "off"}:
         return False
-    raise ConfigError(f"{name} is true or false, not {shown(value)}", name=name)
+    raise ConfigError(f"{one.name} is true or false, not {shown(value)}", name=one.name)
 
 
-def _integer(name: str, value: object) -> object:
+def _number(one: Setting, value: object) -> object:
     try:
-        number = whole(name, int(value) if isinstance(value, str) else value, least=-LARGEST)
+        number = whole(one.name, int(value) if isinstance(value, str) else value, least=-LARGEST)
     except ValueError:
-        raise ConfigError(f"{name} is a whole number, not {shown(value)}", name=name) from None
-    return _in_bounds(name, number, value)
+        raise ConfigError(f"{one.name} is a whole number, not {shown(value)}", name=one.name) from None
+    return _in_bounds(one, number, value)
 
 
-def _measured(read: Callable[[str, object], int], name: str, value: object) -> object:
-    return _in_bounds(name, read(name, value), value)
+def _duration(one: Setting, value: object) -> object:
+    return _in_bounds(one, units.milliseconds(one.name, value), value)
 
 
-def _in_bounds(name: str, number: int, value: object) -> int:
-    most = LARGEST_INT4 if name in _OF_32_BITS else LARGEST
-    if number > most:
-        raise ConfigError(f"{name} is at most {most}, not {shown(value)}", name=name, limit=most)
-    if number < 0 or (number == 0 and name not in _MAY_BE_ZERO):
-        if name == "transaction_timeout_ms":
-            raise InvalidTransactionTimeout(
-                f"transaction_timeout_ms must be above 0, not {shown(value)}", name=name, limit=0
-            )
-        raise ConfigError(
-            f"{name} must be {'0 or more' if name in _MAY_BE_ZERO else 'above 0'}, not {shown(value)}", name=name, limit=0
-        )
+def _size(one: Setting, value: object) -> object:
+    return _in_bounds(one, units.size(one.name, value), value)
+
+
+def _in_bounds(one: Setting, number: int, value: object) -> int:
+    if number > one.most:
+        raise ConfigError(f"{one.name} is at most {one.most}, not {shown(value)}", name=one.name, limit=one.most)
+    if number < one.least:
+        refusal = InvalidTransactionTimeout if one.name == "transaction_timeout_ms" else ConfigError
+        bound = "above 0" if one.least == 1 else "0 or more"
+        raise refusal(f"{one.name} must be {bound}, not {shown(value)}", name=one.name, limit=one.least)
     return number
 
 
-def _name(name: str, value: object) -> object:
+def _text(one: Setting, value: object) -> object:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name} is a text that is not empty, not {shown(value)}", name=name)
-    return check_name(name, value)
+        raise ConfigError(f"{one.name} is a text that is not empty, not {shown(value)}", name=one.name)
+    return check_name(one.name, value)
+
+
+_READ: Final[Mapping[Kind, Callable[[Setting, object], object]]] = {
+    Kind.CHOICE: _choice,
+    Kind.FLAG: _flag,
+    Kind.NUMBER: _number,
+    Kind.DURATION: _duration,
+    Kind.SIZE: _size,
+    Kind.TEXT: _text,
+}
 
 
 def _canonical(name: object, known: Mapping[str, object]) -> str:
@@ -299,15 +256,15 @@ def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[
     Raise `ConfigError` for an unknown name, a value out of range, or settings that contradict each other. What contradicts
     the caller and comes from the environment or `msgtx.toml` is left out, with a warning.
     """
-    checks = _known_names(kind)
+    checks = {one.name: partial(_READ[one.kind], one) for one in _DECLARED[kind]}
     given: dict[str, object] = {}
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(f'config is a mapping, {{"linger.ms": 5}}, not {shown(config)}', name="config")
     for source in (config or {}, keywords):
         given.update((_canonical(name, checks), value) for name, value in source.items())
-    given = {name: checks[name](name, value) for name, value in given.items()}
+    given = {name: checks[name](value) for name, value in given.items()}
     read = {name: value for name, value in _from_outside(checks).items() if name not in given}
-    outside = {name: checks[name](name, value) for name, value in read.items()}
+    outside = {name: checks[name](value) for name, value in read.items()}
     for name in _useless(kind, {**outside, **given}):
         outside.pop(name, None)
     try:

@@ -11,8 +11,10 @@ from typing import Final
 
 from msgtx import arguments, errors, units
 from msgtx.admin.groups import ids_of, plan_reset, reset_arguments
+from msgtx.admin.settings import read
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.declared.settings import SHARE_GROUP
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target
 from msgtx.settings import ShareGroupSettings
@@ -154,18 +156,11 @@ class SharesAdmin:
 
 
 def _read(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings with their durations in milliseconds; how far back a group begins as PostgreSQL reads it."""
-    found = dict(settings)
-    for name, value in settings.items():
-        if not isinstance(name, str):
-            raise errors.ConfigError(f"the name of a setting is a text, not {arguments.shown(name)}")
-        if (read := units.reader_of(name)) is not None:
-            found[name] = read(name, value)
-        elif name == "auto_offset_reset" and (back := re.fullmatch(r"by_duration:(\d.*)", str(value))):
-            seconds = f"{units.seconds('by_duration', back[1]):f}".rstrip("0").rstrip(".")
-            found[name] = f"by_duration:PT{seconds}S"
-        elif isinstance(value, bool) or not isinstance(value, str | int | None):
-            raise errors.ConfigError(f"{name} is a word or a whole number, not {arguments.shown(value)}", name=name)
+    """Return settings as the database takes them, `by_duration` as PostgreSQL reads it. Raise `ConfigError`."""
+    found = read("share group", SHARE_GROUP, settings)
+    if back := re.fullmatch(r"by_duration:(\d.*)", str(found.get("auto_offset_reset"))):
+        seconds = f"{units.seconds('by_duration', back[1]):f}".rstrip("0").rstrip(".")
+        found["auto_offset_reset"] = f"by_duration:PT{seconds}S"
     return found
 
 

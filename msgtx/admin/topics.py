@@ -1,14 +1,15 @@
 """Topics: `client.topics`."""
 
-from collections.abc import Mapping
 from typing import Unpack
 
-from msgtx import errors, units
-from msgtx.arguments import LARGEST_INT4, flag, shown, topic, whole
+from msgtx import errors
+from msgtx.admin.settings import read
+from msgtx.arguments import LARGEST_INT4, flag, topic, whole
 from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.pool import Engine
+from msgtx.declared.settings import TOPIC
 from msgtx.settings import TopicSettings
-from msgtx.store.topics import SETTINGS, alter_topic, create_topic, delete_topic, describe_topics, require_topics
+from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
 
 
@@ -27,7 +28,7 @@ class TopicsAdmin:
         """
         name, if_not_exists = topic(name), flag("if_not_exists", if_not_exists)
         partitions = whole("partitions", partitions, least=-LARGEST_INT4, most=LARGEST_INT4)
-        given = _read(settings)
+        given = read("topic", TOPIC, settings)
         try:
             with self._engine.connection() as connection:
                 create_topic(connection, name, partitions, given)
@@ -58,7 +59,7 @@ class TopicsAdmin:
         name = topic(name)
         if partitions is not None:
             partitions = whole("partitions", partitions, least=-LARGEST_INT4, most=LARGEST_INT4)
-        given = _read(settings)
+        given = read("topic", TOPIC, settings)
         with self._engine.connection() as connection:
             alter_topic(connection, name, partitions, given)
         return self.describe(name)
@@ -68,19 +69,3 @@ class TopicsAdmin:
         name = topic(name)
         with until(silence=LONG_ANSWER_SECONDS), self._engine.connection() as connection:
             delete_topic(connection, name)
-
-
-def _read(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings with their durations in milliseconds and their sizes in bytes. Raise `ConfigError`."""
-    if unknown := settings.keys() - set(SETTINGS):
-        raise errors.ConfigError(
-            f"unknown topic setting {min(unknown)!r}; known are {', '.join(SETTINGS)}", name=min(unknown)
-        )
-    readers = {name: units.reader_of(name) or _word for name in settings}
-    return {name: readers[name](name, value) for name, value in settings.items()}
-
-
-def _word(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise errors.ConfigError(f"{name} is a word, not {shown(value)}", name=name)
-    return value

@@ -71,12 +71,14 @@ class Topic(ReadOnly):
 
     name: Mapped[str] = mapped_column(primary_key=True)
     partitions: Mapped[int]
+    # make generate: settings.mapped topic
     cleanup_policy: Mapped[str]
     retention_ms: Mapped[int]
     retention_bytes: Mapped[int]
     delete_retention_ms: Mapped[int]
     max_message_bytes: Mapped[int]
     timestamp_type: Mapped[str]
+    # end
     created_at: Mapped[datetime]
 
 
@@ -280,6 +282,7 @@ class ShareGroup(ReadOnly):
     written_by = "a share consumer or client.admin.shares"
 
     name: Mapped[str] = mapped_column(primary_key=True)
+    # make generate: settings.mapped share_group
     auto_offset_reset: Mapped[str]
     isolation: Mapped[str]
     record_lock_duration_ms: Mapped[int]
@@ -288,6 +291,7 @@ class ShareGroup(ReadOnly):
     ordering: Mapped[str]
     release_backoff_ms: Mapped[int]
     release_backoff_max_ms: Mapped[int]
+    # end
     dead_letter_topic: Mapped[str]
     members: Mapped[int]
     created_at: Mapped[datetime]

@@ -33,7 +33,7 @@ from msgtx.process.loop import (
 from msgtx.producer.producer import Transaction
 from msgtx.session.answers import Answers
 from msgtx.session.enlistment import UserSession
-from msgtx.settings import OffsetReset
+from msgtx.settings import AutoOffsetReset
 from msgtx.shares.share_consumer import ShareConsumer, ShareRide
 from msgtx.store.answers import OffsetRange
 from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
@@ -94,7 +94,7 @@ def require_worker(
         for index in arguments.listed("partitions", partitions):
             arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
     concurrency = arguments.whole("concurrency", concurrency, least=-arguments.LARGEST_INT8)
-    arguments.one_of("auto_offset_reset", auto_offset_reset, get_args(OffsetReset))
+    arguments.one_of("auto_offset_reset", auto_offset_reset, get_args(AutoOffsetReset))
     if dead_letter is not None:
         arguments.topic(dead_letter)
     if retries is not None:

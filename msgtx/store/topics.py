@@ -9,6 +9,7 @@ from msgtx import errors
 from msgtx.database.calls import Function, call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array, TextArray
+from msgtx.declared.settings import TOPIC
 from msgtx.rules.names import did_you_mean
 from msgtx.store.coordinators import LED, led
 from msgtx.types import TopicPartition
@@ -20,14 +21,6 @@ REMOVE_LOGS: Final = Function("remove_deleted_logs", {"in_after": "int8[]", "mos
 LOGS_AT_ONCE: Final = 250  # partitions that one call looks at, and locks
 DESCRIBE: Final = Function("describe_topics", {"names": "text[]"})
 VERSION: Final = Function("topics_version", {})
-SETTINGS: Final = (
-    "cleanup_policy",
-    "retention_ms",
-    "retention_bytes",
-    "delete_retention_ms",
-    "max_message_bytes",
-    "timestamp_type",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +95,8 @@ def describe_topics(connection: RawConnection, names: Sequence[str] | None) -> d
 
 
 def _in_order(settings: dict[str, int | str | None]) -> dict[str, int | str | None]:
-    """Return settings in the order of `SETTINGS`; those of a later version come behind."""
-    return {name: settings[name] for name in SETTINGS} | settings
+    """Return settings in the order in which they are declared; those of a later version come behind."""
+    return {one.name: settings[one.name] for one in TOPIC} | settings
 
 
 def unknown_topic(connection: RawConnection, name: str) -> errors.UnknownTopicOrPartition:

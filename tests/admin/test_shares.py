@@ -103,7 +103,7 @@ def test_settings_come_back_and_the_rest_keeps_its_defaults(client: msgtx.Client
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"locks": 1}, "no setting locks; known are auto_offset_reset"),
+        ({"locks": 1}, "unknown share group setting 'locks'; known are auto_offset_reset"),
         ({"auto_offset_reset": "none"}, "latest, earliest or by_duration"),
         ({"isolation": "serializable"}, "read_committed or read_uncommitted"),
         ({"delivery_count_limit": 0}, "a number from 1"),

@@ -1,6 +1,5 @@
 """The reference and the page about Kafka name what is there: settings, commands, errors, functions, calls."""
 
-import dataclasses
 import fnmatch
 import importlib.util
 import re
@@ -14,7 +13,7 @@ import click
 import pytest
 
 import msgtx
-from msgtx import aio, errors, orm, units
+from msgtx import aio, errors, orm
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
@@ -24,12 +23,12 @@ from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.cli.commands import command
 from msgtx.cli.terminal import interruption
 from msgtx.client import Admin
-from msgtx.config import KAFKA_NAMES, ConsumerConfig, ProducerConfig, ShareConsumerConfig
-from msgtx.settings import ShareGroupSettings, TopicSettings
+from msgtx.config import KAFKA_NAMES
+from msgtx.declared.settings import CONSUMER, INSTALLATION, PRODUCER, SHARE_CONSUMER, SHARE_GROUP, TOPIC
 from tests.databases import Connection
 from tests.docs.snippets import PAGES, ROOT, snippets
 
-CONFIGS: Final = {"producer": ProducerConfig, "consumer": ConsumerConfig, "share consumer": ShareConsumerConfig}
+OF_CLIENTS: Final = {one.name for one in (*PRODUCER, *CONSUMER, *SHARE_CONSUMER)}
 PORTING: Final = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
 KAFKA: Final[dict[str, dict[str, str]]] = tomllib.loads((ROOT / "tests/docs/kafka_names.toml").read_text())
 
@@ -50,18 +49,6 @@ def rows(text: str) -> list[list[str]]:
 
 def code(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
-
-
-def number(name: str, value: object) -> object:
-    """Return a default as the library holds it."""
-    if name.endswith("_ms"):
-        return units.milliseconds(name, value)
-    return units.size(name, value) if name.endswith("_bytes") else str(value).lower()
-
-
-def settings(heading: str) -> dict[str, list[str]]:
-    text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
-    return {code(row[0])[0]: row[1:] for row in rows(section(text, f"## {heading}")) if code(row[0])}
 
 
 def commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -85,51 +72,29 @@ COMMANDS: Final = dict(commands())
 # ── settings ──
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_the_settings_are_those_that_are_known_with_their_defaults(kind: str) -> None:
-    told = settings(f"Of a {kind}")
-    known = {field.name: field.default for field in dataclasses.fields(CONFIGS[kind])}
-    assert told.keys() == known.keys()
-    for name, (default, kafka, _) in told.items():
-        value = code(default)[0] if code(default) else None
-        assert (known[name] or None) == value or number(name, known[name]) == number(name, value), name
-        for kafkas in code(kafka):
-            assert KAFKA_NAMES.get(kafkas, kafkas) == name
-        assert code(kafka) or name not in KAFKA_NAMES.values(), name
+def test_the_defaults_of_topics_are_those_of_the_tables(client: msgtx.Client) -> None:
+    assert client.topics.create("plain").settings == {one.name: one.initial for one in TOPIC}
 
 
-def test_the_settings_of_topics_are_those_that_are_known_with_their_defaults(client: msgtx.Client) -> None:
-    found = client.topics.create("plain").settings
-    told = settings("Of a topic")
-    assert told.keys() == found.keys() == TopicSettings.__annotations__.keys()
-    assert {name: number(name, code(row[0])[0]) for name, row in told.items()} == {
-        name: number(name, value) for name, value in found.items()
-    }
-
-
-def test_the_settings_of_share_groups_are_those_that_are_known_with_their_defaults(client: msgtx.Client) -> None:
+def test_the_defaults_of_share_groups_are_those_of_the_tables(client: msgtx.Client) -> None:
     client.admin.shares.configure("plain", {})
     found = client.admin.shares.describe("plain").settings
-    told = settings("Of a share group")
-    assert told.keys() == found.keys() == ShareGroupSettings.__annotations__.keys()
     assert found.pop("dead_letter_topic") == "plain-dead-letters"
-    assert {name: number(name, code(told[name][0])[0]) for name in found} == {
-        name: number(name, value) for name, value in found.items()
-    }
+    assert found | {"dead_letter_topic": None} == {one.name: one.initial for one in SHARE_GROUP}
 
 
-def test_the_settings_of_the_installation_are_those_that_are_known(connection: Connection) -> None:
+def test_the_settings_of_the_installation_are_those_of_the_table(connection: Connection) -> None:
     found = dict(connection.execute("select name, value from msgtx.setting").fetchall())
-    told = {name: code(row[0])[0] for name, row in settings("Of the installation").items()}
-    assert {name: units.milliseconds(name, value) for name, value in told.items()} == found
+    assert found == {one.name: one.initial for one in INSTALLATION}
 
 
 def test_each_variable_of_the_environment_is_told() -> None:
     files = [path for folder in ("msgtx", "cli", "spark_jobs") for path in (ROOT / folder).rglob("*.py")]
     used = {name for path in files for name in re.findall(r'"(MSGTX_[A-Z_]+)"', path.read_text(encoding="utf-8"))}
-    of_settings = {f"MSGTX_{field.name.upper()}" for kind in CONFIGS.values() for field in dataclasses.fields(kind)}
+    of_settings = {f"MSGTX_{name.upper()}" for name in OF_CLIENTS}
     of_options = {str(each.envvar) for path, found in COMMANDS.items() if path for each in found.params}
-    told = {name for name in settings("Environment") if name != "MSGTX_"} | {"MSGTX_EMBEDDED"}
+    text = section((ROOT / "docs/reference/settings.md").read_text(encoding="utf-8"), "## Environment")
+    told = {name for row in rows(text)[1:] for name in code(row[0])[:1] if name != "MSGTX_"}
     assert told == used - of_settings - of_options - {"MSGTX_COMPLETE"} | {"MSGTX_SPARK_MASTER"}
 
 
@@ -275,11 +240,10 @@ def test_the_counterparts_are_those_of_the_library() -> None:
     """Bold are the names that `config={…}` takes; what stands beside them is the setting that they become."""
     table = rows(section(PORTING, "## Settings that have a counterpart"))[1:]
     bold = {name: here for names, here in table for name in re.findall(r"\*\*`([^`]+)`\*\*", names)}
-    assert bold.keys() == KAFKA_NAMES.keys() | {"acks", "retries"}
+    assert bold.keys() == KAFKA_NAMES.keys()
     for name, here in bold.items():
         assert code(here)[0] == KAFKA_NAMES.get(name, name)
-    known = {field.name for kind in CONFIGS.values() for field in dataclasses.fields(kind)}
-    known |= TopicSettings.__annotations__.keys()
+    known = OF_CLIENTS | {one.name for one in TOPIC}
     others = {"sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "keepalives", "hostaddr", "msgtx"}
     values = {"all", "range", "roundrobin", "crc32", "murmur2", "murmur2_random", "consistent_random", "read_committed"}
     named = {word for _, here in table for word in code(here) if re.fullmatch(r"[a-z_]\w+", word)}

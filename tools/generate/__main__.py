@@ -1,9 +1,12 @@
 """`make generate` writes each copy of what `msgtx/declared` and the headers of `msgtx/sql` say; `make lint` compares.
 
-A generated file says so in its first line, is committed, and is never edited.
+A generated file says so in its first line, is committed, and is never edited. In other files, lines between two comments
+are generated: `make generate: MODULE.FUNCTION ARGUMENT` names a function of this package, and `end` ends them.
 """
 
 import argparse
+import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,10 +23,30 @@ OUTPUTS: Final[dict[str, Callable[[], str]]] = {
 COMMENTS: Final = {".py": "#", ".sql": "--", ".txt": "#", ".md": "<!--"}
 
 
+BEGIN: Final = r"( *)(?:--|#|<!--) make generate: (\w+)\.(\w+) ?(\w*)(?: -->)?\n"
+PART: Final = re.compile(rf"^({BEGIN})(?:.*\n)*?(\2(?:--|#|<!--) end(?: -->)?\n)", re.MULTILINE)
+
+
+def files() -> list[str]:
+    """Return the files that are generated, whole or in part."""
+    command = ["git", "grep", "-l", "--untracked", "-E", "^ *(--|#|<!--) make generate: "]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    return [*OUTPUTS, *found.splitlines()]
+
+
+def part(mark: re.Match[str]) -> str:
+    begin, indent, module, function, argument, end = mark.groups()
+    lines = getattr(importlib.import_module(f"tools.generate.{module}"), function)(argument)
+    return begin + "".join(f"{indent}{line}\n" for line in lines) + end
+
+
 def written(path: str) -> str:
-    """Return the whole text of a generated file."""
-    sign = COMMENTS[Path(path).suffix]
-    text = f"{sign} Written by `make generate`: do not edit.{' -->' if sign == '<!--' else ''}\n{OUTPUTS[path]()}"
+    """Return the whole text of a file."""
+    if path in OUTPUTS:
+        sign = COMMENTS[Path(path).suffix]
+        text = f"{sign} Written by `make generate`: do not edit.{' -->' if sign == '<!--' else ''}\n{OUTPUTS[path]()}"
+    else:
+        text = PART.sub(part, (ROOT / path).read_text(encoding="utf-8"))
     if not path.endswith(".py"):
         return text
     for command in (["check", "--fix-only", "--quiet"], ["format", "--quiet"]):
@@ -39,7 +62,7 @@ def main() -> None:
     )
     only_check = parser.parse_args().check
     stale = []
-    for path in OUTPUTS:
+    for path in files():
         text, file = written(path), ROOT / path
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             stale.append(path)

@@ -1,7 +1,7 @@
 -- alter_topic(name, partitions, settings) changes a topic's settings and adds partitions; raises if there is none. What is not
 -- named (null, or absent from the JSON) stays as it is; fewer partitions than there are raise.
--- One that takes dead letters of a share group is not compacted (refuse_compacted_letters).
--- Locks the topic's row. Writes topic, partition, installation (the version that members of groups compare). Flushed.
+-- Locks the topic's row. Writes topic (write_topic_settings), partition, installation (the version that members of groups
+-- compare). Flushed.
 create function msgtx.alter_topic(topic_name text, partition_count int default null, settings jsonb default '{}')
 returns boolean language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -15,20 +15,10 @@ begin
     end if;
     ignored := msgtx.check_topic_settings(settings);
     ignored := msgtx.flush_at_commit();
-    update msgtx.topic t
-    set cleanup_policy = coalesce(settings ->> 'cleanup_policy', t.cleanup_policy),
-        retention_ms = coalesce((settings ->> 'retention_ms')::bigint, t.retention_ms),
-        retention_bytes = coalesce((settings ->> 'retention_bytes')::bigint, t.retention_bytes),
-        delete_retention_ms = coalesce((settings ->> 'delete_retention_ms')::bigint, t.delete_retention_ms),
-        max_message_bytes = coalesce((settings ->> 'max_message_bytes')::int, t.max_message_bytes),
-        timestamp_type = coalesce(settings ->> 'timestamp_type', t.timestamp_type)
-    where t.name = topic_name returning t.topic_id into altered_id;
+    altered_id := msgtx.write_topic_settings(topic_name, settings);
     if altered_id is null then
         raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name),
             detail = jsonb_build_object('topic', topic_name);
-    end if;
-    if settings ->> 'cleanup_policy' <> 'delete' then
-        ignored := msgtx.refuse_compacted_letters(topic_name);
     end if;
     there := (select count(*) from msgtx.partition p where p.topic_id = altered_id);
     if partition_count < there or partition_count > 100000 then

@@ -7,10 +7,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 #variable_conflict use_column
 begin
     return query
-    select t.name, p.ids, jsonb_build_object(
-               'cleanup_policy', t.cleanup_policy, 'retention_ms', t.retention_ms, 'retention_bytes', t.retention_bytes,
-               'delete_retention_ms', t.delete_retention_ms, 'max_message_bytes', t.max_message_bytes,
-               'timestamp_type', t.timestamp_type)
+    select t.name, p.ids, to_jsonb(t) - '{topic_id,name,created_at}'::text[]
     from msgtx.topic t
     cross join lateral (
         select array_agg(p.partition_id order by p.partition_index) as ids

@@ -1,6 +1,5 @@
 -- insert_topic(name, partitions, settings) creates a topic with its partitions, as create_topic does, whatever the caller's rights.
--- One that takes dead letters of a share group is not compacted (refuse_compacted_letters).
--- Writes topic, partition, installation. Flushed.
+-- Writes topic (also through write_topic_settings), partition, installation. Flushed.
 create function msgtx.insert_topic(topic_name text, partition_count int, settings jsonb)
 returns int language plpgsql volatile as $$
 declare
@@ -19,23 +18,12 @@ begin
             detail = jsonb_build_object('topic', topic_name, 'name', 'partition_count', 'given', partition_count, 'limit', 100000);
     end if;
     ignored := msgtx.flush_at_commit();
-    insert into msgtx.topic (
-        name, cleanup_policy, retention_ms, retention_bytes, delete_retention_ms, max_message_bytes, timestamp_type)
-    values (
-        topic_name, coalesce(settings ->> 'cleanup_policy', 'delete'),
-        coalesce((settings ->> 'retention_ms')::bigint, 604800000),
-        coalesce((settings ->> 'retention_bytes')::bigint, -1),
-        coalesce((settings ->> 'delete_retention_ms')::bigint, 86400000),
-        coalesce((settings ->> 'max_message_bytes')::int, 1048588),
-        coalesce(settings ->> 'timestamp_type', 'CreateTime'))
-    on conflict do nothing returning topic_id into new_id;
+    insert into msgtx.topic (name) values (topic_name) on conflict do nothing returning topic_id into new_id;
     if new_id is null then
         raise exception using errcode = 'MX036', message = format('topic %s exists', topic_name),
             detail = jsonb_build_object('topic', topic_name);
     end if;
-    if settings ->> 'cleanup_policy' <> 'delete' then
-        ignored := msgtx.refuse_compacted_letters(topic_name);
-    end if;
+    ignored := msgtx.write_topic_settings(topic_name, settings) is not null;
     insert into msgtx.partition (topic_id, partition_index)
     select new_id, i from generate_series(0, partition_count - 1) i order by i;
     update msgtx.installation i set topics_version = i.topics_version + 1, topics_changed_at = msgtx.clock();

@@ -2,8 +2,11 @@
 -- removed. dead_letter_topic: whether it exists or not. Who may not consume (or administer) every topic sees groups that know a partition of
 -- a topic on which he may; and that he may use, or else administers the topic.
 create view msgtx.share_groups with (security_barrier) as
-select c.name, s.auto_offset_reset, s.isolation, s.record_lock_duration_ms, s.delivery_count_limit, s.max_record_locks,
+select c.name,
+       -- make generate: settings.shown share_group
+       s.auto_offset_reset, s.isolation, s.record_lock_duration_ms, s.delivery_count_limit, s.max_record_locks,
        s.ordering, s.release_backoff_ms, s.release_backoff_max_ms,
+       -- end
        coalesce(s.dead_letter_topic, c.name || '-dead-letters') as dead_letter_topic, n.members, c.created_at
 from msgtx.share_group s
 join msgtx.consumer_group c on c.group_id = s.group_id

@@ -1,7 +1,11 @@
 -- View topics: each topic with its settings and how many partitions it has. Of those on which the caller has any right.
 create view msgtx.topics with (security_barrier) as
-select t.name, n.partitions, t.cleanup_policy, t.retention_ms, t.retention_bytes, t.delete_retention_ms, t.max_message_bytes,
-       t.timestamp_type, t.created_at
-from msgtx.topic t
-cross join lateral (select count(*)::int as partitions from msgtx.partition p where p.topic_id = t.topic_id) n
-where coalesce(t.topic_id = any((select msgtx.topics_of_caller('{produce,consume,admin}'))::int[]), true);
+select s.name, n.partitions,
+       -- make generate: settings.shown topic
+       s.cleanup_policy, s.retention_ms, s.retention_bytes, s.delete_retention_ms, s.max_message_bytes,
+       s.timestamp_type,
+       -- end
+       s.created_at
+from msgtx.topic s
+cross join lateral (select count(*)::int as partitions from msgtx.partition p where p.topic_id = s.topic_id) n
+where coalesce(s.topic_id = any((select msgtx.topics_of_caller('{produce,consume,admin}'))::int[]), true);

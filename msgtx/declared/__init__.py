@@ -1,0 +1,1 @@
+"""Tables of what is said once: settings. `make generate` writes their copies."""
