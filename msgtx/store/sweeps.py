@@ -62,7 +62,8 @@ def expire_transactions(connection: RawConnection, after: Position | None, lease
 def settle_shares(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Apply what decided transactions have acknowledged, then write the dead letters that no member has written.
 
-    Overdue transactions with acknowledgements are aborted. Source: internals: share-answers#transactions, share-upkeep#dead-letters.
+    Overdue transactions with acknowledgements are aborted. Source: internals: share-answers#transactions,
+    share-upkeep#dead-letters.
     """
     if after is not None and len(after) == len(DEAD):
         ((_, next_after),) = call(connection, BURY_SHARES, *transactions.step(after, leases))

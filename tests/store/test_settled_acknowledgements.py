@@ -1,4 +1,4 @@
-"""What transactions have acknowledged becomes real also where nobody polls any more (internals: share-answers#transactions)."""
+"""What transactions have acknowledged becomes real even if nobody polls any more (internals: share-answers#transactions)."""
 
 import copy
 from collections.abc import Callable
