@@ -24,7 +24,7 @@ _MOST_PORT: Final = 65_535
 
 
 def parse(url: str) -> dict[str, str]:
-    """Return libpq's parameters. Raise `ConfigError`, which shows nothing that may be a password."""
+    """Return libpq's parameters. Raise `ConfigError`, without any text that may be a password."""
     text = _DRIVER.sub("postgresql://", url)
     if (other := _OTHER.match(text)) is not None and other[1] not in {"postgresql", "postgres"}:
         raise ConfigError(f"msgtx needs PostgreSQL, not {other[1]}: use {FORM}")
@@ -47,13 +47,13 @@ def _refusal(said: str) -> str:
 
 
 def _check_hosts(found: dict[str, str]) -> None:
-    """Refuse the rest of a password behind its `@`, which libpq would look up, and show, as a host."""
+    """Refuse a password with a bare `@`: libpq would look up the text after it as a host, and show it."""
     if any("@" in host.removeprefix("@") for host in found.get("host", "").split(",") if not host.startswith("/")):
         raise ConfigError(f"the database URL has an @ in a host: in a user or a password write it as %40 ({FORM})")
 
 
 def _check_ports(found: dict[str, str]) -> None:
-    """Refuse what libpq would only refuse with each attempt to connect."""
+    """Refuse an address that libpq would refuse with each attempt to connect."""
     ports = found["port"].split(",") if found.get("port") else []
     hosts = (found.get("hostaddr") or found.get("host") or "").split(",")
     if any(port and not (port.isdigit() and 0 < int(port) <= _MOST_PORT) for port in ports):

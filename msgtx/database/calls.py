@@ -1,4 +1,4 @@
-"""Calls of functions and views, and what travels with them."""
+"""Calls of functions and views, and the notifications and flushes that are sent with them."""
 
 import contextlib
 import logging
@@ -35,8 +35,8 @@ class Function:
         values = {name: f"%s::{kind}" for name, kind in kinds.items()}
         source = ""
         if not self.flushed:
-            # A value of the call needs the setting, so it comes first, whatever the planner makes of the join. After it, it
-            # would take back the flush that the function itself may ask for.
+            # A value of the call needs the setting, so it comes first with any plan of the join. After it, it would
+            # take back the flush that the function itself may ask for.
             source = "(select pg_catalog.set_config('synchronous_commit', 'off', true) offset 0) relaxed(mode), lateral "
             name, value = values.popitem()
             values[name] = f"case relaxed.mode when 'off' then {value} end"
@@ -60,7 +60,7 @@ def call(connection: RawConnection, function: Function, *arguments: object) -> l
 def call_and_notify(
     connection: RawConnection, function: Function, *arguments: object, words: str
 ) -> tuple[list[tuple[Any, ...]], bool]:
-    """Call a function, and notify listeners behind its COMMIT: in one round trip, and yet in two SQL transactions.
+    """Call a function and notify listeners after its COMMIT: one round trip, but two SQL transactions.
 
     Returns its rows, and whether listeners were notified: not on a connection that keeps no statements. No failure of the
     notification is one of the call.
@@ -74,7 +74,7 @@ def call_and_notify(
 def call_and_flush(
     connection: RawConnection, function: Function, *arguments: object, flush: Function
 ) -> list[tuple[Any, ...]]:
-    """Call a function that does not flush, and behind its COMMIT one that does: its locks are free meanwhile.
+    """Call a function that does not flush, and after its COMMIT one that does: its locks are free during the flush.
 
     Raise `DatabaseUnavailable` if the second one failed: whether the first one lasts is not known then.
     """
@@ -95,7 +95,7 @@ def call_together(
     others: Sequence[tuple[Function, tuple[object, ...]]],
     left_out: Callable[[list[tuple[Any, ...]]], Container[int]],
 ) -> list[list[tuple[Any, ...]] | None]:
-    """Call a function, and behind it others, in one SQL transaction. See `Statements.run_together`."""
+    """Call several functions in one SQL transaction. See `Statements.run_together`."""
     with translated(connection):
         return connection.statements.run_together(
             (first[0].statement, first[1]), [(function.statement, arguments) for function, arguments in others], left_out
@@ -119,15 +119,15 @@ async def _awaited(connection: AsyncRawConnection, statement: str, arguments: Se
 def end_call(pipeline: psycopg.Pipeline) -> None:
     """End the SQL transaction of the calls before, without waiting for it: the next `sync` does.
 
-    psycopg's own `sync` waits for the answers to everything; so only one call would ever be in flight. Its inner half is
-    what libpq documents; without it a call waits, and nothing else changes.
+    psycopg's own `sync` waits for the answers to everything; so only one call would ever be in flight. libpq documents
+    its inner half; without it a call waits, and nothing else changes.
     """
     enqueue = getattr(pipeline, "_enqueue_sync", pipeline.sync)
     enqueue()
 
 
 def _raised_anyway(record: logging.LogRecord) -> bool:
-    """Keep psycopg from saying, when a pipeline's connection is lost, what the call that lost it raises already."""
+    """Suppress psycopg's second error for a lost pipeline connection."""
     return not str(record.msg).startswith("error ignored terminating")
 
 
@@ -173,7 +173,7 @@ def select(
 
 @contextlib.contextmanager
 def savepoint(connection: RawConnection) -> Iterator[None]:
-    """Take back what fails inside: a call by itself, or, in a SQL transaction, to a savepoint, so that others may follow."""
+    """Roll back if the block fails; in a SQL transaction to a savepoint, so that it can continue."""
     if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         yield
         return
@@ -185,7 +185,7 @@ LISTEN: Final = "listen msgtx"
 NOTIFY: Final = "select pg_catalog.pg_notify('msgtx', %s)"
 # A notifying COMMIT waits for that of any other session of the cluster, flush and all. This one gives up then.
 NOTIFY_SOON: Final = "select pg_catalog.set_config('lock_timeout', '10ms', true), pg_catalog.pg_notify('msgtx', %s)"
-# Whose rights count, as msgtx.caller() says: the role that was set, else the one of the session.
+# The role whose rights count, as in msgtx.caller(): the role that was set, else the session's.
 CALLER: Final = "select coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user)"
 SEAT_AND_CALLER: Final = CALLER.replace("select ", "select msgtx.take_seat(), ")
 SET_ROLE: Final = "select pg_catalog.set_config('role', %s, true)"
@@ -204,7 +204,7 @@ def batch_array(connection: RawConnection, batches: Sequence[BatchColumns]) -> B
 
 
 def driver_of(connection: sqlalchemy.Connection) -> RawConnection:
-    """Return the driver's connection behind one of the user's, which is in a SQL transaction that SQLAlchemy knows.
+    """Return the driver's connection of a user's connection, whose SQL transaction SQLAlchemy knows.
 
     Without that, a `connection.commit()` of the user's would do nothing. Raise `ConfigError` for another driver.
     """

@@ -1,11 +1,11 @@
 """Our own connections: one loop that sends and receives, and a limit on each wait for an answer.
 
-psycopg hands everything that a connection sends or receives to `Connection.wait`, as a generator that yields what it
-waits for. Here two things are added. While it waits for an answer, what libpq still holds of the question is sent:
-psycopg's pipeline flushes once and then only reads, and the server would wait for the rest as we wait for it. And no
-wait is without an end: a server that is stopped, or a COMMIT that waits for a standby, answers nothing, and the
-system's own timeouts see a connection in good order. When time is over the connection is closed, so that no late answer
-is taken for that of another call; what was asked may still be done.
+psycopg hands everything that a connection sends or receives to `Connection.wait`, as a generator that yields the event
+it waits for. Here two things are added. While it waits for an answer, it sends the rest of the question: psycopg's
+pipeline flushes once and then only reads, so the server and we would wait for each other. And no wait is without an
+end: a server that is stopped, or a COMMIT that waits for a standby, answers nothing, and the system's own timeouts see
+a connection in good order. When time is over the connection is closed, so that no late answer is taken for that of
+another call; the server may still do the work.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ AsyncRawConnection = psycopg.AsyncConnection[Any]
 
 # Most calls take milliseconds, the longest wait in one is that for a lock (10 s); the rest is for a slow disk's flush.
 ANSWER_SECONDS: Final = 60.0
-# Of work whose single statements may read or write a whole log (sweeps, verify, deleting a topic): more than those were
-# seen to take, less than what an administrator takes for an end.
+# For work whose single statements may read or write a whole log (sweeps, verify, deleting a topic): longer than any was
+# seen to take, shorter than an administrator waits.
 LONG_ANSWER_SECONDS: Final = 3_600.0
 CONNECT_SECONDS: Final = 10
 LOOK_SECONDS: Final = 0.1  # between two looks at the time: how far past a deadline a call may come back
@@ -82,11 +82,11 @@ def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
 
 
 class Pipeline(psycopg.Pipeline):
-    """A pipeline that says nothing behind its last Sync, and in which a COMMIT may fail.
+    """A pipeline that sends nothing after its last Sync, and whose COMMIT may fail.
 
-    psycopg's own sends a Flush there when the answer to that Sync is still to come. A pooler in transaction mode, which has
-    taken the session back with the answer, gives the client another one for the Flush, and has it back with the next Sync
-    only: of a client that is idle then, never.
+    psycopg's own sends a Flush there if the answer to that Sync has not come yet. A pooler in transaction mode has
+    taken the session back with that answer. It gives the client another session for the Flush, until the next Sync,
+    which an idle client never sends.
 
     The COMMIT of a Sync that fails has two answers, its error and the end of the Sync. psycopg expects one; whatever it
     expects next would get the other.
@@ -121,7 +121,8 @@ class Connection(psycopg.Connection[Any]):
     def connect(cls, conninfo: str = "", **options: Any) -> Self:
         """Open a connection; names of hosts are looked up for as long as a connection may take, and no longer.
 
-        Several hosts are tried one after the other, each for as long; where a call has a deadline, they share what is left.
+        Several hosts are tried one after the other, each for as long; where a call has a deadline, they share the
+        remaining time.
         """
         given = conninfo_to_dict(conninfo, **{name: options.pop(name) for name in [*options] if name not in _PSYCOPGS})
         seconds = min(float(given.get("connect_timeout") or CONNECT_SECONDS), seconds_left())
@@ -142,7 +143,7 @@ class Connection(psycopg.Connection[Any]):
                 self._pipeline = None
 
     def wait(self, gen: PQGen[RV], interval: float = LOOK_SECONDS, timeout: float | None = None) -> RV:
-        """Do what a generator of psycopg wants, see above. Raise `psycopg.OperationalError` when time is over."""
+        """Run a generator of psycopg, see above. Raise `psycopg.OperationalError` when time is over."""
         return super().wait(self._watched(gen), interval=min(interval, LOOK_SECONDS), timeout=timeout)
 
     def _watched(self, gen: PQGen[RV]) -> PQGen[RV]:

@@ -1,7 +1,7 @@
-"""Whose fault an exception is that a user's function raised: the record's, or that of what it works with.
+"""Whether an exception from a user's function is the fault of the record or of the database and the system.
 
-A handler may use any driver, wrap its errors in its own, or raise several at once. So the whole chain is looked at: causes,
-contexts, the members of groups, and what SQLAlchemy wraps. Databases have their SQLSTATE in common.
+A handler may use any driver, wrap its errors in its own, or raise several at once. So the whole chain is looked at:
+causes, contexts, the members of groups, and exceptions that SQLAlchemy wraps. Databases have their SQLSTATE in common.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, its causes or contexts, and the members of groups. What msgtx raised has no other cause."""
+    """Yield an exception, its causes or contexts, and the members of groups. An error of msgtx has no other cause."""
     seen: set[int] = set()
     left = [error]
     while left:
@@ -82,7 +82,7 @@ def _sqlstate(error: BaseException) -> str:
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether an error without SQLSTATE says that a connection was lost, or that there is none."""
+    """Whether an error without SQLSTATE means that a connection was lost or could not be made."""
     if isinstance(error, psycopg.OperationalError | sqlalchemy.exc.TimeoutError):  # also of their pools
         return True
     if isinstance(error, sqlalchemy.exc.DBAPIError):
@@ -94,7 +94,7 @@ def _is_lost(error: BaseException) -> bool:
     if driver in _DRIVERS and type(error).__name__ in ("OperationalError", "InterfaceError"):
         text = str(error)  # "connection is closed", "connection was closed in the middle of operation"
         return type(error).__name__ == "OperationalError" or ("connection" in text and "closed" in text)
-    # asyncpg passes on what the system says to it.
+    # asyncpg passes on the errors of the system.
     return isinstance(error, OSError) and _is_raised_by(error.__traceback__, _DRIVERS)
 
 

@@ -19,12 +19,12 @@ DRIVER: Final = "org.postgresql.Driver"
 FETCH_BYTES: Final = 8 * 1024 * 1024
 MOST_ROWS: Final = 64
 SAMPLED_RANGES: Final = 16
-# What a task holds at most, wherever large rows lie between small ones: some tasks fit into a heap of 512 MB. One row may be
-# larger, and is fetched by itself.
+# The most that a task holds, also if large rows lie between small ones: some tasks fit into a heap of 512 MB. One row
+# may be larger, and is fetched by itself.
 HELD_BYTES: Final = 32 * 1024 * 1024
 END: Final = 2**63 - 1
-# Run by a task before its statement, in the same SQL transaction: the planner counts each look-up of a row as if nothing
-# were kept in memory, and so would compile a statement that ends before the compiler.
+# Run by a task before its statement, in the same SQL transaction. The planner counts each look-up of a row as a read
+# from disk, and would compile a statement that ends before its compilation.
 IN_ITS_TRANSACTION: Final = "set local jit = off"
 SOCKET_TIMEOUT_SECONDS: Final = 600  # a server that died without a word is noticed then; rows come within seconds
 CHECK_RANGE: Final = Function(
@@ -60,7 +60,7 @@ _SECRETS: Final = ("user", "password", "sslpassword")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What Spark is given. The URL holds neither user nor password; the properties are no part of this object's text."""
+    """The options for Spark. The URL holds neither user nor password; this object's text has no properties."""
 
     url: str
     properties: Mapping[str, str] = field(repr=False)
@@ -80,7 +80,7 @@ def address_of(connection: RawConnection, given: Mapping[str, str] = MappingProx
 
 
 def address(parameters: Mapping[str, str]) -> Address:
-    """Return the address for libpq's parameters. Raise `ConfigError` for what Java's driver cannot do."""
+    """Return the address for libpq's parameters. Raise `ConfigError` for an address that Java's driver cannot use."""
     hosts = (parameters.get("host") or parameters.get("hostaddr") or "").split(",")
     ports = parameters.get("port", "5432").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports

@@ -1,4 +1,4 @@
-"""The engine that a program asks for: of the database that it names, else of the embedded one."""
+"""The engine of a program: of the database that it names, else of the embedded one."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ _told: set[str] = set()  # folders of which this process has said that it uses t
 
 
 def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> Engine:
-    """Return an engine for a URL, else for that in `MSGTX_DATABASE_URL`, else for the embedded server, which it starts.
+    """Return an engine for a URL, else for `MSGTX_DATABASE_URL`, else for the embedded server, which this starts.
 
     The embedded one is named on stderr; `MSGTX_EMBEDDED` is quiet, or never. Raise `ConfigError` for a URL that is empty.
     """

@@ -31,7 +31,7 @@ POOL_TIMEOUT_SECONDS: Final = 30.0
 # A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 IS_STANDBY: Final = "select pg_catalog.pg_is_in_recovery()"
-# What a new connection is asked; there need not be a schema before an incarnation is expected.
+# The questions to a new connection; there need not be a schema before an incarnation is expected.
 SESSION: Final = "select pg_catalog.pg_backend_pid(), null"
 SESSION_AND_INCARNATION: Final = "select pg_catalog.pg_backend_pid(), i.incarnation from msgtx.describe_installation() i"
 
@@ -78,7 +78,7 @@ def _says_read_only(error: BaseException | None) -> bool:
 
 
 class _Slot:
-    """The right to use one connection. Who has used it puts it back; what an interrupt has lost comes back by itself."""
+    """The right to use one connection. Its user puts it back; one that an interrupt has lost comes back by itself."""
 
     __slots__ = ("_free",)
 
@@ -168,7 +168,7 @@ class Engine:
     def dedicated(self) -> RawConnection:
         """Open a connection outside the pool, autocommitting; the caller closes it."""
         self.origin.require("this client")
-        # The address may say otherwise, but for the encoding: what the role has set could not say every name.
+        # The address may say otherwise, except for the encoding: with the role's own, some names could not be sent.
         ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
         options = {name: value for name, value in ours.items() if name not in self.parameters}
         with translated():
@@ -206,9 +206,9 @@ class Engine:
         """Notice a pooler, refuse another incarnation: in one round trip."""
         expected = self._incarnation
         ((session, found),) = query(connection, SESSION if expected is None else SESSION_AND_INCARNATION)
-        # With a pooler in between, the session that answers is not the one that said hello.
+        # With a pooler in between, another session may answer than the one that said hello.
         self.pooled = self.pooled or session != connection.info.backend_pid
-        # Then each call may meet another one, which knows no statement that we prepared.
+        # Then each call may reach another session, without our prepared statements.
         connection.prepare_threshold = None if self.pooled else 0
         if found != expected:
             raise errors.IncarnationChanged(
@@ -293,7 +293,7 @@ class Engine:
 
     @contextlib.contextmanager
     def rolled_back(self) -> Iterator[RawConnection]:
-        """Borrow a connection for work that is taken back at the end: what it would do, and nothing is done."""
+        """Borrow a connection for a dry run: its work is rolled back at the end."""
         with self.connection() as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
             with connection.transaction(force_rollback=True):

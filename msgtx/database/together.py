@@ -3,8 +3,8 @@
 As PostgreSQL's sessions share a flush, only earlier: the setting up of plans and the COMMIT are shared, too. While a call is
 in flight others queue; then they go together. Without others a call goes out at once, by itself.
 
-With `gather_seconds`, those that went together before are waited for: a pool of workers that all come back within a moment
-would else fall apart in two halves, which take turns. A call that was alone the last time waits for nobody.
+With `gather_seconds`, a call waits for the members of the last group: a pool of workers that all come back within a
+moment would otherwise fall apart in two halves, which take turns. A call that was alone the last time waits for nobody.
 """
 
 import threading
@@ -20,7 +20,7 @@ TIME_IS_OVER: Final = "the server did not answer (the call's time is over)"
 
 
 class Latch:
-    """An event for one thread that waits: a tenth of what `threading.Event` takes, of which a shared call needs two."""
+    """A one-waiter event, ten times cheaper than `threading.Event`; a shared call needs two."""
 
     __slots__ = ("_closed",)
 
@@ -29,7 +29,7 @@ class Latch:
         self._closed.acquire()
 
     def set(self) -> None:
-        """Let the thread go on, now and whenever it waits again."""
+        """Wake the thread, now and whenever it waits again."""
         try:  # noqa: SIM105 - `suppress` takes longer than all the rest
             self._closed.release()
         except RuntimeError:  # it was set before
@@ -58,7 +58,7 @@ class Waiting(Generic[Asked, Answer]):
 
 
 class SharedCalls(Generic[Asked, Answer]):
-    """Makes calls, for any thread. One thread leads: for those that came while the leader before it was busy.
+    """Makes calls, for any thread. One thread leads the calls that came while the leader before it was busy.
 
     `alone` makes one call, `again` one that has failed together with others; `together` makes several, and returns the
     answer of each (None: that one goes by itself); it is given `most` at most. `patience`: how long one waits for its turn,
@@ -122,7 +122,7 @@ class SharedCalls(Generic[Asked, Answer]):
                     break
                 if seconds_left() <= 0:
                     raise DatabaseUnavailable(TIME_IS_OVER)
-                if self._gathering is None:  # what is ahead waits for something, which need not hold this up
+                if self._gathering is None:  # the group ahead waits for a lock, which need not delay this one
                     self._begin(waiting)
                     return
         if self._gathering is waiting:
@@ -149,7 +149,7 @@ class SharedCalls(Generic[Asked, Answer]):
         if len(group) == 1:
             group[0].answer = self._alone(group[0].asked)
             return
-        # What fails here undoes all, whichever it was, and whatever the error. Each goes by itself then, and gets its own.
+        # Any error here undoes the whole group. Each goes by itself then, and gets its own.
         try:
             for waiting, answer in zip(group, self._together([each.asked for each in group]), strict=True):
                 waiting.answer = answer
@@ -160,7 +160,7 @@ class SharedCalls(Generic[Asked, Answer]):
                 raise
 
     def hand_over(self, waiting: Waiting[Asked, Answer]) -> None:
-        """Let those go on for whom this one has led, and the next ones begin; or leave the queue."""
+        """Wake the members of this group, and let the next group begin; or leave the queue."""
         with self._lock:
             if waiting in self.queue:
                 self.queue.remove(waiting)

@@ -14,7 +14,7 @@ from msgtx import errors
 from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.schema import privileges
 
-# What msgtx's own functions raise: "MX" and Kafka's number, or MX000 and the name of the class as a column.
+# SQLSTATEs of msgtx's own functions: "MX" and Kafka's number, or MX000 and the name of the class as a column.
 OWN: Final = "MX"
 BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     **{f"{OWN}{kind.code:03}": kind for kind in errors.BY_NAME.values() if vars(kind).get("code")},  # not an inherited one
@@ -127,7 +127,7 @@ def _values(detail: str | None) -> dict[str, Any]:
 
 
 def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:
-    """Add to PostgreSQL's own refusals what the owner runs; in every language they name what was asked for."""
+    """Add to PostgreSQL's own refusals the command for the owner; in every language they name the object."""
     known = set(re.findall(r"\w+", message)) & privileges.MANAGED
     if "`" in message or not known:
         return message

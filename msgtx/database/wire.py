@@ -31,8 +31,8 @@ EMPTY_ARRAY = struct.Struct(">iiI")
 ARRAY_HEADER = struct.Struct(">iiIii")
 # Lengths below this are looked up, not packed: nearly every key and value.
 LENGTHS = [length.to_bytes(4, "big") for length in range(1 << 16)]
-# PostgreSQL takes no message and holds no value of 1 GiB (MaxAllocSize). It ends the connection of who sends one, which is
-# like any other lost connection: the call would be repeated. The rest is for small arguments beside this one.
+# PostgreSQL takes no message and holds no value of 1 GiB (MaxAllocSize). It ends the connection that sent one, like any
+# other lost connection: the call would be repeated. The rest is for small arguments beside this one.
 ARGUMENT_BYTES: Final = 0x3FFFFFFF - 64 * 1024
 
 
@@ -233,7 +233,7 @@ class _Int8Dumper(_BinaryDumper):
 
 
 class _JsonbLoader(Loader):
-    # psycopg's own calls what a user has set for the whole process (`set_json_loads`).
+    # psycopg's own calls the function that a user has set for the whole process (`set_json_loads`).
     format = pq.Format.BINARY
 
     def load(self, data: Buffer) -> Any:
@@ -257,7 +257,7 @@ ADAPTERS = _adapters()
 
 
 class Cursor(psycopg.Cursor[tuple[Any, ...]]):
-    """A cursor with msgtx's own parameter types, whatever connection it stands on; results are binary."""
+    """A cursor with msgtx's own parameter types, on any connection; results are binary."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(connection)
@@ -289,8 +289,8 @@ Prepared = tuple[bytes | str, tuple[int, ...] | None, Sequence[Buffer | None], S
 class Statements:
     """The statements that a connection of ours has prepared, and the shortest way to run one, autocommitting.
 
-    Does what a `Cursor` does for such a statement. That one builds a cursor and a query for each call, and asks a cache that
-    may forget: 37 µs of Python where this takes 20 (decision 0002).
+    Works as a `Cursor` does for such a statement. A cursor builds itself and a query for each call, and asks a cache
+    that may forget: 37 µs of Python where this takes 20 (decision 0002).
     """
 
     MOST: Final = 200  # a function has a few: each pattern of arguments that are null is another one
@@ -323,7 +323,7 @@ class Statements:
     def run_both(
         self, statement: str, arguments: Sequence[object], then: str, with_these: Sequence[object]
     ) -> tuple[list[tuple[Any, ...]], bool]:
-        """Do the same, and run another statement behind it: in one round trip, each a SQL transaction of its own.
+        """Do the same and then run another statement: one round trip, each in a SQL transaction of its own.
 
         Returns also whether the second one succeeded.
         """
@@ -333,7 +333,7 @@ class Statements:
     def run_together(
         self, first: Asked, others: Sequence[Asked], left_out: Callable[[list[tuple[Any, ...]]], Container[int]]
     ) -> list[list[tuple[Any, ...]] | None]:
-        """Run a statement, and behind it others, in one SQL transaction; on any connection. Returns the rows of the others.
+        """Run several statements in one SQL transaction; on any connection. Returns the rows of the others.
 
         `left_out`: which of the others do not run, by the rows of the first; they have None. An error undoes all.
         """
@@ -400,7 +400,7 @@ class Statements:
         return [self._checked([answer]) for answer in (before, *answers)][1:]
 
     def _prepare(self, query: str, arguments: Sequence[object]) -> PQGen[Prepared]:
-        """Have the server know a statement, if the connection keeps any. Returns what libpq is to be given."""
+        """Have the server know a statement, if the connection keeps any. Return the value for libpq."""
         pgconn, values = self._connection.pgconn, self._values
         sent = values.dump_sequence(arguments, [PyFormat.AUTO] * len(arguments))
         types, formats = values.types, values.formats

@@ -1,8 +1,8 @@
 """Which member of a consumer group gets which partition: Kafka's `range`, `roundrobin` and `cooperative-sticky`.
 
-The answer depends on its arguments alone, and not on their order. Who holds a partition until its new owner may have it is
-the protocol's business (internals: groups#assignment-and-handover); here only the goal is named.
-Source: Kafka's `RangeAssignor`, `RoundRobinAssignor`, `CooperativeStickyAssignor`.
+The answer depends on its arguments alone, and not on their order. The protocol decides when a new owner may have a
+partition (internals: groups#assignment-and-handover); here only the goal is named. Source: Kafka's `RangeAssignor`,
+`RoundRobinAssignor`, `CooperativeStickyAssignor`.
 """
 
 import re
@@ -47,8 +47,8 @@ def assign(
 ) -> dict[int, int]:
     """Return the member number of each partition id that a member subscribes to.
 
-    `partitions`: ids by topic, in order of their index. `owners`: who has a partition now, which `cooperative-sticky` keeps
-    as far as the balance allows; others do not look at it.
+    `partitions`: ids by topic, in order of their index. `owners`: the current owner of each partition, whom
+    `cooperative-sticky` keeps as far as the balance allows; others do not look at it.
     """
     members = sorted(subscribers, key=lambda member: (member.key, member.number))
     wanted = frozenset[str]().union(*(member.topics for member in members))
@@ -65,7 +65,7 @@ def assign(
 
 
 def _by_range(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]]) -> dict[int, int]:
-    """Give each topic's subscribers runs of its partitions; the first ones get those that are left over."""
+    """Give each topic's subscribers runs of its partitions; the first ones get the rest."""
     found: dict[int, int] = {}
     for topic, ids in topics.items():
         takers = [member for member in members if topic in member.topics]
@@ -100,7 +100,7 @@ def _sticky(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]], 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The partitions of all topics that the same members subscribe to: each of these may have each of those.
+    """The partitions of all topics with the same subscribers: each of these members may have each partition.
 
     By place of a member, `own`: partitions that it owned and keeps; `guests`: those that it gets. Keys of a dict are a set
     that keeps its order.

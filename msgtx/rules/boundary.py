@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-# What a transaction covers: first and last offset by partition id.
+# The span of a transaction: first and last offset by partition id.
 Span = Mapping[int, tuple[int, int]]
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KeyedBatch:
-    """What compaction looks at of a row: its keys and where their records lie, not the values.
+    """The part of a row that compaction reads: its keys and the places of their records, not the values.
 
     `tombstones`: indexes of the records without a value. `tombstones_expired`: they have been there for
     `delete_retention_ms` since a pass saw them.

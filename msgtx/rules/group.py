@@ -4,7 +4,7 @@ import enum
 
 
 class State(enum.StrEnum):
-    """What a group is doing. Dead: there is no such group, or nothing is left of it but its generation."""
+    """The state of a group. Dead: there is no such group, or nothing is left of it but its generation."""
 
     STABLE = "Stable"
     PREPARING_REBALANCE = "PreparingRebalance"

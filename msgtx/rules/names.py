@@ -1,4 +1,4 @@
-"""Names that nobody knows: what may have been meant."""
+"""Unknown names, and the known ones that may have been meant."""
 
 import difflib
 from collections.abc import Iterable

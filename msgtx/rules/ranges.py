@@ -39,7 +39,7 @@ def ordered(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
 def split(
     ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[OffsetRange]:
-    """Return what tasks read: no empty range, none above `max_records` offsets, about `min_partitions` if they are more.
+    """Return the ranges for tasks: none empty, none above `max_records` offsets, at least about `min_partitions`.
 
     Large ranges are divided in proportion to their size; small ones stay whole, and the others are divided as if those
     were not there. Rounding may give a few more or fewer than `min_partitions`, as with Kafka's source.
@@ -87,7 +87,7 @@ def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def limit(ranges: Sequence[OffsetRange], most: int) -> list[OffsetRange]:
-    """Return the fronts of ranges, together about `most` offsets, each in proportion to what it holds.
+    """Return the fronts of ranges, together about `most` offsets, each in proportion to its range.
 
     A range that holds anything keeps one offset at least, so that no partition waits forever; by that many the sum may be
     above `most`. An end that was moved is below the last stable offset still, and may divide a transaction.

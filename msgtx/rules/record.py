@@ -28,7 +28,7 @@ DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 
 def as_bytes(item: Any, name: str) -> bytes | None:
-    """Return a value, a key or the content of a header. Raise `WrongType` for what is not bytes."""
+    """Return a value, a key or the content of a header. Raise `WrongType` for a value that is not bytes."""
     if isinstance(item, CONTENT):
         return None if item is None else bytes(item)
     hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
@@ -94,7 +94,7 @@ def are_times(timestamps: Sequence[int]) -> bool:
 
 
 def check_dedup_key(dedup_key: object) -> None:
-    """Raise `WrongType`, `InvalidRequest` for what is no key of deduplication."""
+    """Raise `WrongType`, `InvalidRequest` for a value that is no dedup key."""
     if not isinstance(dedup_key, str):
         raise errors.WrongType(f"a dedup_key is str, not {type(dedup_key).__name__}", name="dedup_key")
     size = len(dedup_key.encode(errors="surrogatepass"))
@@ -129,9 +129,9 @@ def record_bytes(value: bytes | None, key: bytes | None, headers: Headers = ()) 
 
 
 def counted_bytes(size: int, headers: Headers) -> int:
-    """Return what counts of a record's bytes for `max_message_bytes`: of msgtx's own headers only what is beyond 8 KiB.
+    """Return the bytes of a record that count for `max_message_bytes`: msgtx's own headers count only beyond 8 KiB.
 
-    So whatever fits into a topic fits into another one as a dead letter, too.
+    So a record that fits into a topic fits into another one as a dead letter, too.
     """
     own = sum(len(name.encode()) + len(content or b"") for name, content in headers if name.startswith(OWN_HEADERS))
     return size - min(own, OWN_HEADER_BYTES)

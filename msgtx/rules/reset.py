@@ -34,8 +34,8 @@ def new_offset(
 ) -> tuple[int, str]:
     """Return the offset that a target means on a partition, and why it is another one than was asked for.
 
-    `at_time`: the first record at or after `time_of` the target. `latest` is the last stable offset: what is undecided now
-    is still to be delivered. Raise `InvalidRequest` where nothing can be shifted.
+    `at_time`: the first record at or after `time_of` the target. `latest` is the last stable offset: records that are
+    undecided now are still to be delivered. Raise `InvalidRequest` where nothing can be shifted.
     """
     latest, note = ends.last_stable_offset, ""
     match target:

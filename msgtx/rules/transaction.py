@@ -1,6 +1,7 @@
 """Two tables of legal moves: a transaction as its rows show it, and a transactional producer's own state.
 
-What is absent from a table is illegal. Source: internals: transactions; Kafka's `TransactionState` and `TransactionManager`.
+Every pair of state and event that a table does not list is illegal. Source: internals: transactions; Kafka's
+`TransactionState` and `TransactionManager`.
 """
 
 import enum
@@ -36,7 +37,7 @@ NUMBERS: Final[Mapping[State, int]] = {
 
 
 class Event(enum.StrEnum):
-    """What moves a transaction."""
+    """The events that move a transaction."""
 
     OPEN = "open"
     SEAL = "seal"
@@ -47,7 +48,7 @@ class Event(enum.StrEnum):
     EXPIRE_ID = "expire id"
 
 
-# What the first event of the next transaction leads to. It waits for no markers of the one before.
+# The state after the first event of the next transaction. It waits for no markers of the one before.
 _NEXT: Final[Mapping[Event, State]] = {
     Event.OPEN: State.ONGOING,
     Event.SEAL: State.PREPARED,  # of offsets alone, or of nothing

@@ -2,8 +2,8 @@
 
 It starts a server in a folder (`MSGTX_HOME`) with programs that are there already (`binaries`). One server serves all
 processes of that folder and outlives the command that started it; `stop` ends it. It listens on 127.0.0.1 with SCRAM
-passwords, never on a Unix socket: JDBC needs TCP. Its addresses ask for SCRAM, which shows that the server knows the
-password: another program that listens on the port while it is down learns nothing, and is not believed.
+passwords, never on a Unix socket: JDBC needs TCP. Its addresses ask for SCRAM, in which the server shows that it knows
+the password: a program that listens on the port while the server is down learns nothing, and is refused.
 
 The folder holds `data/`, `log/`, `port`, `lock` and two password files of mode 600: `password` of the role `msgtx`, an
 ordinary role that owns the database `msgtx`, and `superuser-password` of `postgres`.
@@ -118,7 +118,7 @@ def start(home: Path | None = None) -> Server:
 
 
 def stop(home: Path | None = None) -> bool:
-    """Stop the server of a folder, rolling back what is open. Returns False when none ran."""
+    """Stop the server of a folder; open transactions are rolled back. Returns False when none ran."""
     home = _home(home)
     with _translated(home):
         if not _data(home).exists():
@@ -179,7 +179,7 @@ def _log(home: Path) -> Path:
 
 
 def _keeper(home: Path) -> Account:
-    """Return who owns the files beside the data: the owner of the folder, also when root starts a user's server."""
+    """Return the owner of the files beside the data: that of the folder, also when root starts a user's server."""
     if os.geteuid() != 0:
         return Account()
     owner = home.stat()
@@ -212,7 +212,7 @@ def _server(home: Path, found: PidFile, *, started: bool) -> Server:
 
 @contextlib.contextmanager
 def _translated(home: Path) -> Iterator[None]:
-    """Turn what the operating system refuses into one sentence."""
+    """Turn a refusal of the operating system into one sentence."""
     try:
         yield
     except PermissionError as error:
@@ -295,13 +295,13 @@ def _free_port(home: Path, wanted: int) -> int:
 
 
 def _log_tail(home: Path) -> str:
-    """Return the end of what the server wrote last: before and after it opened its own log file."""
+    """Return the server's last output, from before and after it opened its own log file."""
     files = sorted(_log(home).glob("*.log"), key=lambda file: file.stat().st_mtime)
     return "\n".join(file.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") for file in files[-2:])
 
 
 def _reason(output: str) -> str:
-    """Pick the line that says why from what PostgreSQL's programs wrote."""
+    """Pick the line with the reason from the output of PostgreSQL's programs."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     fatal = [line for line in lines if re.search(r"FATAL|PANIC|ERROR|error:", line)]
     return (fatal or lines or ["no reason given"])[-1]

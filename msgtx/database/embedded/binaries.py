@@ -1,7 +1,7 @@
-"""PostgreSQL's programs: where they are, and the user who may run them.
+"""PostgreSQL's programs: their folder, and the user for whom they run.
 
-PostgreSQL refuses to run as root. There, the server belongs to the owner of its data, or to `nobody` in a group of its
-own, and needs programs that this user can read: those in a private folder are copied to a cache.
+PostgreSQL refuses to run as root. There, the server runs as the owner of its data, or as `nobody` in a group of its
+own. That user must be able to read the programs: those in a private folder are copied to a cache.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ class Binaries:
 
 
 def account(data: Path) -> Account:
-    """Return who runs the server of a data folder: the caller; for root the owner of the data, else `nobody`.
+    """Return the account of a data folder's server: the caller's; for root the owner of the data, else `nobody`.
 
     Other processes may run as `nobody`, too. The server's group is its own, so that they can neither go through the folder
     around the data, which is open to that group alone, nor look into its processes.

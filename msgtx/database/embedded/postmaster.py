@@ -1,7 +1,7 @@
-"""The server process of a data folder: what `postmaster.pid` and `/proc` say about it.
+"""The server process of a data folder, read from `postmaster.pid` and `/proc`.
 
-A number in a file is not a process: the server may have been killed, its number may be a stranger's by now, and who was
-killed counts as running until it has noticed.
+A number in a file is not a process: the server may have been killed, another process may have its number, and a killed
+process counts as running until it has ended.
 """
 
 import signal
@@ -20,7 +20,7 @@ PENDING_FIELD, SIGKILL_PENDING = 28, 1 << (signal.SIGKILL - 1)
 
 @dataclass(frozen=True, slots=True)
 class PidFile:
-    """What `postmaster.pid` says; `state` is `starting`, `ready`, `stopping` or `standby`."""
+    """The content of `postmaster.pid`; `state` is `starting`, `ready`, `stopping` or `standby`."""
 
     pid: int
     port: int
@@ -75,9 +75,9 @@ def await_orphans(data: Path) -> None:
 
 
 def remove_misleading_pid_file(data: Path) -> None:
-    """Remove a pid file whose number belongs to a stranger by now, or to a dead process that was not reaped.
+    """Remove a pid file whose number now belongs to another program, or to a dead process that was not reaped.
 
-    PostgreSQL would take both for a living server. What else a pid file can mean it knows better than we do.
+    PostgreSQL would take both for a living server. PostgreSQL itself handles every other pid file.
     """
     found = read(data)
     if found is not None and Path("/proc", str(found.pid)).exists():

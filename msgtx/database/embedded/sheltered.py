@@ -14,13 +14,13 @@ from psycopg.abc import PQGenConn
 from msgtx.database.connection import Connection
 
 PREFIX: Final = "PG"
-# What psycopg itself takes from the environment where the address does not say it.
+# The settings that psycopg takes from the environment if the address lacks them.
 NOT_ASKED_FOR: Final = {"hostaddr": "127.0.0.1", "target_session_attrs": "any", "load_balance_hosts": "disable"}
 _one_at_a_time: Final = threading.RLock()
 
 
 class Sheltered(Connection):
-    """A connection whose address is all that counts."""
+    """A connection for which only its address counts."""
 
     @classmethod
     def connect(cls, conninfo: str = "", **options: Any) -> Self:

@@ -21,7 +21,7 @@ from msgtx.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """A file that creates one function, view or trigger; `after` are those that must be there before."""
+    """A file that creates one function, view or trigger; `after`: the objects that must exist before it."""
 
     kind: str
     name: str
@@ -31,7 +31,7 @@ class SqlFile:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A right on a function or view that its owner has given: it outlives the object, which is created again."""
+    """A right on a function or view, given by its owner. It is given again when the object is created again."""
 
     kind: str
     identity: str
@@ -61,10 +61,11 @@ def functions_hash() -> str:
 
 @cache
 def files() -> tuple[SqlFile, ...]:
-    """Return the files of `msgtx/sql`, each behind the ones that it needs.
+    """Return the files of `msgtx/sql`, each after the ones that it needs.
 
     Views, triggers and functions with an SQL-standard body are bound when they are created: they come after every object of
-    ours that they name. All other bodies are bound when they run. A header line `-- after: name` adds what the text hides.
+    ours that they name. All other bodies are bound when they run. A header line `-- after: name` adds a dependency that
+    the text hides.
     """
     sources = dict(_sources())
     found = {name: file for name, sql in sources.items() if (file := _parse(name, sql, names=frozenset(sources)))}
@@ -84,7 +85,7 @@ def grants(connection: Connection) -> list[Grant]:
 
 
 def drop(connection: Connection) -> None:
-    """Drop all functions, views and triggers, in rounds: what another one stands on goes in a later round.
+    """Drop all functions, views and triggers, in rounds: an object that another one uses goes in a later round.
 
     Raises ConfigError if an object of the user stands on one of them: nothing of the user's is ever dropped.
     """
@@ -99,7 +100,7 @@ def drop(connection: Connection) -> None:
 
 
 def create(connection: Connection, given: Iterable[Grant]) -> None:
-    """Create all functions, views and triggers, and give again those rights whose object is there again."""
+    """Create all functions, views and triggers, and give the rights on them again."""
     connection.execute(text("set local check_function_bodies = off"))  # bodies name each other
     for file in files():
         _run(connection, file.sql)
@@ -108,8 +109,8 @@ def create(connection: Connection, given: Iterable[Grant]) -> None:
     created = _objects(connection)
     for trigger in created:
         if trigger.kind == "trigger":
-            # Also where session_replication_role is replica, as in a subscription's worker: no COMMIT leaves out what a
-            # trigger of ours is to write.
+            # Also where session_replication_role is replica, as in a subscription's worker: our triggers run in every
+            # COMMIT.
             name, _, table = trigger.identity.partition(" on ")
             _run(connection, f"alter table {table} enable always trigger {name}")
     there = {(found.kind, found.identity) for found in created}
@@ -145,7 +146,7 @@ def _objects(connection: Connection) -> list[_Object]:
 
 
 def _drop(connection: Connection, found: _Object) -> list[str]:
-    """Drop one object. Returns what stands on it, in PostgreSQL's words, if it cannot be dropped."""
+    """Drop one object. If it cannot be dropped, return the objects that use it, in PostgreSQL's words."""
     try:
         with connection.begin_nested():
             _run(connection, f"drop {found.kind} {found.identity}")
@@ -164,7 +165,7 @@ def _run(connection: Connection, statement: str) -> None:
 HEAD = r"create (?:or replace |constraint )?(function|procedure|view|trigger) (?:msgtx\.)?(\w+)"
 
 # All functions and views in the schema, without those of an extension, and all triggers on its tables that call one of its
-# functions: others are the user's. The description is the one that PostgreSQL uses when it says what depends on what.
+# functions: others are the user's. The description is PostgreSQL's own, as in its messages about dependencies.
 OBJECTS = """
     select case p.prokind when 'p' then 'procedure' else 'function' end,
            p.proname, format('msgtx.%I(%s)', p.proname, pg_get_function_identity_arguments(p.oid)),

@@ -3,7 +3,7 @@
 Everything is done in the SQL transaction of the caller, who commits: an upgrade happens as a whole or not at all. An
 advisory lock makes upgrades that start at once take turns; the later ones find nothing to do.
 
-Alembic is imported where it works: 0.2 s, which most programs that connect need not wait for.
+Alembic is imported in the functions that use it: most programs do not, and save 0.2 s.
 """
 
 import math
@@ -36,7 +36,7 @@ os.register_at_fork(after_in_child=lambda: forks.fresh(_ALEMBIC_LOCK))
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """What an upgrade did: the schema version before (None: there was no schema) and after it."""
+    """The result of an upgrade: the schema version before (None: there was no schema) and after it."""
 
     before: str | None
     after: str
@@ -46,7 +46,7 @@ class Upgrade:
 # A statement may rewrite or index a whole log, for hours; it is run by an operator who watches it.
 @until(silence=math.inf)
 def upgrade(connection: Connection) -> Upgrade:
-    """Bring the schema to the version of this package, and its functions and views to the text of `msgtx/sql`.
+    """Migrate the schema to the version of this package, and create its functions and views from `msgtx/sql`.
 
     Rights on functions and views are kept; those of `msgtx.role_right` extend to new ones. Does not commit. Raises
     ConfigError if the schema is newer than this package, if an object of the user stands on a view or function of ours, if
@@ -94,7 +94,7 @@ def current(connection: Connection) -> str | None:
 
 
 def check(connection: Connection) -> list[str]:
-    """Return what is wrong with the schema, in words that say what to run; nothing when all is well.
+    """Return the problem of the schema, with the command to run; nothing when all is well.
 
     One version ahead is well: a program works with the schema it was made for and with the next one.
     """
@@ -130,7 +130,7 @@ def downgrade(connection: Connection, revision: str) -> None:
 
 
 def lock(connection: Connection) -> None:
-    """Take the upgrade lock to the end of the SQL transaction, in which nothing of the user's hides what is PostgreSQL's."""
+    """Take the upgrade lock for the SQL transaction, whose search_path then has PostgreSQL's own objects first."""
     connection.execute(text("select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)"))
     isolation = connection.scalar(text("select current_setting('transaction_isolation')"))
     if isolation != "read committed":

@@ -1,4 +1,4 @@
-"""What each right needs of the database: functions to call and views to read, given to the roles of `msgtx.role_right`.
+"""The privileges behind each right: functions to call and views to read, given to the roles of `msgtx.role_right`.
 
 Rights on topics, consumer groups and transactional ids are checked inside the functions and views. Functions without such
 a check are given only to roles that may administer every topic; the rest is the owner's.
@@ -15,7 +15,7 @@ ALL_TOPICS: Final = "*"
 
 
 class Resource(StrEnum):
-    """What a right is about. Groups are consumed with, transactional ids produced with."""
+    """The kind of resource that a right names. Groups are consumed with, transactional ids produced with."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -23,7 +23,7 @@ class Resource(StrEnum):
 
 
 class Right(StrEnum):
-    """What a role may do to topics."""
+    """The rights of a role on topics."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -45,7 +45,7 @@ _EVERYBODY: Final = frozenset(
         "topics",
     }
 )
-# Views of what is written along with the records, and what they ask.
+# Views of data beside the records, and the right that each asks for.
 _HISTORY: Final = frozenset(
     {"transaction_markers", "consumer_groups", "group_offsets", "offset_counts", "may_use"}
     | {"share_groups", "share_partitions", "share_spans", "spans_of_share_groups"}
@@ -89,7 +89,7 @@ NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
         | _HISTORY,
     }
 )
-# Beside `NEEDS[ADMIN]`, for those who administer every topic: what is about the whole installation.
+# Beside `NEEDS[ADMIN]`, for roles that administer every topic: objects that concern the whole installation.
 EVERYWHERE: Final = frozenset(
     {
         *("end_transaction", "expire_overdue", "fence_producer"),
@@ -130,7 +130,7 @@ def rights_on(name: str) -> tuple[Right, ...]:
 
 
 def derive(connection: Connection) -> None:
-    """Bring every role of `role_right` to what its rights need; forget those of roles that are gone."""
+    """Grant and revoke until every role has exactly the privileges of its rights. Forget dropped roles."""
     connection.execute(text(FORGET_THE_GONE))
     for (role,) in connection.execute(text("select distinct role_name::text from msgtx.role_right order by 1")).all():
         bring(connection, role)

@@ -1,8 +1,8 @@
 """Rights of roles, in table `msgtx.role_right`: for the schema's owner to see and to change.
 
-On topics a role has the rights that it was granted. Consumer groups and transactional ids are open to roles that may
-consume or produce, until a grant names them: then they belong to the roles that were granted them. A role that was
-granted any group may use those alone; so with transactional ids.
+On topics a role has the rights that it was granted. Consumer groups and transactional ids are open to all roles that
+may consume or produce, until a grant names them: then only the granted roles may use them. A role with a grant of any
+group may use only its granted groups; so with transactional ids.
 """
 
 import re
@@ -17,7 +17,8 @@ from msgtx.errors import ConfigError
 
 _TOPICS: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}|[a-zA-Z0-9._-]{0,249}\*")
 _NAMES: Final = re.compile(r"[^*\x00]{0,249}\*|[^*\x00]{1,249}")
-# With what a group or an id is used. To end others' transactions, or change others' groups, is to administer every topic.
+# The right with which a group or an id is used. To end others' transactions, or change others' groups, is to administer
+# every topic.
 _USED_WITH: Final = {Resource.GROUP: Right.CONSUME, Resource.TRANSACTIONAL_ID: Right.PRODUCE}
 
 
@@ -45,7 +46,7 @@ def read(connection: Connection) -> list[RoleRight]:
 def grant(
     connection: Connection, role: str, *, can: Right, topic: str = ALL_TOPICS, resource: Resource = Resource.TOPIC
 ) -> None:
-    """Let a role do this to topics, or to what `resource` says; `topic` names it. Repeatable. Does not commit.
+    """Give a role this right on topics, or on the kind of `resource`; `topic` names it. Repeatable. Does not commit.
 
     Raise `ConfigError` if there is no such role, or nothing that this right could be about.
     """
@@ -60,7 +61,7 @@ def grant(
 def revoke(
     connection: Connection, role: str, *, can: Right, topic: str = ALL_TOPICS, resource: Resource = Resource.TOPIC
 ) -> bool:
-    """Take back what was granted with the same pattern; calls that begin later are refused. Returns whether it was there.
+    """Revoke the grant with the same pattern; calls that begin later are refused. Returns whether it was there.
 
     Does not commit. Raise `ConfigError` if there is neither such a role nor a right of one that is gone.
     """
@@ -114,7 +115,7 @@ RIGHTS = """
         select from pg_roles g where g.rolname = r.role_name and has_schema_privilege(g.oid, 'msgtx', 'USAGE'))
     from msgtx.role_right r order by r.role_name, r.can, r.resource <> 'topic', r.resource, r.topic_pattern"""
 ROLE_EXISTS = "select exists (select from pg_roles where rolname::text = :role)"
-# Of a function, too: taking from its owner what he gave himself would leave him without.
+# Of a function, too: its owner must keep the privileges that it has given itself.
 OWNS = """
     select exists (
         select from pg_roles g where g.rolname::text = :role and (
