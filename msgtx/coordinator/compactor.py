@@ -1,9 +1,9 @@
-"""Compaction as a sweep: one bounded piece of a pass per call, and what a pass knows of keys in between.
+"""Compaction as a sweep: one bounded piece of a pass per call, and the keys that a pass remembers in between.
 
 A pass has two halves. First the keys that no pass has seen yet are noted with their newest offsets: as many as fit into the
 window. Then each row of the log, from its front to the end of the window, is rewritten without the records that a noted
-one supersedes. A pass that ends anywhere has done nothing wrong: what it removed was superseded, and the next one begins
-where the last *finished* one ended.
+one supersedes. A pass may end anywhere: it has removed only superseded records, and the next one begins where the last
+*finished* one ended.
 """
 
 import logging
@@ -120,7 +120,7 @@ class Compactor:
         return self._on(log)
 
     def _rewrite(self, connection: RawConnection, log: DirtyLog, leases: Leases | None) -> Swept:
-        """Remove from the next rows what is superseded; behind the last one, note that the pass is done."""
+        """Remove superseded records from the next rows; after the last row, note that the pass is done."""
         batches = read_keys(
             connection,
             log.partition_id,

@@ -1,4 +1,4 @@
-"""What a client does beside the calls: telling readers of its commits, markers in bulk, a look at what topics became."""
+"""The work of a client beside its calls: notifications of its commits, markers in bulk, changes of topics."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ from msgtx.store.transactions import mark_in_turn
 log = logging.getLogger("msgtx.coordinator")
 MARK_SECONDS: Final = 1.0  # between two rounds of markers
 REST_MS: Final = 900  # a client leaves a round out if another one was at work so shortly before
-# For each call: what is given up, the next round, a sweep or a poll makes up for. `close` waits for it.
+# For each call: after it the work is left to the next round, a sweep or a poll. `close` waits for it.
 ANSWER_SECONDS: Final = 10.0
 CLOSE_SECONDS: Final = 4 * ANSWER_SECONDS  # for all that a close waits for
 TOPICS_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
@@ -52,7 +52,7 @@ class Completion:
                 log.warning("%s", error)
 
     def close(self) -> None:
-        """Write what is due and end."""
+        """Write due markers and end."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -96,7 +96,7 @@ class Completion:
             with self._engine.connection() as connection:
                 done = mark_in_turn(connection, rest_ms=rest_ms)
             if not done:
-                self.decided()  # what became visible behind the other one's back waits for the next round
+                self.decided()  # decisions that became visible after the other client's look wait for the next round
 
     def _ask_for_topics(self) -> None:
         with left_for_later("topics are looked at later"), self._engine.connection() as connection:

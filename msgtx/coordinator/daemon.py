@@ -30,13 +30,13 @@ class Stop(Protocol):
 
 
 class Observer(Protocol):
-    """Learns what the daemon does: its metrics."""
+    """An observer of the daemon: its metrics."""
 
     def leased(self, leases: Leases | None) -> None:
         """Take note of the shards that are led now; None: of none."""
 
     def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
-        """Take note of what a round did, and how long it took."""
+        """Record the result of a round, and how long it took."""
 
     def failed(self, error: Exception) -> None:
         """Take note that a round could not be done."""
@@ -60,7 +60,7 @@ class Daemon:
         self._away = 0  # attempts since the database answered last
 
     def run(self, stop: Stop) -> None:
-        """Work until `stop` is set, then release the shards. Raise what no wait can fix: rights, schema, incarnation."""
+        """Work until `stop` is set, then release the shards. Raise errors that no wait fixes: rights, schema, incarnation."""
         log.info("coordinator %s:%d starts", socket.gethostname(), os.getpid(), extra={"event": "start"})
         try:
             while not stop.is_set():
@@ -72,7 +72,7 @@ class Daemon:
             self._release()
 
     def _work(self) -> float:
-        """Renew what is due, do a round. Returns after how many seconds, from its begin, the next one is due."""
+        """Renew due leases, do a round. Returns after how many seconds, from its begin, the next one is due."""
         try:
             with self._engine.connection() as connection:
                 if time.monotonic() >= self._renew_at:
@@ -97,7 +97,7 @@ class Daemon:
         return min(self._leases.sweep_interval_ms / 1000, max(0.0, self._renew_at - time.monotonic()))
 
     def _take(self, leases: Leases) -> None:
-        """Note and report what is led now."""
+        """Note and report the led shards."""
         before = {} if self._leases is None else self._leases.epochs
         gained = sorted(shard for shard, epoch in leases.epochs.items() if before.get(shard) != epoch)
         lost = sorted(before.keys() - leases.epochs.keys())

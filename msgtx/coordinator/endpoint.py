@@ -1,4 +1,4 @@
-"""The daemon's HTTP: `/metrics` for Prometheus, `/healthz` and `/readyz` for what starts and stops processes."""
+"""The daemon's HTTP: `/metrics` for Prometheus, `/healthz` and `/readyz` for supervisors of processes."""
 
 import gzip
 import logging

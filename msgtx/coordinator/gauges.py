@@ -1,4 +1,4 @@
-"""What the database holds, read when Prometheus asks: the figures behind `msgtx doctor`."""
+"""The contents of the database, read when Prometheus asks: the figures behind `msgtx doctor`."""
 
 import logging
 import time
@@ -47,7 +47,7 @@ class Gauges(Collector):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._told: set[str] = set()  # of which figures the log says that they cannot be read
+        self._told: set[str] = set()  # figures of which the log has said that they cannot be read
 
     def collect(self) -> Iterator[Metric]:
         """Return the figures of this moment. It takes no lock, and each statement has a bound, however much there is."""
@@ -113,7 +113,7 @@ def _server(connection: RawConnection, _: float) -> Iterator[Metric]:
     yield dead
 
 
-# ── what is measured, until the deadline. None among the metrics: there is more ──
+# ── measuring, until the deadline. None among the metrics: there is more ──
 
 
 def _groups(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
@@ -176,7 +176,7 @@ def _dead_letters(connection: RawConnection, deadline: float) -> Iterator[Metric
     yield _labelled("share_dead_letters", "That were not sent back.", {(group,): count for group, count in letters})
 
 
-# In this order: what takes long comes last, and what is left out then are figures of its own.
+# In this order: slow figures come last, so that a timeout leaves out only them.
 FIGURES: Final[Mapping[str, Callable[[RawConnection, float], Iterator[Metric | None]]]] = {
     "transactions": _transactions,
     "server": _server,
@@ -189,7 +189,7 @@ FIGURES: Final[Mapping[str, Callable[[RawConnection, float], Iterator[Metric | N
 
 
 def _split(measured: Iterable[T | None]) -> tuple[list[T], list[None]]:
-    """Return what was measured, and a None if there is more."""
+    """Return the measured rows, and a None if there are more."""
     found = list(measured)
     return [one for one in found if one is not None], [None] * found.count(None)
 

@@ -55,7 +55,7 @@ class Metrics:
             self._step_seconds.labels(name)
 
     def watch(self, engine: Engine) -> None:
-        """Show what the database holds, too."""
+        """Show the contents of the database, too."""
         self._engine, self._database = engine, _Read(engine)
 
     def serve(self, host: str, port: int) -> Endpoint:
@@ -68,11 +68,11 @@ class Metrics:
         return Endpoint(host, port, pages)
 
     def text(self) -> bytes:
-        """Return everything as Prometheus reads it; what the database holds may be some seconds old."""
+        """Return everything as Prometheus reads it; the contents of the database may be some seconds old."""
         return generate_latest(self.registry) + (b"" if self._database is None else self._database.text())
 
     def unready(self) -> str | None:
-        """Return what keeps this daemon from working; None: nothing."""
+        """Return the reason why this daemon cannot work; None: nothing."""
         engine, worked = self._engine, self._worked
         if engine is None or worked is None:
             return "it has not begun, or has ended"
@@ -105,7 +105,7 @@ class Metrics:
         self._shards.set(0 if leases is None else len(leases.epochs))
 
     def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
-        """Count what a round did."""
+        """Count the results of a round."""
         self._worked = time.monotonic()
         self._rounds.observe(seconds)
         for name in KINDS:
@@ -119,7 +119,7 @@ class Metrics:
 
 
 class _Read:
-    """What the database holds, as text. One request reads it; the others wait for that, or get what is fresh enough."""
+    """The contents of the database, as text. One request reads it; the others wait for that, or get a recent answer."""
 
     def __init__(self, engine: Engine) -> None:
         self._registry = CollectorRegistry()

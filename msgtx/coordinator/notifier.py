@@ -33,8 +33,9 @@ ANSWER_SECONDS: Final = 10.0  # what is not answered by then is said again, on a
 class Notifier:
     """Sends notifications on a connection of its own, since the pool's may all be busy, and waits for none of the answers.
 
-    `tell` may be called by any thread. What it cannot send (commits come fast, the connection is lost) and the answers are
-    left to `tend`, for which one thread comes at `due`. Only that thread opens and closes the connection.
+    `tell` may be called by any thread. Notifications that it cannot send (commits come fast, the connection is lost)
+    and the answers are left to `tend`, which one thread calls at `due`. Only that thread opens and closes the
+    connection.
     """
 
     def __init__(self, engine: Engine, changed: threading.Condition) -> None:
@@ -67,7 +68,7 @@ class Notifier:
                 self._changed.notify_all()
 
     def claim(self) -> bool:
-        """Return whether a caller is to notify by itself, behind its own COMMIT; if not, or if it did not, it calls `tell`.
+        """Return whether a caller is to notify by itself, after its own COMMIT; if not, or if it did not, it calls `tell`.
 
         Only while nothing waits: nobody's readers wait for another one's commit.
         """
@@ -79,12 +80,12 @@ class Notifier:
             return True
 
     def failed(self) -> None:
-        """Take note that a caller's own notification failed: all are told over this one's connection for a while."""
+        """Record that a caller's own notification failed: for a while, all go over the notifier's connection."""
         with self._changed:
             self._rests_until = time.monotonic() + REST_SECONDS
 
     def tend(self, *, closing: bool = False) -> None:
-        """Send what waits if it is its time, or when closing; read answers; open the connection. For one thread."""
+        """Send waiting notifications if they are due, or when closing; read answers; open the connection. For one thread."""
         ends = time.monotonic() + ANSWER_SECONDS
         while True:
             self._open()
@@ -106,7 +107,7 @@ class Notifier:
                 return
 
     def close(self) -> None:
-        """Close the connection; what was not answered over it waits again. For the thread of `tend`."""
+        """Close the connection; unanswered notifications wait again. For the thread of `tend`."""
         with self._changed:
             connection, self._connection = self._connection, None
             self.waiting.update(self._said)
@@ -135,7 +136,7 @@ class Notifier:
                     self._connection = connection
 
     def _say(self, now: float) -> None:
-        """Send one notification of what waits, unless an answer to the one before is missing. The lock is held."""
+        """Send one notification with all waiting names, unless the answer to the last one is missing. The lock is held."""
         if not self.waiting or not self._hear(now) or self._connection is None:
             return
         said = sorted(self.waiting)[:MOST_TOLD]

@@ -1,4 +1,4 @@
-"""Sweeps: what time brings, each step bounded, resumable and repeatable, safe beside clients, cron and daemons."""
+"""Sweeps: the work that time brings. Each step is bounded, resumable, and safe beside clients, cron and daemons."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")
 
-# In this order: what is aborted gets its markers, what is marked moves the floor, what is below the floor may go.
+# In this order: an abort gets its markers, markers move the floor, and rows below the floor may be removed.
 STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
     {
         "overdue": sweeps.expire_transactions,
@@ -44,15 +44,15 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
         "wakeups": sweeps.remove_wake_ups,
     }
 )
-# For one step, which looks at a bounded number of rows: many times what it takes on a slow disk. A daemon that hangs for so
-# long has lost its leases, and others do its work.
+# For one step, which looks at a bounded number of rows: many times its duration on a slow disk. A daemon that hangs for
+# so long has lost its leases, and others do its work.
 STEP_ANSWER_SECONDS: Final = 600.0
 # These steps pause for this many seconds after a pass: their work builds up slowly.
 REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
 
 
 class Sweeper:
-    """Rounds of sweeping: each step goes on where it stopped in the round before, so a long pass takes many rounds.
+    """Rounds of sweeping: each step continues where it stopped in the round before, so a long pass takes many rounds.
 
     `only`: names of `STEPS`, all of them if empty. Raise `ConfigError` for another name.
     """
@@ -62,7 +62,7 @@ class Sweeper:
         if unknown := [name for name in names if name not in STEPS]:
             raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}", name="steps")
         wanted = {name: step for name, step in STEPS.items() if not names or name in names}
-        # What knows more than a position is each sweeper's own.
+        # A sweep that knows more than a position keeps it itself.
         self._steps: dict[str, Step] = {name: step() if isinstance(step, type) else step for name, step in wanted.items()}
         self._after: dict[str, Position | None] = {}
         self._rests_until: dict[str, float] = {}
@@ -102,7 +102,7 @@ class Sweeper:
 
 
 def sweep(engine: Engine, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
-    """Do one round of everything and return what it did. Tries locks, never waits; may run anywhere, beside anything (I12).
+    """Do one round of everything and return the counts. Tries locks, never waits; may run anywhere, beside anything (I12).
 
     `dry_run`: do it in one SQL transaction, and take that back. Raise the first failure of a step, after the others.
     """

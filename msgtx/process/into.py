@@ -1,4 +1,4 @@
-"""Rows made of records, exactly once: what `client.process_into` does in its loop."""
+"""Rows made of records, exactly once: the work of `client.process_into`."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ NOT_YET: Final = "the handler commits its session: process_into does, behind it,
 
 
 def require_handler(handler: object, *, awaited: bool) -> None:
-    """Raise `WrongType` for what would do nothing when it is called."""
+    """Raise `WrongType` for a function that would do nothing when it is called."""
     if not callable(handler):
         raise WrongType(f"the handler is a function of a session and a record, not {type(handler).__name__}", name="handler")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
@@ -30,7 +30,7 @@ def require_handler(handler: object, *, awaited: bool) -> None:
 
 
 class Ride(Protocol):
-    """What a session's commit brings of a consumer. `is_lost`: the session was rolled back meanwhile."""
+    """The part of a session's commit that belongs to a consumer. `is_lost`: the session was rolled back."""
 
     is_lost: bool
 
@@ -39,7 +39,7 @@ class Rider(Protocol):
     """A consumer, whose positions or answers ride in a session."""
 
     def riding(self, session: UserSession, refusal: str, /) -> contextlib.AbstractContextManager[Ride]:
-        """Have what was handed out ride; a commit within the block is refused with these words."""
+        """Add the returned records to the session; a commit within the block is refused with these words."""
         ...
 
 
@@ -57,7 +57,7 @@ class Into:
     most: int
     chunk: int = 1
     cancelled: bool = False
-    at: list[Record] = field(default_factory=list)  # what the handler is given
+    at: list[Record] = field(default_factory=list)  # the handler's arguments
 
     def attempt(self, records: list[Record]) -> Done | Failed:
         """Have records handled, and commit the session with their offsets."""
@@ -70,7 +70,7 @@ class Into:
         return Done(len(records), 0)
 
     def take_one(self) -> None:
-        """Have the next transaction hold one record; those behind it hold more and more."""
+        """Have the next transaction hold one record; later ones hold more and more."""
         self.chunk = 1
 
     def set_aside(self, record: Record, error: Exception) -> Done | Failed:
@@ -124,7 +124,7 @@ class Into:
         return session
 
     def _given(self, records: list[Record]) -> Any:
-        """Yield what the handler is called with."""
+        """Yield the arguments of the handler."""
         if self.batch:
             self.at = records
             yield list(records)  # its own: it may take them out of it

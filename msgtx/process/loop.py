@@ -29,7 +29,7 @@ DRAIN_SECONDS: Final = 30.0  # what a worker may take to the end of its batch wh
 
 
 class Stop(Protocol):
-    """What ends a loop: a `threading.Event`, for one."""
+    """An object that ends a loop, such as a `threading.Event`."""
 
     def is_set(self) -> bool:
         """Return whether to end."""
@@ -119,7 +119,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A transaction of which nothing is left, and the records at which the user's function failed. `alone`: it held one."""
+    """An aborted transaction, and the records at which the user's function failed. `alone`: it held one."""
 
     error: Exception
     records: Sequence[Record]
@@ -127,14 +127,14 @@ class Failed:
 
 
 class Work(Protocol):
-    """What a worker does with records."""
+    """The work that a worker does on records."""
 
     @property
     def chunk(self) -> int:
         """How many it is given at most."""
 
     def attempt(self, records: list[Record]) -> Done | Failed:
-        """Do these in one transaction, with their offsets. What is raised leaves nothing of it, either."""
+        """Do these in one transaction, with their offsets. An exception undoes it whole, too."""
         ...
 
     def set_aside(self, record: Record, error: Exception) -> Done | Failed:
@@ -142,7 +142,7 @@ class Work(Protocol):
         ...
 
     def take_one(self) -> None:
-        """Have the next transaction hold one record; those behind it hold more and more."""
+        """Have the next transaction hold one record; later ones hold more and more."""
         ...
 
     def passes(self, error: Exception) -> bool:
@@ -174,15 +174,16 @@ def run(
 ) -> ProcessReport:
     """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
 
-    What passes is tried again at once, a hundred times in a row. A record that the user's function fails on is tried alone:
-    until it succeeds with `on_error` "retry", else `retries` times. Its partition waits for it, the others go on.
+    A passing failure is tried again at once, a hundred times in a row. A record that the user's function fails on is
+    tried alone: until it succeeds with `on_error` "retry", else `retries` times. Its partition waits for it, the others
+    go on.
     """
     report = ProcessReport()
     started = time.monotonic()
     idle_since: float | None = None  # the first poll in a row that brought nothing
     in_a_row = 0
     trials = _Trials(consumer)
-    consumer.commit_starts()  # else, with `latest`, the next process would skip what comes before the first commit
+    consumer.commit_starts()  # else, with `latest`, the next process would skip the records before the first commit
     while not (stop is not None and stop.is_set()):
         if trials.resume():
             work.take_one()
@@ -304,7 +305,7 @@ class _Trials:
         return trial if trial is not None and trial.offset == record.offset else _Trial(record.offset, failed.error, 0.0)
 
     def succeeded(self, records: Sequence[Record]) -> None:
-        """Forget what is done."""
+        """Forget records that are done."""
         for record in records if self.open else ():
             trial = self.open.get(_partition_of(record))
             if trial is not None and record.offset >= trial.offset:
@@ -337,10 +338,10 @@ def reason_of(error: Exception) -> str:
 
 
 def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord:
-    """Return a record that failed as one for `topic`, with headers that say why.
+    """Return a failed record as one for `topic`, with headers for the reason.
 
-    One of them is the record's time. The letter has none: it gets that of its sending, from which retention counts.
-    Raise `ConfigError` if the record came from `topic`: it would come back for ever.
+    One of them is the record's time. The letter gets the time of its sending, from which retention counts. Raise
+    `ConfigError` if the record came from `topic`: it would come back for ever.
     """
     if record.topic == topic:
         raise ConfigError(

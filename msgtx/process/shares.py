@@ -49,7 +49,10 @@ OnCommit = Callable[[ProcessReport], object]
 
 @dataclass(slots=True)
 class Part:
-    """A member, and the records of its transaction that is under way. `dead_letters`: where those go that it rejects."""
+    """A member, and the records of its transaction that is under way.
+
+    `dead_letters`: the topic of the records that it rejects.
+    """
 
     consumer: ShareConsumer
     dead_letters: str | None = None
@@ -89,7 +92,7 @@ def require_worker(
     retries: int | None = None,
     partitions: Sequence[int] | None = None,
 ) -> None:
-    """Raise `ConfigError` if these do not fit together, or for what a worker of a share group does not decide."""
+    """Raise `ConfigError` if these do not fit together, or for a setting that is the share group's."""
     if partitions is not None:
         for index in arguments.listed("partitions", partitions):
             arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
@@ -140,9 +143,9 @@ def run_shared(
 ) -> ProcessReport:
     """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
 
-    What passes is tried again at once, a hundred times in a row. A record that the user's function fails on is answered for
-    by itself: released with `on_error` "retry", rejected with "dead-letter"; the others are done without it. Locks are
-    renewed as long as it takes, up to an hour.
+    A passing failure is tried again at once, a hundred times in a row. A record that the user's function fails on is
+    answered for by itself: released with `on_error` "retry", rejected with "dead-letter"; the others are done without
+    it. Locks are renewed as long as it takes, up to an hour.
     """
     loop = _Loop(part, work, on_error, stop, on_commit, observers)
     last_input = time.monotonic()
@@ -159,7 +162,7 @@ def run_shared(
 
 
 class _Renewing:
-    """Has the locks of what a member works on begin anew, in a thread, before two thirds of them are over."""
+    """Renews the locks of the records that a member works on, in a thread, before two thirds of their time are over."""
 
     def __init__(self, consumer: ShareConsumer) -> None:
         self._consumer = consumer
@@ -184,7 +187,7 @@ class _Renewing:
         return True
 
     def take_over(self) -> None:
-        """Work on what the last poll has handed out."""
+        """Work on the records of the last poll."""
         if not self._work:  # how long a lock lasts is known now
             self._wakes.put(None)
         self._work = self._consumer.handed_out
@@ -225,13 +228,13 @@ class _Loop:
     in_a_row: int = 0
 
     def handle(self, records: list[ShareRecord]) -> None:
-        """Do what was polled, in as many transactions as it takes; after `stop` the rest is left for others."""
+        """Process the polled records, in as many transactions as it takes; after `stop` the rest is left for others."""
         parts = deque([records])
         while parts and not self.stop.is_set():
             parts.extendleft(reversed(self._do(parts.popleft())))
 
     def _do(self, records: list[ShareRecord]) -> list[list[ShareRecord]]:
-        """Do these in one transaction. Return what of them is still to be done."""
+        """Do these in one transaction. Return the records that are still to be done."""
         self.part.records = records
         try:
             outcome = self.work.attempt([*records])
@@ -290,7 +293,7 @@ class _Loop:
 
 
 def _halves(records: list[ShareRecord]) -> list[list[ShareRecord]]:
-    """Return records in two parts, so that those that spoil the transaction are found; of a single one nothing is left."""
+    """Divide records in two parts, to find those that spoil the transaction; of a single one nothing is left."""
     middle = len(records) // 2
     return [records[:middle], records[middle:]] if middle else []
 
@@ -298,9 +301,9 @@ def _halves(records: list[ShareRecord]) -> list[list[ShareRecord]]:
 def together(
     worker: Callable[[int, OnCommit | None], ProcessReport], count: int, *, ending: Ending, on_commit: OnCommit | None
 ) -> ProcessReport:
-    """Run so many workers, each in a thread, and return what they did. When one raises, the others end; then raise it.
+    """Run so many workers, each in a thread, and return their results. When one raises, the others end; then raise it.
 
-    A worker is told which one it is, from 1 on.
+    Each worker gets its number, from 1 on.
     """
     if count == 1:
         return worker(1, on_commit)

@@ -1,4 +1,4 @@
-"""Consume–transform–produce, exactly once: what `client.process` does in its loop."""
+"""Consume–transform–produce, exactly once: the work of `client.process`."""
 
 import contextlib
 import time
@@ -26,10 +26,10 @@ POLLS: Final = 4  # of a transaction, about
 
 
 class Input(Protocol):
-    """What a worker's records come from, as its transactions see it."""
+    """The source of a worker's records, as its transactions see it."""
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
-        """Keep within the block what was handed out: a transaction is being filled from it."""
+        """Keep the returned records within the block: a transaction is being filled from them."""
         ...
 
     def more(self, timeout: float, most: int) -> list[Any]:
@@ -37,7 +37,7 @@ class Input(Protocol):
         ...
 
     def ride(self, transaction: Transaction) -> None:
-        """Have the transaction commit what was handed out."""
+        """Have the transaction commit the returned records."""
         ...
 
 
@@ -61,7 +61,7 @@ class Positions:
 
 
 def outputs(result: Outputs) -> Iterable[OutputRecord]:
-    """Return what a transform gave as records."""
+    """Return the result of a transform as records."""
     if result is None:
         return ()
     if isinstance(result, bytes):
@@ -98,20 +98,21 @@ def process(
 ) -> ProcessReport:
     """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
 
-    Each transaction holds the outputs of what was polled within `transaction_ms`, and the consumer's positions (I10). An
-    abortable error aborts, rewinds and goes on, also after partitions were taken away. `batch`: the transform gets a list of
-    records. What it raises aborts and is raised; with `on_error` "retry" its record is tried again, with pauses, until it
-    succeeds; with "skip" it is left out, with "dead-letter" it goes to topic `dead_letter` in the same transaction, with
-    headers that say why; each is logged. (Of a batch that fails, each record is tried alone.) An output that is refused
-    counts as raised by the transform of its record, unless `to` itself is missing. Raise `ConfigError` if `on_error` and
-    `dead_letter` do not fit together.
+    Each transaction holds the outputs of the records polled within `transaction_ms`, and the consumer's positions
+    (I10). After an abortable error it aborts, rewinds and continues, also when partitions were revoked. `batch`: the
+    transform gets a list of records. An exception from it aborts and is raised; with `on_error` "retry" its record is
+    tried again, with pauses, until it succeeds; with "skip" it is left out, with "dead-letter" it goes to topic
+    `dead_letter` in the same transaction, with headers that say why; each is logged. (Of a batch that fails, each
+    record is tried alone.) An output that is refused counts as raised by the transform of its record, unless `to`
+    itself is missing. Raise `ConfigError` if `on_error` and `dead_letter` do not fit together.
     """
     require_settings(on_error, dead_letter)
     watching, group = observers or Observers(), consumer.config.group or ""
     called = watched_call(transform, watching, group)
     filler = Filler(Positions(consumer), producer, to, called, transaction_ms / 1000, stop, batch, on_error, dead_letter)
     work = watched(filler, watching, group, dead_letter)
-    # What the transform raises is set aside beside the others, at once; this is for a record whose output is refused.
+    # A record on which the transform raises is set aside at once, beside the others; this is for a record whose output
+    # is refused.
     retries = 0 if on_error in {"skip", "dead-letter"} else None
     return run(consumer, work, on_error=on_error, retries=retries, idle_timeout=idle_timeout, stop=stop, on_commit=on_commit)
 
@@ -138,7 +139,7 @@ class Filler:
     one: bool = False  # the next transaction has one record
 
     def attempt(self, records: list[Record]) -> Done | Failed:
-        """Send the outputs of what is polled within the time, and commit them with the offsets."""
+        """Send the outputs of the records polled within the time, and commit them with the offsets."""
         self.failed, self.read, self.at, self.sending = 0, 0, [], False
         try:
             with self.input.keeping(), self.producer.transaction() as transaction:
@@ -148,18 +149,18 @@ class Filler:
             if self.at and _is_of_a_record(error):
                 return Failed(error, self.at, alone=self.read == 1)
             if self.on_error != "stop" and self._is_refusal(error):
-                # Whose output it is shows when its record is alone: a part of the outputs is on its way by then.
+                # The failing record is found when each is alone: by now a part of the outputs is on its way.
                 return Failed(error, records, alone=self.read == 1)
             raise
         self.one = False
         return Done(self.read, written, self.failed)
 
     def take_one(self) -> None:
-        """Have the next transaction hold one record; those behind it hold more and more."""
+        """Have the next transaction hold one record; later ones hold more and more."""
         self.chunk, self.one = 1, True
 
     def passes(self, error: Exception) -> bool:
-        """Return whether a new transaction may succeed. What the producer repeats by itself was repeated long enough."""
+        """Return whether a new transaction may succeed. The producer has repeated the call long enough."""
         is_ours = isinstance(error, MsgtxError) and error.retriable
         return not is_ours and fault_of(error) in AGAIN
 
@@ -212,7 +213,7 @@ class Filler:
             )
 
     def _is_refusal(self, error: Exception) -> bool:
-        """Return whether an output is refused for what it is, by the call that sends it or by its answer.
+        """Return whether an output is itself refused, by the call that sends it or by its answer.
 
         A topic or partition that is missing is the record's fault where its output names it: not if `to` is missing.
         """
@@ -256,7 +257,7 @@ class Filler:
 
 
 def _is_of_a_record(error: Exception) -> bool:
-    """Whether what a transform raises is its records' fault: not where the database or the group is at fault."""
+    """Whether an exception of a transform is its records' fault, and not that of the database or the group."""
     if isinstance(error, MsgtxError):
         return isinstance(error, UsageError)
     return fault_of(error) not in AGAIN

@@ -1,4 +1,4 @@
-"""A worker that is watched: what it tells of its transactions, and of the user's function."""
+"""A watched worker: it reports its transactions and calls of the user's function."""
 
 import functools
 import inspect
@@ -42,7 +42,7 @@ def watched_call(call: Call, observers: Observers, group: str) -> Call:
 
 
 class _Around:
-    """What the observers have around one call. One that fails is reported, and none changes how the call ends."""
+    """The observers' contexts around one call. One that fails is reported, and none changes how the call ends."""
 
     def __init__(self, observers: Observers, group: str, records: list[Record]) -> None:
         self._observers = observers

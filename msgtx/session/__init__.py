@@ -1,1 +1,1 @@
-"""What rides in a user's SQL transaction: records, consumer offsets, and decisions of sealed transactions."""
+"""Records, consumer offsets and decisions of sealed transactions that ride in a user's SQL transaction."""

@@ -1,4 +1,4 @@
-"""What share consumers and the transactions or sessions that commit their answers tell each other (internals: shares)."""
+"""Share consumers, and the transactions or sessions that commit their answers (internals: share-answers)."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ class Answers:
         self.is_over = True
 
     def lost(self) -> None:
-        """Handle that they will not be committed. What the database has of them ends with their transaction."""
+        """Handle that they will not be committed. Answers in the database end with their transaction."""
         if not self.is_over:
             self.take_back(self)
             self.is_over = True  # last: one that is interrupted can be repeated
@@ -57,7 +57,7 @@ class AnswerSource(Protocol):
         ...
 
     def undo(self, *, release: bool) -> None:
-        """Handle that a transaction is not committed: what was handed out by then will be handed out again.
+        """Have the records returned so far delivered again: their transaction was not committed.
 
         `release`: it is over, so others may have the records at once.
         """
@@ -65,7 +65,7 @@ class AnswerSource(Protocol):
 
 
 class HandingOut(AnswerSource, Protocol):
-    """A share consumer that hands out records by itself."""
+    """A share consumer that returns records one by one."""
 
     closed: bool
 
@@ -81,9 +81,9 @@ _thread = threading.get_ident
 Worker = object  # the number of a thread, or a weak reference to a task: a reference is equal to others to the same
 Sources = tuple["weakref.ref[HandingOut]", ...]
 Transactions = tuple["weakref.ref[Enclosing]", ...]
-# Of each thread or task, with its name, since a child inherits what is its parent's: the share consumers that handed out
-# records there, and the transactions that began there. So a transaction that is aborted before it was given any answers
-# finds the records it was for.
+# For each thread or task: the share consumers that returned records there, and the transactions that began there. Its
+# name is kept, since a child inherits the value of its parent. So a transaction that is aborted before it was given any
+# answers finds the records it was for.
 _sources: ContextVar[tuple[Worker, Sources]] = ContextVar("msgtx_sources", default=(None, ()))
 _transactions: ContextVar[tuple[Worker, Transactions]] = ContextVar("msgtx_transactions", default=(None, ()))
 _lender: ContextVar[Worker] = ContextVar("msgtx_lender", default=None)
@@ -109,7 +109,7 @@ def lending() -> Iterator[None]:
 
 
 def hands_out_here(source: "weakref.ref[HandingOut]") -> None:
-    """Register a share consumer that hands out records in this thread or task."""
+    """Register a share consumer that returns records in this thread or task."""
     worker, known = _sources.get()
     if worker == _thread() and source in known and _loop() is None:  # as a rule, and quickly: it is asked for each record
         return
@@ -121,7 +121,7 @@ def hands_out_here(source: "weakref.ref[HandingOut]") -> None:
 
 
 def sources_here() -> list[AnswerSource]:
-    """Return the share consumers that handed out records in this thread or task, but for closed ones."""
+    """Return the share consumers that returned records in this thread or task, except closed ones."""
     worker, known = _sources.get()
     found = [each() for each in known] if known and worker == _worker() else []
     return [source for source in found if source is not None and not source.closed]

@@ -9,9 +9,9 @@ Answer = TypeVar("Answer")
 
 
 async def to_its_end(work: "asyncio.Future[Answer]", *, stop: Callable[[], object] | None = None) -> Answer:
-    """Return what a thread answers. When the task is cancelled, call `stop`, and wait all the same.
+    """Return the answer of a thread. When the task is cancelled, call `stop`, and wait all the same.
 
-    Then the thread uses nothing any more, and its result can be taken back.
+    Then the thread is done, and its result can be undone.
     """
     try:
         await asyncio.wait([work])

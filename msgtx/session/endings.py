@@ -1,8 +1,8 @@
 """SQL transactions that end below SQLAlchemy: a ROLLBACK or COMMIT as text, or the driver's own calls.
 
 SQLAlchemy has no event for them and goes on in a new SQL transaction, so that a COMMIT would have offsets without their
-rows. What a driver's connection does is seen at its `wait`, the way of every call of it; a statement that ends one SQL
-transaction and begins another is seen by its command tags.
+rows. Every call of a driver's connection goes through its `wait`; a statement that ends one SQL transaction and begins
+another is seen by its command tags.
 """
 
 import re
@@ -23,7 +23,7 @@ _COMMENT: Final = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 
 
 class Endings:
-    """Counts the SQL transactions of a driver's connection that have ended, or that it was never in (autocommit)."""
+    """Counts the ended SQL transactions of a driver's connection, and the statements outside any (autocommit)."""
 
     __slots__ = ("__weakref__", "_open", "count")
 
@@ -36,11 +36,11 @@ class Endings:
         status = driver.pgconn.transaction_status
         if (self._open and status == TransactionStatus.IDLE) or driver.autocommit:
             self.count += 1
-        if status != TransactionStatus.UNKNOWN:  # a lost connection is told by its error
+        if status != TransactionStatus.UNKNOWN:  # its error shows a lost connection
             self._open = status in OPEN
 
     def executed(self, driver: RawConnection, cursor: Any, statement: str) -> None:
-        """Count an end by a statement: one that leaves no SQL transaction behind, or begins the next one itself."""
+        """Count an end by a statement: afterwards there is no SQL transaction, or the next one."""
         results = getattr(getattr(cursor, "_cursor", cursor), "_results", ())  # an async session has a cursor around it
         tags = [result.command_status for result in results]
         rollbacks = tags.count(b"ROLLBACK")

@@ -1,7 +1,7 @@
-"""What rides in the user's SQL transaction: decisions of sealed transactions, consumer offsets, records.
+"""Decisions of sealed transactions, consumer offsets and records that ride in the user's SQL transaction.
 
 It is kept beside the user's connection and written just before its COMMIT, after the session's flush: then SQLAlchemy's
-connection says `commit`. What a rollback takes back, also one of a savepoint, is never written.
+connection says `commit`. A rollback, also to a savepoint, drops them, and they are never written.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ class Owner(Protocol):
     """Whose transaction is decided by the user's COMMIT."""
 
     def lost(self) -> None:
-        """Handle that the user's SQL transaction was rolled back, or that its COMMIT failed."""
+        """Handle a rollback of the user's SQL transaction, or a failed COMMIT."""
         ...
 
 
@@ -89,13 +89,13 @@ Thing = Published | Riding | Answers | Decision | Writing
 
 @dataclass(slots=True, weakref_slot=True)
 class Enlistment:
-    """What rides in one SQL transaction of the user, SQLAlchemy's `transaction`. `written`: its COMMIT comes, or came."""
+    """The additions to one SQL transaction of the user, SQLAlchemy's `transaction`. `written`: its COMMIT comes, or came."""
 
     transaction: "weakref.ref[sqlalchemy.RootTransaction]"
     ended: int  # SQL transactions of the driver's connection before this one
     things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)  # with the savepoints in which each was added
     written: bool = False
-    partitions: set[int] = field(default_factory=set)  # partitions of what was written
+    partitions: set[int] = field(default_factory=set)  # partitions of the written records
 
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
         """Have something ride in the transaction that the connection is in."""
@@ -104,7 +104,7 @@ class Enlistment:
             thing.is_owned = True
 
     def write(self, connection: sqlalchemy.Connection) -> None:
-        """Write decisions (producers ascending), offsets (groups), records (partitions). Raise what is refused."""
+        """Write decisions (producers ascending), offsets (groups), records (partitions). Raise the error of a refusal."""
         if any(isinstance(thing, Writing) and thing.open for _, thing in self.things):
             raise errors.IllegalState(
                 "a block of producer.transaction(session=…) is open: leave it before the commit", reason="block"
@@ -175,12 +175,15 @@ class Enlistment:
 
     @property
     def is_open(self) -> bool:
-        """Whether the COMMIT is still to come, or under way in another thread. Else it has ended, whoever was told."""
+        """Whether the COMMIT is still to come, or under way in another thread.
+
+        Else it has ended, whether or not an event said so.
+        """
         transaction = self.transaction()
         return transaction is not None and transaction.is_active
 
     def roll_back(self, connection: sqlalchemy.Connection | None, savepoint: str | None, *, in_doubt: bool = False) -> None:
-        """Drop what was added since a savepoint (None: everything), and tell whose it was.
+        """Drop the additions since a savepoint (None: all), and tell their owners.
 
         `in_doubt`: a COMMIT that was sent may be done.
         """
@@ -189,7 +192,7 @@ class Enlistment:
             if isinstance(thing, Riding):
                 thing.written &= in_doubt
         self.things = [(names, thing) for names, thing in self.things if savepoint is not None and savepoint not in names]
-        with contextlib.ExitStack() as each:  # all are told, though one that waits is interrupted
+        with contextlib.ExitStack() as each:  # all are told, even if an interrupt ends the wait of one
             for thing in reversed(gone):
                 if isinstance(thing, Answers):
                     each.callback(off_loop, connection, thing.lost)
@@ -201,11 +204,11 @@ class Enlistment:
 
 
 def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalchemy.Connection, Enlistment]:
-    """Return the connection of a session, and what rides in its SQL transaction, which is begun if need be.
+    """Return the connection of a session, and the `Enlistment` of its SQL transaction, which is begun if need be.
 
     `engine`: a client's, whose database must be the session's. Raise `ConfigError` for a database without msgtx, another
     driver, autocommit, or two-phase commit; `IllegalState` for a session that is closed, or must be rolled back first;
-    `TypeError` for what is no session.
+    `TypeError` if it is no session.
     """
     connection = _connection_of(session)
     with _usable():
@@ -249,7 +252,7 @@ def is_begun(session: UserSession) -> bool:
 
 
 def require_session(session: object) -> None:
-    """Raise `WrongType` for what is no session."""
+    """Raise `WrongType` if it is no session."""
     if not isinstance(session, sqlalchemy.Connection | Session | scoped_session):
         also = " (msgtx.aio takes async ones)" if type(session).__name__.startswith(("Async", "async")) else ""
         raise errors.WrongType(
@@ -323,7 +326,10 @@ def _described(connection: sqlalchemy.Connection) -> Installation:
 
 
 def seat_of(connection: sqlalchemy.Connection) -> int | None:
-    """Take a seat in a user's SQL transaction, for what will be sealed for it. A session that is lost can be closed then."""
+    """Take a seat in a user's SQL transaction, for a transaction that will be sealed for it.
+
+    A session that is lost can be closed then.
+    """
     driver = driver_of(connection)
     try:
         return take_seat(driver)
@@ -334,7 +340,7 @@ def seat_of(connection: sqlalchemy.Connection) -> int | None:
 
 
 def forget(connection: sqlalchemy.Connection) -> None:
-    """Have what is known of the database asked for again: a refusal may come of what has changed there."""
+    """Forget what is known of the database: it may have changed, and that may be why it refused."""
     _topics[engine_of(connection)] = {}
 
 
@@ -363,7 +369,7 @@ def _as_savepoint(connection: sqlalchemy.Connection) -> Iterator[None]:
     nested.commit()
 
 
-# What SQLAlchemy tells
+# SQLAlchemy's events
 
 
 def _commit(connection: sqlalchemy.Connection) -> None:
@@ -380,7 +386,7 @@ def _commit(connection: sqlalchemy.Connection) -> None:
 
 
 def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
-    """Have `_committed` called behind each COMMIT that succeeds: SQLAlchemy has an event before it only."""
+    """Call `_committed` after each COMMIT that succeeds: SQLAlchemy has an event before it only."""
     do_commit = dialect.do_commit
 
     def commit(adapted: PoolProxiedConnection) -> None:
@@ -394,7 +400,7 @@ def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
 
 
 def _committed(driver: Any) -> None:
-    """Note that a COMMIT was done. What is not noted, as an interrupt came before, is in doubt."""
+    """Note that a COMMIT was done. If an interrupt comes before the note, the COMMIT is in doubt."""
     refs = None if driver is None else _enlisted.pop(driver, None)
     connection = None if refs is None else refs[0]()
     enlistment = None if connection is None else _enlistments.pop(connection, None)
@@ -418,7 +424,7 @@ def _take_back(connection: sqlalchemy.Connection, enlistment: Enlistment) -> Non
 def _roll_back(
     adapted: DBAPIConnection | PoolProxiedConnection, driver: Any, invalidate: Callable[[BaseException], object]
 ) -> bool:
-    """Roll back what a connection is in. Returns whether there was anything, so that nothing was committed."""
+    """Roll back the transaction of a connection. Returns whether there was anything, so that nothing was committed."""
     was_open = driver.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}
     try:
         adapted.rollback()
@@ -435,7 +441,7 @@ def _executed(connection: sqlalchemy.Connection, cursor: object, statement: str,
 
 
 def _begun(connection: sqlalchemy.Connection) -> None:
-    """Handle that a connection begins. A commit that was interrupted, or that another listener refused, has left it open."""
+    """Handle the begin of a transaction. An interrupted or refused commit may have left the one before open."""
     before = _enlistments.get(connection)
     if before is not None:
         _take_back(connection, before)
@@ -453,7 +459,7 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
 
     Without a statement come other failures, too, behind which the transaction goes on: of the level that was asked for, or,
     with the context of their statement, of rows that cannot be read.
-    Returns the error that msgtx has for what its own functions refused at COMMIT; None: SQLAlchemy's is as good.
+    Returns msgtx's error for a refusal of its own functions at COMMIT; None: SQLAlchemy's is as good.
     """
     connection = context.connection
     if connection is None or context.statement is not None or context.execution_context is not None:
@@ -472,7 +478,7 @@ def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
 
 
 def _returned(adapted: DBAPIConnection, record: ConnectionPoolEntry | None, state: PoolResetState) -> None:
-    """Handle that a connection goes back to the pool: roll back what is open, notify listeners of the commits before.
+    """Roll back a connection that goes back to the pool, and notify listeners of its earlier commits.
 
     SQLAlchemy does not roll back where its commit was interrupted, or another listener has raised, and the pool may be told
     not to, or to commit: the next user's COMMIT would have the rows.
@@ -489,7 +495,7 @@ def _returned(adapted: DBAPIConnection, record: ConnectionPoolEntry | None, stat
 
 
 def _notify_of_commit(driver: Any) -> None:
-    """Notify the readers of what a connection has committed.
+    """Notify the readers of a connection's commits.
 
     They would look by themselves, a little later: so they do for a connection that stays with its user, and an async one.
     """
@@ -523,7 +529,7 @@ _HEARD: Final[dict[str, Callable[..., object]]] = {
     "reset": _returned,
 }
 _enlistments: "weakref.WeakKeyDictionary[sqlalchemy.Connection, Enlistment]" = weakref.WeakKeyDictionary()
-# In which connection of SQLAlchemy's something rides in what the driver's connection has begun.
+# By the driver's connection: the connection of SQLAlchemy's whose additions ride in its transaction.
 _enlisted: "weakref.WeakKeyDictionary[Any, tuple[weakref.ref[sqlalchemy.Connection], weakref.ref[Enlistment]]]" = (
     weakref.WeakKeyDictionary()
 )

@@ -1,4 +1,4 @@
-"""Consumer offsets that a transaction commits: what users hand over for them (internals: groups#committing-offsets)."""
+"""The offsets that users give to a transaction (internals: groups#committing-offsets)."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol, runtime_checkable

@@ -24,7 +24,7 @@ class Published:
 
 
 def calls_of(records: Iterable[Published]) -> Iterator[list[BatchColumns]]:
-    """Yield what goes in one call: a row for each of some partitions, ascending; further rows of them in further calls.
+    """Yield the rows of one call: one for each of some partitions, ascending; further rows of them in further calls.
 
     Beside the session each call is a SQL transaction of its own; in the session, no call locks anything before the COMMIT.
     """

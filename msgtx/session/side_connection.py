@@ -1,7 +1,7 @@
 """Our own connections beside a user's engine, for SQL transactions above READ COMMITTED (internals: sessions; P24).
 
-Their snapshot is kept, and does not show the end of the log: what they commit is written and sealed here, on the side, with
-the rights of the session's role.
+Their snapshot is kept, and does not show the end of the log. So their records are written and sealed here, on the side,
+with the rights of the session's role.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from msgtx.types import ProducerId, TransactionId
 
 POOL_SIZE: Final = 5
 ONLY_CALL: Final = 0  # of a transaction: its answers are handed over once
-SEALED_TIMEOUT_MS: Final = 10_000  # of what is sealed just before a COMMIT: twice what an idle session is allowed
+SEALED_TIMEOUT_MS: Final = 10_000  # of a transaction that is sealed just before a COMMIT: twice the limit of an idle session
 BYTES_PER_MS: Final = 5_000  # what is large has more time: a slow disk writes so much
 NAMES_TRIED: Final = 5  # producer ids that turn out to be taken, fenced or expired; the last one tried is a new one
 
@@ -79,7 +79,7 @@ class Companion:
         self._busy: list[tuple[_Name, weakref.ref[sqlalchemy.Connection]]] = []
 
     def follows(self, connection: sqlalchemy.Connection) -> bool:
-        """Take over the password of a user's connection: it may be a token. Returns False if login or host are others."""
+        """Take the password of a user's connection: it may be a token. Returns False if login or host are others."""
         driver = driver_of(connection)
         if _place(driver) != self._place:
             return False
@@ -96,7 +96,9 @@ class Companion:
         seat: int | None,
         role: str,
     ) -> Sealed:
-        """Write and seal a transaction that the user's COMMIT decides. Raise what is refused; nothing stays open then.
+        """Write and seal a transaction that the user's COMMIT decides.
+
+        Raise the error of a refusal; nothing stays open then.
 
         `role`: of the user's session, whose rights count.
         """
@@ -197,7 +199,7 @@ class Companion:
             if sealing.error is not None:
                 raise sealing.error
         except BaseException:
-            # On a connection of its own: this one may be what has failed.
+            # On a connection of its own: this one may have failed.
             with contextlib.suppress(errors.MsgtxError), contextlib.closing(self.engine.dedicated()) as other:
                 self.resolve(transaction_id, name.role, other)
             raise
@@ -206,7 +208,7 @@ class Companion:
         return sealing.sealed
 
     def _take(self, user: sqlalchemy.Connection, role: str) -> _Name | None:
-        """Return an id of a role whose last transaction is decided, as far as its user's connection tells."""
+        """Return an id of a role whose last transaction is decided, as far as its user's connection knows."""
         with self._lock:
             still_busy = []
             for name, reference in self._busy:
@@ -247,7 +249,7 @@ def _bytes_of(calls: Sequence[Sequence[BatchColumns]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """The owner of what a companion sealed."""
+    """The owner of the transactions that a companion sealed."""
 
     beside: Companion
     transaction_id: TransactionId
@@ -266,7 +268,7 @@ def companion(connection: sqlalchemy.Connection) -> Companion:
     before = _companions.get(engine)
     if before is not None and not before.origin.is_parent and before.follows(connection):
         return before
-    made = Companion(connection)  # outside the lock: it asks a question, and an event loop goes on meanwhile
+    made = Companion(connection)  # outside the lock: it asks a question, and an event loop runs on
     with _companions_lock:
         found = _companions.get(engine)
         if found is not before and found is not None:
@@ -297,7 +299,7 @@ def engine_of(connection: sqlalchemy.Connection) -> sqlalchemy.Engine:
 
 
 def off_loop(connection: sqlalchemy.Connection | None, work: Callable[[], Answer]) -> Answer:
-    """Do work that waits, and let an async session's event loop go on meanwhile."""
+    """Do work that waits; an async session's event loop runs on."""
     if connection is None or not connection.dialect.is_async:
         return work()
     return await_only(to_its_end(asyncio.get_running_loop().run_in_executor(None, work)))
