@@ -60,7 +60,7 @@ class Daemon:
         self._away = 0  # attempts since the database answered last
 
     def run(self, stop: Stop) -> None:
-        """Work until `stop` is set, then release the shards. Raise errors that no wait fixes: rights, schema, incarnation."""
+        """Work until `stop` is set, then release the shards. Raise errors that no wait fixes (rights, schema)."""
         log.info("coordinator %s:%d starts", socket.gethostname(), os.getpid(), extra={"event": "start"})
         try:
             while not stop.is_set():
