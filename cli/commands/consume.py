@@ -11,10 +11,11 @@ import click
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.interruption import Stop, stopping
-from msgtx.cli.terminal.invocation import Command, Invocation, isolation, option, pass_invocation
+from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import reader_has_left, require_stdout
 from msgtx.cli.terminal.quantities import earliest_latest_or_number, milliseconds
 from msgtx.cli.terminal.record_lines import row_of_record
+from msgtx.cli.terminal.setting_options import isolation
 from msgtx.types import Record, TopicPartition
 
 if TYPE_CHECKING:

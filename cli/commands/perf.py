@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from msgtx.cli.terminal.interruption import deferred
-from msgtx.cli.terminal.invocation import Group, Invocation, isolation, option, pass_invocation
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_one, show_table
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
+from msgtx.cli.terminal.setting_options import isolation, setting_option
+from msgtx.declared.settings import PRODUCER
 from msgtx.types import Isolation
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ def command() -> None:
 @option("--seconds", type=click.FloatRange(min=0, min_open=True), default=5.0, help="The length of a run.")
 @size
 @partitions
-@option("--acks", type=click.Choice(["0", "1", "all"]), default="all")
+@setting_option(PRODUCER, "acks", given=True)
 @option("--transaction-ms", type=milliseconds(1), help="Send in transactions of this length.")
 @option("--transaction-records", type=POSITIVE, help="Send in transactions of this many records.")
 @option("--batched", is_flag=True, help="Use send_batch instead of send.")

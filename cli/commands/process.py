@@ -15,7 +15,8 @@ from msgtx.cli.terminal.interruption import PATIENCE_S, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_one
 from msgtx.cli.terminal.progress import progress
-from msgtx.cli.terminal.quantities import milliseconds, seconds
+from msgtx.cli.terminal.setting_options import setting_option
+from msgtx.declared.settings import WORKER
 from msgtx.types import ProcessReport
 from msgtx.units import counted
 
@@ -41,10 +42,8 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
 @click.argument("function", metavar="MODULE:FUNCTION", required=False)
 @option("--into", metavar="MODULE:FACTORY", help="Write rows: FACTORY makes SQLAlchemy sessions, and there is no TARGET.")
 @option("--group", required=True, help="The consumer group whose offsets are read and committed.")
-@option("--share", is_flag=True, help="GROUP is a share group, whose members divide the work record by record.")
-@option(
-    "--concurrency", type=click.IntRange(1, 100), default=1, help="With --share: the number of members, each in a thread."
-)
+@setting_option(WORKER, "share")
+@setting_option(WORKER, "concurrency", given=True)
 @option("--transactional-id", help="An id for this worker alone: a second worker with it fences the first. Not with --into.")
 @option(
     "--partition",
@@ -52,22 +51,14 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
     type=click.IntRange(min=0),
     help="Read this partition of SOURCE, without joining the group; may be repeated.",
 )
-@option("--batch", is_flag=True, help="FUNCTION takes a list of records.")
-@option(
-    "--on-error",
-    type=click.Choice(["stop", "skip", "dead-letter", "retry"]),
-    help="What to do when FUNCTION fails.  [default: stop; with --into: retry]",
-)
-@option("--dead-letter", metavar="TOPIC", help="Where --on-error=dead-letter keeps the records on which FUNCTION failed.")
-@option(
-    "--retries",
-    type=click.IntRange(min=0),
-    help="With --into: how often a record is retried before it is given up.  [default: 3; with --on-error=retry no limit]",
-)
-@option("--transaction-ms", type=milliseconds(1), default=100, help="How long a transaction collects records: ms, or 1s.")
+@setting_option(WORKER, "batch")
+@setting_option(WORKER, "on_error", default="stop; with --into: retry")
+@setting_option(WORKER, "dead_letter")
+@setting_option(WORKER, "retries")
+@setting_option(WORKER, "transaction_ms", given=True)
 @option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port: /metrics and /healthz.")
 @option("--metrics-host", default="127.0.0.1", help="The address to answer at.")
-@option("--idle-timeout", type=seconds(), help="End when no record came for this long: seconds, or 500ms, 1h.")
+@setting_option(WORKER, "idle_timeout")
 @pass_invocation
 def command(
     invocation: Invocation,

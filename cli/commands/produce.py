@@ -20,8 +20,9 @@ from msgtx.cli.terminal.interruption import INTERRUPTED, Stop, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import show_one
 from msgtx.cli.terminal.progress import progress
-from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.cli.terminal.record_lines import object_of_line, record_of_line, text_bytes
+from msgtx.cli.terminal.setting_options import setting_option
+from msgtx.declared.settings import PRODUCER
 from msgtx.errors import MsgtxError
 from msgtx.rules.record import counted_bytes, record_bytes, too_large
 from msgtx.types import OutputRecord
@@ -279,8 +280,8 @@ class Delivery:
     type=click.IntRange(min=1),
     help="Records per transaction.  [default: all records are one transaction]",
 )
-@option("--transaction-timeout-ms", type=milliseconds(1), help="How long a transaction may be open.  [default: 60000]")
-@option("--acks", type=click.Choice(["0", "1", "all"]), help="[default: all]")
+@setting_option(PRODUCER, "transaction_timeout_ms")
+@setting_option(PRODUCER, "acks")
 @pass_invocation
 def command(
     invocation: Invocation,

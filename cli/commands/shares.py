@@ -13,7 +13,8 @@ from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
 from msgtx.cli.terminal.progress import progress
-from msgtx.cli.terminal.quantities import milliseconds
+from msgtx.cli.terminal.setting_options import setting_options
+from msgtx.declared.settings import SHARE_GROUP
 from msgtx.types import ShareGroupDescription
 from msgtx.units import counted
 
@@ -86,33 +87,13 @@ def _show(invocation: Invocation, found: ShareGroupDescription) -> None:
     ),
 )
 @click.argument("group", shell_complete=completion.shares)
-@option(
-    "--auto-offset-reset",
-    metavar="latest|earliest|by_duration:DURATION",
-    help="Where the group begins on a partition that is new to it.  [default: latest]",
-)
-@option("--isolation", metavar="read_committed|read_uncommitted", help="What the group sees.  [default: read_committed]")
-@option("--record-lock-duration-ms", type=milliseconds(1), help="How long a member may hold a record.  [default: 30s]")
-@option("--delivery-count-limit", type=int, help="After this many deliveries, a record becomes a dead letter.  [default: 5]")
-@option("--max-record-locks", type=int, help="The most records in flight in one partition.  [default: 2000]")
-@option(
-    "--ordering", metavar="none|key", help="key: records of one key go to one member at a time, in order.  [default: none]"
-)
-@option(
-    "--release-backoff-ms",
-    type=milliseconds(),
-    help="The pause before a released record is delivered again; doubled each time.  [default: 0]",
-)
-@option("--release-backoff-max-ms", type=milliseconds(), help="The longest of these pauses.  [default: 1min]")
-@option(
-    "--dead-letter-topic", metavar="TOPIC", help="Where dead letters go. If empty: GROUP-dead-letters, which is the default."
-)
+@setting_options(SHARE_GROUP)
 @pass_invocation
 def configure(invocation: Invocation, /, group: str, **settings: Any) -> None:
     """Change settings of a share group, and show it. A group that does not exist is created.
 
     Settings that you do not name stay as they are. --auto-offset-reset, --isolation and --ordering can be changed only
-    while the group has no members.
+    while the group has no members. An empty --dead-letter-topic stands for the default.
     """
     given: Any = {name: value for name, value in settings.items() if value is not None}
     if not given:

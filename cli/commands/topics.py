@@ -6,30 +6,17 @@ from typing import Any
 import click
 
 from msgtx.cli.terminal import completion
-from msgtx.cli.terminal.confirmation import Decorated, confirmed, confirmed_each, destructive
+from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
-from msgtx.cli.terminal.quantities import bytes_, milliseconds
+from msgtx.cli.terminal.setting_options import setting_options
+from msgtx.declared.settings import TOPIC
 from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
 from msgtx.types import TopicPartition
 from msgtx.units import counted
 
 ENDS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset")
-
-
-def topic_settings(verb: Decorated) -> Decorated:
-    """Give a verb the settings of a topic."""
-    for setting in (
-        option("--timestamp-type", type=click.Choice(["CreateTime", "LogAppendTime"])),
-        option("--max-message-bytes", type=bytes_(-1), help="The largest record: key, value and headers."),
-        option("--delete-retention-ms", type=milliseconds(-1), help="How long tombstones stay after compaction."),
-        option("--cleanup-policy", type=click.Choice(["delete", "compact", "compact,delete"])),
-        option("--retention-bytes", type=bytes_(-1), help="How much of each partition stays, such as 10GiB; -1: no limit."),
-        option("--retention-ms", type=milliseconds(-1), help="How long records stay: ms, or 7d, 36h; -1: for ever."),
-    ):
-        verb = setting(verb)
-    return verb
 
 
 @click.group("topics", cls=Group)
@@ -47,7 +34,7 @@ def command() -> None:
 )
 @click.argument("names", nargs=-1, required=True, metavar="TOPIC...")
 @option("--partitions", type=click.IntRange(min=1), default=1)
-@topic_settings
+@setting_options(TOPIC)
 @option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @pass_invocation
 def create(
@@ -99,7 +86,7 @@ def describe(invocation: Invocation, name: str) -> None:
 )
 @click.argument("name", metavar="TOPIC", shell_complete=completion.topics)
 @option("--partitions", type=click.IntRange(min=1), help="The new number of partitions; never fewer than there are.")
-@topic_settings
+@setting_options(TOPIC, default="")
 @pass_invocation
 def alter(invocation: Invocation, /, name: str, partitions: int | None, **settings: Any) -> None:
     """Change settings of a topic, or add partitions. Settings that you do not name stay as they are.

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import click
 
-from msgtx.types import Isolation
-
 FORMATS: Final = ("table", "json", "jsonl")
 
 
@@ -110,9 +108,3 @@ class GroupWithDefault(Group):
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
-
-isolation = option(
-    "--isolation",
-    type=click.Choice([str(level) for level in Isolation]),
-    help="What to see: only committed data, or everything.  [default: read_committed]",
-)

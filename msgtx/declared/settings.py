@@ -282,29 +282,29 @@ SHARE_CONSUMER: Final[Settings] = (
 )
 
 WORKER: Final[Settings] = (
-    Setting("share", Kind.FLAG, False, "whether it is a share group, whose members divide the work record by record"),
+    Setting("share", Kind.FLAG, False, "whether the group is a share group, whose members divide the work record by record"),
     Setting("concurrency", Kind.NUMBER, 1, "with `share`: the number of members, each in a thread", most=100),
     Setting("batch", Kind.FLAG, False, "whether the function takes a list of records"),
     Setting(
         "on_error",
         Kind.CHOICE,
         "retry",
-        "what to do when the function fails; of `process` the default is `stop`",
+        "what to do when the function fails",
         choices=("retry", "dead-letter", "skip", "stop"),
     ),
     Setting(
         "retries",
         Kind.NUMBER,
         None,
-        "of `process_into`: how often a record is tried again before it is given up; by default 3, and without a limit for"
-        " `retry`",
+        "when rows are written: how often a record is tried again before it is given up (3 times; without a limit for"
+        " `retry`)",
         least=0,
     ),
-    Setting("dead_letter", Kind.TEXT, None, "the topic that keeps the records on which the function failed"),
+    Setting("dead_letter", Kind.TEXT, None, "the topic that keeps the records on which the function failed", form="TOPIC"),
     Setting("transaction_ms", Kind.DURATION, "100ms", "how long a transaction collects records"),
     replace(_RESET, default="earliest", says="where to begin without a committed offset"),
     Setting(
-        "idle_timeout", Kind.DURATION, None, "end when no record came for this long; a number alone is in seconds", least=0
+        "idle_timeout", Kind.DURATION, None, "end when no record came for this long: seconds, or `500ms`, `1h`", least=0
     ),
 )
 
