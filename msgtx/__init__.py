@@ -71,7 +71,7 @@ else:
     _MODULES = ("aio", "errors", "metrics", "orm")
 
     def __dir__() -> list[str]:
-        """Name what is public; the modules that hold it are not."""
+        """Return the public names, without the modules that hold them."""
         return sorted([*__all__, *_MODULES, "__version__"])
 
     def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Arguments of public calls: what has a wrong type or cannot be right is refused where it is given, before any lock.
+"""Arguments of public calls: a value of a wrong type, or one that cannot be right, is refused before any lock.
 
 Each checker returns the argument as the rest of the package takes it: numbers of other libraries become `int` or `float`,
 subclasses of `str` become `str`. Source: I16.
@@ -23,7 +23,7 @@ SHOWN_CHARACTERS: Final = 80
 
 
 def shown(value: object) -> str:
-    """Return what an error says of a value: not all of a long one, and something of one that cannot tell what it is."""
+    """Return the text of a value for an error: a part of a long one, and the type of one whose `repr` raises."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 - of a class of the user's
@@ -59,7 +59,7 @@ def seconds(name: str, value: object) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.inf
-    if not 0 <= number <= LONGEST_SECONDS:  # also for what is no number
+    if not 0 <= number <= LONGEST_SECONDS:  # also for a value that is no number
         raise InvalidRequest(f"{name} is 0 to {LONGEST_SECONDS:.0f} seconds, not {shown(value)}", name=name)
     return number
 
@@ -93,7 +93,10 @@ def text(name: str, value: object) -> str:
 
 
 def check_name(what: str, name: object) -> str:
-    """Return a name. Raise `WrongType`, `InvalidRequest` for what cannot be stored as one. `what` it names: "a group"."""
+    """Return a name. Raise `WrongType`, `InvalidRequest` for a text that cannot be stored as one.
+
+    `what` it names: "a group".
+    """
     if not isinstance(name, str):
         raise WrongType(f"the name of {what} is a text, not {shown(name)}", name=what)
     try:
@@ -154,7 +157,7 @@ def transaction_id(value: object) -> TransactionId:
 
 
 def listed(name: str, value: Any) -> list[Any]:
-    """Return what can be gone through, as a list. Raise `WrongType`, also for a text."""
+    """Return an iterable as a list. Raise `WrongType`, also for a text."""
     if isinstance(value, str | bytes | bytearray | memoryview):
         raise WrongType(f"{name} is a list, not {shown(value)}", name=name)
     try:
@@ -176,14 +179,14 @@ def mapping(name: str, value: Any) -> Mapping[Any, Any]:
 
 
 def function(name: str, value: Given | None) -> Given | None:
-    """Return a function of the user's, or None. Raise `WrongType` for what cannot be called."""
+    """Return a function of the user's, or None. Raise `WrongType` for an object that cannot be called."""
     if value is not None and not callable(value):
         raise WrongType(f"{name} is a function, not {shown(value)}", name=name)
     return value
 
 
 def stop(name: str, value: Given | None) -> Given | None:
-    """Return what ends a loop, such as a `threading.Event`, or None. Raise `WrongType`."""
+    """Return an object that ends a loop, such as a `threading.Event`, or None. Raise `WrongType`."""
     if value is not None and not callable(getattr(value, "is_set", None)):
         raise WrongType(f"{name} has is_set(), as threading.Event has; {shown(value)} has not", name=name)
     return value
@@ -198,7 +201,7 @@ def one_of(name: str, value: object, choices: Iterable[str]) -> str:
 
 
 def an_instance(name: str, value: object, kind: type[Given] | tuple[type, ...], words: str) -> Given:
-    """Return an object of a class. Raise `WrongType`, which says in words what it takes."""
+    """Return an object of a class. Raise `WrongType` with the allowed values in words."""
     if not isinstance(value, kind):
         raise WrongType(f"{name} is {words}, not {shown(value)}", name=name)
     return value  # type: ignore[return-value]

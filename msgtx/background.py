@@ -1,8 +1,8 @@
 """Background threads: a loop that an exception has ended is reported and run again.
 
-No caller hears of an exception in a background thread. Without a supervisor the thread would end in silence, and whoever
-relies on it would wait for ever, or work without its protection. Our own errors and those of the database are not all that
-may come: there is the `SystemExit` of a callback, `MemoryError`, and at the start of a thread "can't start new thread".
+No caller hears of an exception in a background thread. Without a supervisor the thread would end in silence, and its
+users would wait for ever, or work without its protection. Beside our own errors and those of the database there are the
+`SystemExit` of a callback, `MemoryError`, and at the start of a thread "can't start new thread".
 """
 
 import contextlib
@@ -19,12 +19,12 @@ from msgtx.errors import FatalError, MsgtxError, ThreadNotStarted
 log = logging.getLogger("msgtx.background")
 FIRST_PAUSE_SECONDS: Final = 0.1  # after an error that is not ours; doubled each time
 LONGEST_PAUSE_SECONDS: Final = 5.0
-PASSING: Final = (MsgtxError, OSError)  # what a loop raises when the database or the system is away or refuses
+PASSING: Final = (MsgtxError, OSError)  # errors of a loop when the database or the system is away or refuses
 
 
 @contextlib.contextmanager
 def left_for_later(what: str) -> Iterator[None]:
-    """Log what `PASSING` names if the block raises it, and go on: the work is done again later."""
+    """Log an exception of `PASSING` from the block, and continue: the work is done again later."""
     try:
         yield
     except PASSING as error:
@@ -32,12 +32,12 @@ def left_for_later(what: str) -> Iterator[None]:
 
 
 class BackgroundThread:
-    """A daemon thread that runs `loop` until it returns. What the loop keeps for its next run is in its object.
+    """A daemon thread that runs `loop` until it returns. The loop keeps its state for the next run in its object.
 
     `what`: the thread's task in messages, "the heartbeat of group 'g'". `failed` is called in the thread, at once, with each
     exception: with a `MsgtxError` as it is, else with a new `FatalError` whose cause it is. Then the loop is run again:
-    after `pause` seconds if the error is msgtx's or the system's (`PASSING`), else after pauses that grow. An exception in
-    these lines ends the thread: whoever needs it calls `start` before, which starts it again.
+    after `pause` seconds if the error is msgtx's or the system's (`PASSING`), else after pauses that grow. An exception
+    in these lines ends the thread: its users call `start` before they need it, which starts it again.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class BackgroundThread:
                 return
 
     def _raised(self, error: BaseException, seconds: float) -> float:
-        """Tell whoever waits, and the log. Returns the seconds until the next run."""
+        """Tell the waiting callers, and the log. Returns the seconds until the next run."""
         passes = isinstance(error, PASSING)
         self._in_a_row = 0 if passes or seconds > LONGEST_PAUSE_SECONDS else self._in_a_row + 1
         pause: float = self._pause(error) if callable(self._pause) else self._pause

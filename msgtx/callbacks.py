@@ -1,6 +1,6 @@
 """Functions of the user's that msgtx calls in the middle of its work: delivery callbacks and observers.
 
-They run in whatever thread has news. None of them may end that thread, or wait for what the thread itself has to do.
+They run in the thread that has news. None of them may end that thread, or wait for work that this thread has to do.
 """
 
 import logging
@@ -15,11 +15,11 @@ _here = threading.local()  # `of`: the owners of the user's functions that the t
 def run(
     log: logging.Logger, message: str, owner: object, function: Callable[..., object], *arguments: object
 ) -> BaseException | None:
-    """Call a user's function. What it raises is logged under `message`, also `SystemExit`, which would end the thread.
+    """Call a user's function. An exception from it is logged under `message`, also `SystemExit`, which would end the thread.
 
-    `owner`: whose work the thread does, and does not go on with meanwhile. Of a producer it is the lock of its accumulator.
-    Return what is no `Exception` if the main thread was interrupted, as by Ctrl-C or a signal handler: the caller raises it
-    when its own work is done.
+    `owner`: the object whose work the thread does; that work waits during the call. Of a producer it is the lock of its
+    accumulator. If the main thread was interrupted, as by Ctrl-C or a signal handler, return that exception: the caller
+    raises it when its own work is done.
     """
     outer = getattr(_here, "of", ())
     _here.of = (*outer, owner)
@@ -41,7 +41,7 @@ def is_inside(owner: object) -> bool:
 
 
 def require_none(call: str, owner: object) -> None:
-    """Raise `IllegalState` in a function called for `owner`: the same thread may have to do what `call` waits for."""
+    """Raise `IllegalState` in a function called for `owner`: `call` may wait for work of the same thread."""
     if is_inside(owner):
         raise IllegalState(
             f"{call} in a delivery callback would wait for itself: call it in another thread", reason="callback"

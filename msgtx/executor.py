@@ -1,4 +1,4 @@
-"""Threads for calls that wait, of which an event loop awaits the end."""
+"""Threads for blocking calls that an event loop awaits."""
 
 import concurrent.futures
 import queue
@@ -48,7 +48,7 @@ class Threads(concurrent.futures.Executor):
                 return
             try:
                 answer = fn(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - it is for whoever waits, and ends no thread
+            except BaseException as error:  # noqa: BLE001 - it is for the waiting caller, and ends no thread
                 future.set_exception(error)
             else:
                 future.set_result(answer)
@@ -58,7 +58,7 @@ class Threads(concurrent.futures.Executor):
         return future
 
     def __exit__(self, *_: object) -> None:
-        """Shut down without waiting: who needs the end of a call waits for its future."""
+        """Shut down without waiting: a caller that needs the end of a call waits for its future."""
         self.shutdown(wait=False)
 
     def _start(self) -> None:
@@ -73,7 +73,7 @@ class Threads(concurrent.futures.Executor):
         self._threads.append(thread)
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
-        """Make no call beyond those that were given. `wait` for their end."""
+        """Accept no further calls. `wait` for their end."""
         self._over = True
         self._calls.put(None)
         for thread in self._threads if wait else ():

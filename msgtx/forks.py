@@ -1,4 +1,4 @@
-"""Forks: what was made before one is the parent process's, and its copy in the child does nothing.
+"""Forks: an object that was made before a fork belongs to the parent process, and its copy in the child does nothing.
 
 A child has a copy of each object, but none of the threads, and its connections share their sockets with the parent. So a
 call there is refused at once, by the `Origin` of the object; nothing waits for a thread that is not there, and nothing that
@@ -35,7 +35,7 @@ class Origin:
 
 
 def here() -> Origin:
-    """Return the origin of what is made now."""
+    """Return the origin of an object that is made now."""
     return Origin.current
 
 

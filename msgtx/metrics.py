@@ -1,4 +1,4 @@
-"""What producers, consumers and workers of a process do, for Prometheus.
+"""The work of a process's producers, consumers and workers, for Prometheus.
 
     from msgtx import metrics
 
@@ -89,12 +89,12 @@ class Metrics(Observer):
         registry.register(_Lags(self._clients))
 
     def watch(self, client: Client) -> None:
-        """Count what this client's producers, consumers and workers do."""
+        """Count the work of this client's producers, consumers and workers."""
         self._clients.add(client)
         client.observe(self)
 
     def forget(self, client: Client) -> None:
-        """Count no more of what it does."""
+        """Stop counting."""
         self._clients.discard(client)
         client._observers.remove(self)
 
@@ -167,7 +167,7 @@ class Metrics(Observer):
 
 
 class _Lags(Collector):
-    """What consumers know of their lag when Prometheus asks; the database is not asked."""
+    """The lag that consumers know when Prometheus asks; the database is not asked."""
 
     def __init__(self, clients: "weakref.WeakSet[Client]") -> None:
         self._clients = clients
@@ -197,7 +197,7 @@ os.register_at_fork(after_in_child=lambda: forks.fresh(_making))
 
 
 def watch(client: Client, *, registry: CollectorRegistry = REGISTRY) -> None:
-    """Show what this client's producers, consumers and workers do in a registry. Several clients add up there.
+    """Show the work of this client's producers, consumers and workers in a registry. Several clients add up there.
 
     Before a worker is started. Of an asynchronous client give `client.sync`. Raise `ConfigError` if it is none.
     """

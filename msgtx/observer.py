@@ -13,7 +13,7 @@ Ended = Literal["committed", "aborted"]
 
 
 class Observer:
-    """Learns what producers, consumers and workers of a client do. From any thread; it does not wait."""
+    """An observer of a client's producers, consumers and workers. From any thread; it does not wait."""
 
     def made(self, user: Any) -> None:
         """Take note of a new producer or consumer."""
@@ -33,7 +33,7 @@ class Observer:
         """Take note of a poll that ended, with records or without."""
 
     def received(self, group: str | None, counts: Mapping[str, int], records: Sequence[Record], since: float | None) -> None:
-        """Take note of records that were handed out, `counts` by topic.
+        """Record the returned records, `counts` by topic.
 
         `since`: by `time.monotonic`, when a poll asked for them; None: they are iterated.
         """
@@ -42,10 +42,10 @@ class Observer:
         """Take note of a poll that raised."""
 
     def working(self, group: str, dead_letter: str | None) -> None:
-        """Take note of a worker that begins; `dead_letter`: the topic that it sends records to on which it gives up."""
+        """Record a new worker; `dead_letter`: the topic for records that it gives up on."""
 
     def handling(self, group: str, records: Sequence[Record]) -> AbstractContextManager[object]:
-        """Return what is to be around a worker's call of the user's function."""
+        """Return a context for a worker's call of the user's function."""
         return nullcontext()
 
     def attempted(self, group: str, *, records: int, seconds: float, error: Exception | None) -> None:
@@ -56,22 +56,22 @@ class Observer:
 
 
 class Observers:
-    """Those who watch a client. With none of them, what is told costs a look at an empty tuple."""
+    """The observers of a client. Without any, a report costs a look at an empty tuple."""
 
     def __init__(self) -> None:
         self.each: tuple[Observer, ...] = ()
 
     def add(self, observer: Observer) -> None:
-        """Tell it of what follows. One that is there already is told once."""
+        """Add an observer of later work. One that is there already is told once."""
         if observer not in self.each:
             self.each = (*self.each, observer)
 
     def remove(self, observer: Observer) -> None:
-        """Tell it nothing more."""
+        """Remove an observer."""
         self.each = tuple(each for each in self.each if each is not observer)
 
     def tell(self, what: Callable[[Observer], object], owner: object = None) -> None:
-        """Tell each of them. One that fails is reported, and does no harm to what it watches.
+        """Tell each of them. A failure of one is reported, and does no harm to the observed work.
 
         `owner`: whose thread this may be, as `callbacks.run` has it; by default nobody's but the caller's.
         """

@@ -8,11 +8,11 @@
         with otel.processing(record, group="mail"):
             ...
 
-Names follow the semantic conventions for messaging. A `send` span covers what one trace sends to a topic: in a transaction
-all of it, to its end; without one what is on its way together. Its context goes into the records' headers (`traceparent`,
-or what the propagator of the process writes). `receive` (of a poll) and `process` (of a worker's or your own handling) are
-linked with the spans that their records came from. What `send_batch` sends has no headers. Without `instrument` nothing is
-done.
+Names follow the semantic conventions for messaging. A `send` span covers the records of one trace to a topic: in a
+transaction all of them, to its end; without one the records that go together. Its context goes into the records'
+headers (`traceparent`, or those of the process's propagator). `receive` (of a poll) and `process` (of a worker's or
+your own handling) are linked with the spans that their records came from. Records of `send_batch` have no headers.
+Without `instrument` nothing is done.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ class _Sendings:
         self._settled(sending, future.exception(0))
 
     def _settled(self, sending: _Sending, error: BaseException | None) -> None:
-        """Take note of a record's outcome. What the span raises is reported: its record has an outcome all the same."""
+        """Take note of a record's outcome. An exception of the span is reported: its record has an outcome all the same."""
         interrupt = callbacks.run(log, "an observer failed", self, self._note, sending, error)
         if interrupt is not None:
             raise interrupt
@@ -217,7 +217,7 @@ class Instruments(Observer):
         self._operation.record(seconds, told)
 
     def received(self, group: str | None, counts: Mapping[str, int], records: Sequence[Record], since: float | None) -> None:
-        """Tell of a poll in a span with links to where its records came from; of what is iterated there is no such span."""
+        """Report a poll in a span with links to the spans of its records. An iteration has no such span."""
         now, ended = time.monotonic(), time.time_ns()
         by_topic: dict[str, list[Record]] = {}
         for record in records:
@@ -326,7 +326,7 @@ def _made(tracer_provider: trace.TracerProvider | None) -> Instruments:
 
 
 def context_of(record: Record) -> Context:
-    """Return the context that a record's headers carry, for a span that is to be a child of the one that sent it."""
+    """Return the trace context from a record's headers, to use as parent of the consumer's span."""
     carrier = {name: (value or b"").decode(errors="replace") for name, value in _record(record).headers}
     return propagate.extract(carrier)
 

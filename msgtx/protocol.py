@@ -1,4 +1,4 @@
-"""The public face of the store: what a client in another language would call.
+"""The public face of the store: the calls for clients in other languages.
 
 Each function takes a SQLAlchemy connection first, runs in the caller's SQL transaction (READ COMMITTED, else `ConfigError`;
 `decide_sealed` at any level) and never commits. Refusals that write nothing raise; an error that carries a decision
@@ -62,7 +62,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What became of a batch. `timestamp`: milliseconds, when the row was appended."""
+    """The outcome of a batch. `timestamp`: milliseconds, when the row was appended."""
 
     error: MsgtxError | None
     base_offset: int
@@ -80,7 +80,7 @@ class DecideResult:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A sealed transaction, named by its `token` (`PreparedTransaction`); what `decide_sealed` takes.
+    """A sealed transaction, named by its `token` (`PreparedTransaction`); the argument of `decide_sealed`.
 
     `deadline`: in milliseconds since 1970 UTC; None for one that waits for an outside party.
     """
@@ -92,7 +92,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch found on a partition; `position` is the next one to fetch from."""
+    """The result of a fetch on a partition; `position` is the next one to fetch from."""
 
     records: list[Record]
     position: int

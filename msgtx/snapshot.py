@@ -36,7 +36,7 @@ def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
     with engine.connection() as connection:
         places = partitions_of(require_topics(connection, names).values())
         cut = stable_cut(connection, places)
-        # Only reported: what blocks a partition is asked for after the cut, and may have ended in between.
+        # Only reported: the blocking transaction is looked up after the cut, and may have ended in between.
         ends = fetch(
             connection,
             {partition: Position(at.end) for partition, at in cut.items()},
@@ -59,8 +59,8 @@ def read(engine: Engine, snapshot: Snapshot, start: Snapshot | None = None) -> I
     """Yield each committed record below the cut once, from `start` (None: the log starts), partition by partition.
 
     Reading it again gives the same, until retention or compaction removes something. Raise `IncarnationChanged` for a
-    snapshot of another database, `UnknownTopicOrPartition` if a topic was deleted since the cut, also if it was made again,
-    `OffsetOutOfRange` if retention has removed what lies behind `start`, `LogTruncated`.
+    snapshot of another database, `UnknownTopicOrPartition` if a topic was deleted since the cut, also if it was made
+    again, `OffsetOutOfRange` if retention has removed records behind `start`, `LogTruncated`.
     """
     return _records(engine, _cut("cut", snapshot), None if start is None else _cut("start", start))
 
@@ -141,7 +141,10 @@ class Snapshots:
         self._engine = engine
 
     def take(self, topics: Iterable[str] | None = None) -> TakenSnapshot:
-        """Return a consistent cut of these topics (None: of all), and who holds it back. Raise `UnknownTopicOrPartition`."""
+        """Return a consistent cut of these topics (None: of all), and the transactions that hold it back.
+
+        Raise `UnknownTopicOrPartition`.
+        """
         return take(self._engine, topics)
 
     def save(self, name: str, cut: Snapshot, *, replace: bool = False) -> SavedSnapshot:
@@ -178,11 +181,11 @@ class Snapshots:
     def ranges(
         self, topics: Iterable[str] | None = None, *, start: Snapshot | None = None, end: Snapshot | None = None
     ) -> dict[TopicPartition, CommittedRange]:
-        """Return what is committed between two cuts, counted in the database, in order of the partitions.
+        """Return the committed records between two cuts, counted in the database, in order of the partitions.
 
         `start`: None, or without a partition: from its log start. `end`: None: now's cut. `topics`: only these; None: those
-        of `end`, else of `start`, else all. Raise `IncarnationChanged`, `UnknownTopicOrPartition`, and `InvalidRequest` for
-        a start behind its end, and for a topic that `end` has nothing of.
+        of `end`, else of `start`, else all. Raise `IncarnationChanged`, `UnknownTopicOrPartition`, and `InvalidRequest`
+        for a start behind its end, and for a topic that `end` lacks.
         """
         asked = None if topics is None else [*dict.fromkeys(arguments.topics(topics))]
         start, end = (None if each is None else _cut(name, each) for name, each in (("start", start), ("end", end)))

@@ -34,7 +34,7 @@ class TopicPartition(NamedTuple):
 
 
 class PartitionEnds(dict[TopicPartition, int]):
-    """Ends by partition, with the ids that the partitions had: those of a topic that was made again are others."""
+    """Ends by partition, with the ids of the partitions: a topic that was made again has other ids."""
 
     __slots__ = ("ids",)
 
@@ -98,7 +98,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class TakenSnapshot:
-    """A snapshot, and who keeps it from reaching the log's end, by partition.
+    """A snapshot, and by partition the transactions that keep it from reaching the log's end.
 
     `held_by`: an undecided transaction, or a committed one that has records behind an undecided one elsewhere.
     """
@@ -120,8 +120,8 @@ class SavedSnapshot:
 class CommittedRange:
     """A partition between two cuts: offsets in [start, end).
 
-    `removed`: how many of its offsets, at its front, retention has removed since. `records`: those that a reader would be
-    given now (aborted, compacted and removed ones are not). `bytes`: of them as stored, about.
+    `removed`: how many of its offsets, at its front, retention has removed since. `records`: the records that a reader
+    would get now (no aborted, compacted or removed ones). `bytes`: of them as stored, about.
     """
 
     start: int
@@ -132,7 +132,7 @@ class CommittedRange:
 
 
 class Isolation(enum.StrEnum):
-    """What a reader sees: everything, or committed data below the last stable offset (internals: visibility)."""
+    """The records for a reader: all, or committed ones below the last stable offset (internals: visibility)."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
@@ -220,7 +220,7 @@ class Record:
 
 
 class Acknowledgement(enum.Enum):
-    """What a member of a share group answers for a record. Names are KIP-932's; RENEW is KIP-1222's."""
+    """The answer of a member of a share group for a record. Names are KIP-932's; RENEW is KIP-1222's."""
 
     ACCEPT = "accept"  # it is done
     RELEASE = "release"  # it is to be delivered again, to anyone
@@ -314,7 +314,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """How far a group is on a partition, and who owns it.
+    """A group's position on a partition, and the partition's owner.
 
     `current_offset`: the committed one, None if there is none; then the lag is not known. `lag`: records that are still to
     be delivered at read_committed. `lag_ms`: how old the first of them is, None when caught up. `pending`: a newer offset
@@ -337,7 +337,7 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group, and its partitions: those with an offset, and those that a member owns.
+    """A consumer group, and its partitions: all with an offset or an owner.
 
     `lag`: the sum over partitions where it is known. `lag_ms`: how old the oldest record is that is still to be delivered,
     None when caught up.
@@ -357,9 +357,9 @@ class GroupDescription:
 class MemberDescription:
     """A member of a consumer group. Times are in milliseconds since 1970 UTC; `heartbeat_at`: of its newest one.
 
-    `topics`: what it subscribes to; with a `pattern`, what it has found by that.
-    `session_over`: the next heartbeat of another member removes it. `target`: what it is to own; a partition
-    that another member still owns is handed over when that one releases it.
+    `topics`: its subscription; with a `pattern`, the topics found by it. `session_over`: the next heartbeat of another
+    member removes it. `target`: the partitions that it is to own; it gets a partition of another member when that one
+    releases it.
     """
 
     member_id: str
@@ -385,7 +385,7 @@ class ShiftBy:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """What a reset does to an offset. `note`: why it is another one than was asked for."""
+    """The change of an offset by a reset. `note`: why it is another one than was asked for."""
 
     topic: str
     partition: int
@@ -453,7 +453,7 @@ class PreparedListing:
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What a partition knows of a producer, as `kafka-transactions describe-producers` shows it.
+    """A partition's state of a producer, as `kafka-transactions describe-producers` shows it.
 
     `last_timestamp`: when its newest batch here was stored, in milliseconds. `coordinator_epoch`: of its newest marker here,
     −1 if there is none. `transaction_start_offset`: where its open transaction begins here, None if none is open.
@@ -469,7 +469,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that is undecided on a partition for too long: why, and what to do.
+    """A transaction that is undecided on a partition for too long: the reason, and the remedy.
 
     `last_timestamp`: when its newest batch there was stored, in milliseconds. `duration_ms`: since it was opened, None if
     its row is missing. `coordinator_epoch` as in `ProducerState`.
@@ -525,7 +525,7 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` read, and what it found.
+    """The counts and findings of `verify`.
 
     `violations`: the first ones; `violations_found` counts all. `offsets_behind`: offsets of groups that retention has
     overtaken, which is no violation: `auto_offset_reset` applies to them.
@@ -544,10 +544,10 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class SharePartition:
-    """What a share group knows of a partition. Counts are of offsets; `start_offset`: the first one that is not done.
+    """A share group's state of a partition. Counts are of offsets; `start_offset`: the first one that is not done.
 
-    `parked`: delayed, or waiting for their key. `lag`: what is in flight or parked, and the records behind it; `lag_ms`: how
-    old the first of them is, None if there is none.
+    `parked`: delayed, or waiting for their key. `lag`: the records in flight or parked, and those behind them;
+    `lag_ms`: how old the first of them is, None if there is none.
     """
 
     topic: str
@@ -589,7 +589,7 @@ class RedriveReport:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one round of sweeping did."""
+    """The counts of one round of sweeping."""
 
     transactions_aborted: int = 0  # overdue ones
     markers_written: int = 0
@@ -625,7 +625,7 @@ class Coordinator:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """What consume–transform–produce did until it stopped. `failed`: records that were skipped or sent to dead letters."""
+    """The counts of consume–transform–produce until it stopped. `failed`: records skipped or sent to dead letters."""
 
     transactions: int = 0
     aborted: int = 0

@@ -58,7 +58,7 @@ def size(name: str, value: object) -> int:
 
 
 def reader_of(setting: str) -> Callable[[str, object], int] | None:
-    """Return what reads a setting with its unit: a duration's name ends in `_ms`, a size's in `_bytes`."""
+    """Return the parser of a setting with a unit: a duration's name ends in `_ms`, a size's in `_bytes`."""
     return milliseconds if setting.endswith("_ms") else size if setting.endswith("_bytes") else None
 
 

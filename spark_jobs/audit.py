@@ -1,7 +1,7 @@
-"""`audit`: read everything of a log, on executors at once, and compare it with what msgtx promises.
+"""`audit`: read everything of a log, on executors at once, and check the promises of msgtx.
 
-The database looks at the rows in pieces (`msgtx.admin.verify` holds the rules and their words) and answers with counts and
-with what is wrong; no record leaves it. A task has pieces of several partitions, and one connection. Shipping the rows to
+The database looks at the rows in pieces (`msgtx.admin.verify` holds the rules and their words) and answers with counts
+and violations; no record leaves it. A task has pieces of several partitions, and one connection. Shipping the rows to
 Spark and comparing them there was a fifth as fast, and needs the owner of the tables.
 """
 
@@ -38,7 +38,7 @@ from msgtx.types import Isolation, Snapshot, TopicPartition, Violation
 
 RECORDS_OF_A_TASK: Final = 10_000_000  # half a second of a log in large rows, minutes of one-record transactions
 
-# What the report counts, and the rules of `verify` behind it; what is not named is `other`.
+# The report's counts, and the rules of `verify` behind them; any other rule is `other`.
 KINDS: Final[Mapping[str, frozenset[str]]] = {
     "offsets": frozenset(
         {"offsets_dense", "log_start", "last_offset", "offset_deltas", "floor_above_end", "log_start_beyond_end"}
@@ -59,7 +59,7 @@ KIND_OF: Final[Mapping[str, str]] = {rule: kind for kind, rules in KINDS.items()
 
 @dataclass(frozen=True, slots=True)
 class TopicAudit:
-    """What was read of a topic, and how many violations of each kind there are.
+    """The counts of a topic, and the number of violations of each kind.
 
     `offsets`: not dense, or overlapping; `duplicates`: a batch stored twice; `sequences`: out of order; `torn`: a
     transaction that is not there as it was decided, on both sides of the cut, or hanging; `group_offsets`: outside the log,
@@ -80,7 +80,7 @@ class TopicAudit:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What the audit read and found.
+    """The counts and findings of the audit.
 
     `snapshot`: the consistent cut that transactions were compared with. `offsets_behind`: offsets of groups that retention
     has overtaken, which is no violation. `violations`: the first ones, by place; `violations_found` counts all.
@@ -111,7 +111,8 @@ def run(
 ) -> AuditReport:
     """Audit these topics (None: all), up to the log ends of now; it runs beside producers and consumers.
 
-    `url` as in `msgtx.connect`. Raise `UnknownTopicOrPartition`, `InvalidRequest`, and what a connection of a task raises.
+    `url` as in `msgtx.connect`. Raise `UnknownTopicOrPartition`, `InvalidRequest`, and the errors of a task's
+    connection.
     """
     if records_of_a_task < 1:
         raise errors.InvalidRequest(f"a task has at least one record, not {records_of_a_task}")
@@ -123,7 +124,7 @@ def run(
     return _report(plan, found, time.monotonic() - began)
 
 
-# ── what to look at ──
+# ── pieces ──
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What each task needs to know. `ends`: the cut, by partition id; `names`: of the partitions."""
+    """The arguments of each task. `ends`: the cut, by partition id; `names`: of the partitions."""
 
     names: Mapping[int, TopicPartition]
     ends: Mapping[int, int]
@@ -146,7 +147,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to look at, and where."""
+    """The work of a piece: its kind and its place."""
 
     database: Database
     scope: Scope
@@ -162,7 +163,8 @@ def _plan(client: Client, topics: Sequence[str] | None, records_of_a_task: int) 
         ids = require_partitions(connection, snapshot.ends)
         listed = list_offsets(connection, dict.fromkeys(ids.values(), LATEST), Isolation.READ_UNCOMMITTED)
     ranges = {partition_id: (at.log_start_offset, at.log_end_offset) for partition_id, at in listed.items()}
-    # What lies in front of the log start, until the sweep removes it, is of the first piece; there is one of an empty log.
+    # Rows in front of the log start, until the sweep removes them, belong to the first piece; there is one of an empty
+    # log.
     whole = {partition_id: (start, max(end, start + 1)) for partition_id, (start, end) in ranges.items()}
     logs = [
         Part("batches", partition_id, 0 if start == ranges[partition_id][0] else start, end)
@@ -187,7 +189,7 @@ def _plan(client: Client, topics: Sequence[str] | None, records_of_a_task: int) 
 
 @dataclass(slots=True)
 class Found:
-    """What a task read and found. `broken`: how often each rule is broken on each partition."""
+    """The counts and findings of a task. `broken`: how often each rule is broken on each partition."""
 
     records: Counter[int] = field(default_factory=Counter)
     batches: Counter[int] = field(default_factory=Counter)
@@ -198,7 +200,7 @@ class Found:
     offsets_behind: int = 0
 
     def add(self, other: "Found") -> None:
-        """Take over what another task found."""
+        """Add the findings of another task."""
         self.records += other.records
         self.batches += other.batches
         self.broken += other.broken
@@ -220,7 +222,7 @@ def _look(connection: RawConnection, scope: Scope, part: Part, found: Found) -> 
     if part.look == "partition":
         assert part.partition_id is not None
         ends = verify_partition(connection, part.partition_id)
-        if ends is not None:  # else it was deleted meanwhile
+        if ends is not None:  # else it was deleted
             facts = {name: getattr(ends, name) for name in ("log_start_offset", "log_end_offset", "stable_floor")}
             _broken(scope, found, part.partition_id, None, [{**facts, "rules": ends.rules}])
         return

@@ -1,4 +1,4 @@
-"""A batch on the driver: what its tasks need to know, and the one decision over all of them (P20). Knows no Spark."""
+"""A batch on the driver: the arguments of its tasks, and the one decision over all of them (P20). Knows no Spark."""
 
 import logging
 from collections.abc import Callable
@@ -36,7 +36,7 @@ Statements = Callable[[sqlalchemy.Connection], object]
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What became of a batch. `skipped`: it was committed before, and nothing was written.
+    """The outcome of a batch. `skipped`: it was committed before, and nothing was written.
 
     `attempts`: tasks that wrote something; `aborted`: attempts that were not accepted (retries, speculation, earlier runs).
     """
@@ -57,7 +57,7 @@ def make_target(
     partitioner: str = "crc32",
     snapshot: Snapshot | None = None,
 ) -> Target:
-    """Return what tasks need to know. Raise `InvalidRequest`, `UnknownTopicOrPartition`, `IncarnationChanged`."""
+    """Return the arguments of the tasks. Raise `InvalidRequest`, `UnknownTopicOrPartition`, `IncarnationChanged`."""
     if partitioner not in PARTITIONERS:
         raise errors.ConfigError(f"there is no partitioner {partitioner!r}; known are {', '.join(PARTITIONERS)}")
 
@@ -70,7 +70,9 @@ def make_target(
 
 
 def begins_again(engine: Engine, batch: BatchName, *, run_id: str = "") -> bool:
-    """Say whether the batch is committed; if not, abort what an earlier run of it left, so that it holds no reader back.
+    """Say whether the batch is committed.
+
+    If not, abort the attempts of an earlier run of it, so that they hold no reader back.
 
     Raise `BatchConflict` for a stream's batch that is committed and can be no repetition.
     """
@@ -156,9 +158,9 @@ def _were_accepted(engine: Engine, accepted: list[Attempt]) -> bool:
 
 
 def abort(engine: Engine, batch: BatchName, *, of_any_query: bool = False) -> int:
-    """Abort what a batch left undecided; nothing of a committed one. If the database is away, timeouts will do it.
+    """Abort the undecided attempts of a batch; nothing of a committed one. If the database is away, timeouts will do it.
 
-    `of_any_query`: for who does not know its query.
+    `of_any_query`: for a caller that does not know its query.
     """
     try:
         with engine.connection() as connection:

@@ -1,7 +1,7 @@
 """`expire`: the sweeps as a scheduled job, once or again and again.
 
-It does what `msgtx sweep` does, where jobs are scheduled as Spark applications. The work is the database's: no executor is
-used, and a session is there only because a cluster waits for one.
+It does the work of `msgtx sweep`, where jobs are scheduled as Spark applications. The work is the database's: no
+executor is used, and a session is there only because a cluster waits for one.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ log = logging.getLogger("msgtx.expire")
 
 @dataclass(frozen=True, slots=True)
 class ExpireReport:
-    """What all rounds did together. `failed`: rounds that met a passing condition, and were left to the next one."""
+    """The counts of all rounds together. `failed`: rounds that met a passing condition, and were left to the next one."""
 
     rounds: int
     failed: int
@@ -50,7 +50,7 @@ def run(
 
     `spark` is not used: a session may be there or not. `url` as in `msgtx.connect`; `only` and `dry_run` as in
     `Client.sweep`. Raise `ConfigError` for a sweep that is not known, `InvalidRequest` for less than a hundredth of a
-    second; of `every` only what no later round can fix.
+    second; with `every` only errors that no later round can fix.
     """
     if every is not None and not every >= LEAST_SECONDS:
         raise errors.InvalidRequest(f"rounds begin at least every {LEAST_SECONDS:g} s, not every {every:g}")

@@ -1,8 +1,8 @@
-"""Committed records as Parquet, exactly once and incrementally: each run writes what is new since the last one.
+"""Committed records as Parquet, exactly once and incrementally: each run writes the new records since the last one.
 
-A run is a batch: a folder `batch=N` with the files, by topic, and its manifest `_manifest.json`: which offsets, which files.
-All of it is written under a hidden name and renamed in one step, so who reads the folder sees a batch whole or not at all,
-and of two runs at once one gets the number. What a killed run leaves is hidden, and removed by the next.
+A run is a batch: a folder `batch=N` with the files, by topic, and its manifest `_manifest.json` of offsets and files.
+All of it is written under a hidden name and renamed in one step. So a reader of the folder sees a batch whole or not at
+all, and of two runs at once one gets the number. The files of a killed run are hidden, and removed by the next.
 """
 
 import json
@@ -25,7 +25,7 @@ from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.store.topics import require_partitions
 from msgtx.types import Snapshot, TopicPartition
 
-HIDDEN: Final = "_msgtx"  # what is being written
+HIDDEN: Final = "_msgtx"  # files that are being written
 MANIFEST: Final = "_manifest.json"
 VERSION: Final = 1  # of the manifest
 _BATCH: Final = re.compile(r"batch=(\d{1,18})")
@@ -33,7 +33,7 @@ _BATCH: Final = re.compile(r"batch=(\d{1,18})")
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """What a run wrote. `batch` None: nothing was new. `snapshot`: up to where, of all topics of the folder."""
+    """The counts of a run. `batch` None: nothing was new. `snapshot`: up to where, of all topics of the folder."""
 
     batch: int | None
     records: int
@@ -75,12 +75,12 @@ def export(
     read_url: str | None = None,
     by_date: bool = False,
 ) -> ExportReport:
-    """Write what was committed to topics since the last run as Parquet into a folder, on any file system that Spark knows.
+    """Write the records committed to topics since the last run as Parquet into a folder, on any file system of Spark.
 
     The files lie in `batch=N/topic=NAME`, with `by_date` in `…/date=YYYY-MM-DD` (of the timestamp, in UTC); columns as of
     `read_committed`. A batch ends at a consistent cut: it holds all of a transaction or nothing (I15). Further runs may
     name other topics. Raise `IllegalState` if another run was faster, or a topic was made again; `OffsetOutOfRange` if
-    retention removed what was not exported; `IncarnationChanged`.
+    retention removed records before their export; `IncarnationChanged`.
     """
     names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     folder = Folder(spark, target)
@@ -112,7 +112,7 @@ def export(
     except (errors.MsgtxError, OSError):
         if f"batch={number}" not in folder.children():
             raise
-        got_the_number = False  # the run that has it removed what this one was writing
+        got_the_number = False  # the run that has the number removed the files of this one
     finally:
         folder.remove(hidden)
     if not got_the_number:
@@ -141,7 +141,7 @@ def _ids(client: Client, cut: Snapshot) -> dict[TopicPartition, int]:
 
 
 def _check(folder: Folder, last: Manifest, cut: Snapshot, ids: Mapping[TopicPartition, int]) -> None:
-    """Refuse to go on where the folder holds something else than what lies before the cut."""
+    """Refuse to continue if the folder holds other records than those before the cut."""
     if last.incarnation not in {None, cut.incarnation}:
         raise errors.IncarnationChanged(
             f"{folder.uri} was exported from incarnation {last.incarnation}, the database has {cut.incarnation} since a "
@@ -204,7 +204,7 @@ def _manifest(
 
 
 def _sweep(folder: Folder, number: int) -> None:
-    """Remove what runs of this number or an earlier one left: none of them can get it any more."""
+    """Remove the files of unfinished runs of this number or an earlier one: none of them can get it any more."""
     for name in folder.below(HIDDEN).children():
         found = re.fullmatch(r"(\d{1,18})-.*", name)
         if found and int(found[1]) <= number:

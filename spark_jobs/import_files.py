@@ -1,10 +1,10 @@
-"""Files into a topic, each exactly once: a run that is cut off is run again and goes on with what is missing.
+"""Files into a topic, each exactly once: after an interrupted run, the next one imports the missing files.
 
 Files are written in batches, each of which is one transaction. With a batch, a fence row for each of its files is committed:
 the file's address is an application of its own, whose batch is the time of the file's last change. So it does not matter how
 files are divided over batches, nor whether files came since, nor whether two imports run at once. The batches are of an
-application that only this run has: two of them that write the same files do not end each other's transactions, and the
-first commit counts. What a killed run left ends with its session, as that of any batch (`SESSION_MS`).
+application that only this run has: two runs with the same files do not end each other's transactions, and the first
+commit counts. A killed run's attempts end with its session, as those of any batch (`SESSION_MS`).
 """
 
 import itertools
@@ -39,7 +39,7 @@ BATCH_FILES: Final = 500  # each costs a row and a lock with the commit
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What a run wrote. `skipped`: files that were imported before."""
+    """The counts of a run. `skipped`: files that were imported before."""
 
     files: int
     skipped: int
@@ -71,8 +71,8 @@ def import_files(
     `paths`: files, folders or wildcards; `format`: parquet, csv or json, by the files' names if not given; `encoding`: of
     CSV files; `options` are those of Spark's reader. `app_id` names the import (default: by the topic); `told` is called
     with how many of how many bytes are written. A batch ends after `batch_bytes`, and never within a file. Raise
-    `ConfigError` if there are no files, `InvalidRequest` for a column that is missing, a file or row that cannot be read as
-    it was meant, or a file that was changed after its import.
+    `ConfigError` if there are no files, `InvalidRequest` for a missing column, an unreadable file or row, or a file
+    that was changed after its import.
     """
     said = {**(options or {}), **({} if encoding is None else {"encoding": encoding})}
     app = app_id or f"import:{topic}"
@@ -170,7 +170,7 @@ def _not_imported(engine: Engine, app: str, files: Sequence[File]) -> list[File]
 
 
 def _fences(app: str, name: BatchName, batch: Sequence[File]) -> Callable[[sqlalchemy.Connection], None]:
-    """Return what commits, with the batch, that its files are imported."""
+    """Return the function that commits the files' fence rows with the batch."""
 
     def insert(connection: sqlalchemy.Connection) -> None:
         for file in batch:

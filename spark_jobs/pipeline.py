@@ -1,7 +1,7 @@
 """Consume–transform–produce on DataFrames, exactly once, without a checkpoint: the group's offsets say where it stands.
 
 A batch reads committed ranges, from the group's offsets to a consistent cut, and commits its outputs and the ranges' ends in
-one SQL transaction. Whatever is killed, the next run begins where the last commit was; of two runs at once one commits.
+one SQL transaction. After any crash the next run begins at the last commit; of two runs at once one commits.
 """
 
 import threading
@@ -36,7 +36,7 @@ Transform = Callable[[DataFrame], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class PipelineReport:
-    """What a run did so far. `offsets_in`: at least as many as records that were read."""
+    """The counts of a run so far. `offsets_in`: at least as many as records that were read."""
 
     batches: int = 0
     offsets_in: int = 0
@@ -66,8 +66,8 @@ def run(
     `transform` gets a DataFrame as of `read_committed` and returns one; `to` is the topic, else each row names its own.
     `once`: all that is committed when the run begins, then the end; else until `stop`. `max_offsets`: of one batch, more
     only to hold a whole transaction. `options`: `starting_offsets` for a new group, `min_partitions`, `include_headers`,
-    `read_url` and others of `read_committed`. The group may have no members. Raise what `read_committed` and
-    `write_transactional` do.
+    `read_url` and others of `read_committed`. The group may have no members. Raise the errors of `read_committed` and
+    `write_transactional`.
     """
     asked = parse({"subscribe": topics, "group": group, "url": url, **options})
     with open_engine(url) as engine:
@@ -121,7 +121,7 @@ class _Pipeline:
             chosen = self._chosen(planned, once=once)
             if chosen.size:
                 written = self._batch(chosen)
-                if not written.skipped:  # else another run was faster: the next look begins behind it
+                if not written.skipped:  # else another run was faster: the next look begins after its commit
                     seconds = time.monotonic() - began
                     done = PipelineReport(
                         done.batches + 1, done.offsets_in + chosen.size, done.records_out + written.records, seconds
@@ -136,7 +136,7 @@ class _Pipeline:
         return replace(done, seconds=time.monotonic() - began)
 
     def _chosen(self, planned: offsets.Plan, *, once: bool) -> offsets.Plan:
-        """Return what the next batch reads: whole transactions, as long as they leave it anything to read."""
+        """Return the range of the next batch: whole transactions, unless nothing would be left to read."""
         stable: dict[int, int] = {}
         if not once:
             positions = {each.partition_id: LATEST for each in planned.ranges}

@@ -1,8 +1,8 @@
 """`read_committed`: committed ranges as a DataFrame with the columns of Spark's Kafka source.
 
-Planned on the driver (`offsets`), read by the executors through JDBC: a task asks for the rows of its range, with the arrays
-of those columns that are used, and Spark takes the arrays apart. The statement that reads a range also checks that it is
-still what was planned (`check_range`).
+Planned on the driver (`offsets`), read by the executors through JDBC: a task asks for the rows of its range, with the
+arrays of the used columns, and Spark takes the arrays apart. The statement that reads a range also checks that it still
+matches the plan (`check_range`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,11 +48,11 @@ def read_committed(
 ) -> DataFrame:
     """Return committed records as a DataFrame: key, value, topic, partition, offset, timestamp, timestampType[, headers].
 
-    What is read is fixed by this call: from `start` (an earlier cut), the offsets of `group`, or `starting_offsets`
-    (default: the log starts) to `snapshot` or `ending_offsets` (default: a consistent cut now). Further options are those of
-    Spark's Kafka source in snake_case. `url`: as of `msgtx.connect`; `read_url`: a replica for the executors, waited for. A
-    task is a range of one partition, in order of offsets. Raise `ConfigError` and what `offsets.plan` does. A range that
-    retention removes before it is read fails its task, or is left out with `fail_on_data_loss=False`.
+    This call fixes the range: from `start` (an earlier cut), the offsets of `group`, or `starting_offsets` (default:
+    the log starts) to `snapshot` or `ending_offsets` (default: a consistent cut now). Further options are those of
+    Spark's Kafka source in snake_case. `url`: as of `msgtx.connect`; `read_url`: a replica for the executors, waited
+    for. A task is a range of one partition, in order of offsets. Raise `ConfigError` and the errors of `offsets.plan`.
+    A range that retention removes before it is read fails its task, or is left out with `fail_on_data_loss=False`.
     """
     asked = parse(
         {
@@ -68,7 +68,7 @@ def read_committed(
 
 
 def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engine: Engine) -> DataFrame:
-    """Return what is planned as a DataFrame that executors read from the engine's database. Raise `ConfigError`."""
+    """Return a plan as a DataFrame that executors read from the engine's database. Raise `ConfigError`."""
     columns = StructType([*COLUMNS, HEADERS]) if options.include_headers else COLUMNS
     parts = planned.split(options)
     if not parts:
@@ -146,7 +146,7 @@ def _records(rows: DataFrame, columns: StructType) -> DataFrame:
 
 
 def _kept_apart(name: str) -> Column:
-    """Return a column that Spark computes above the barrier, and whatever uses it, too.
+    """Return a column that Spark computes above the barrier, as it does all columns made of it.
 
     Merged with what takes elements out of the arrays, a Python function of the user's would be handed the arrays of the
     log's row with each record: Spark evaluates it below that. A condition goes below the barrier only if it asks for nothing

@@ -1,7 +1,7 @@
 """`report`: rates over time, how far groups are behind, and how large topics are; as values, for a chart and a page.
 
-All of it is counted between two consistent cuts, by the time that records carry: the database sums up buckets of ranges of
-the log, each a task of Spark's, and no value of a record leaves it.
+All of it is counted between two consistent cuts, by the records' times: the database sums up buckets of ranges of the
+log, each range a task of Spark, and no value of a record leaves it.
 """
 
 import math
@@ -49,7 +49,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
-    """What is committed of a topic. Rates are of the time between its first and its last bucket, both included."""
+    """The committed records of a topic. Rates are of the time between its first and its last bucket, both included."""
 
     topic: str
     partitions: int
@@ -65,7 +65,7 @@ class TopicRates:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """What a group has still to read of these topics, up to the cut, by the time of the records.
+    """The records that a group has still to read of these topics, up to the cut, by their time.
 
     `oldest_at`: when the bucket of the oldest of them begins, None when caught up.
     """
@@ -80,7 +80,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True)
 class RatesReport:
-    """Topics by name and groups by lag, in buckets of `bucket_ms`; made of what lies below `end` and not below `start`."""
+    """Topics by name and groups by lag, in buckets of `bucket_ms`; made of the records from `start` up to `end`."""
 
     topics: list[TopicRates]
     groups: list[GroupLag]
@@ -124,7 +124,7 @@ def run(
 
     `bucket_ms`: None: as suits the span. `groups`: whether to look at groups, for which the role must administer every
     topic. Raise `UnknownTopicOrPartition`, `IncarnationChanged`, and `InvalidRequest` for cuts that do not fit and for
-    buckets that are too many.
+    too many buckets.
     """
     if bucket_ms is not None and bucket_ms < 1:
         raise errors.InvalidRequest(f"a bucket has at least a millisecond, not {bucket_ms}")
@@ -174,7 +174,7 @@ def measure(width: int, connection: RawConnection, parts: Sequence[Part]) -> lis
     ]
 
 
-# ── what to measure ──
+# ── the measurement ──
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ def _span(connection: RawConnection, logs: Mapping[int, tuple[int, int]]) -> int
     return max(times) - min(times) if times else 0
 
 
-# ── what came back ──
+# ── its results ──
 
 
 def _fitted(sums: list[Sum], width: int, *, asked: bool) -> tuple[int, list[Sum]]:

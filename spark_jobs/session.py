@@ -1,8 +1,8 @@
 """Spark sessions that can read and write msgtx: Java, the JDBC driver, and settings that fit.
 
-A session is the one that runs, the one of `spark-submit`, or a new one with a JVM of its own. That JVM writes into a file
-instead of on the user's terminal, is out of reach of Ctrl-C, and ends with its standard input: no way in which Python ends
-leaves it behind.
+A session is the one that runs, the one of `spark-submit`, or a new one with a JVM of its own. That JVM writes into a
+file instead of on the user's terminal, is out of reach of Ctrl-C, and ends with its standard input: so it ends with
+Python, however Python ends.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ LOCAL: Final = "local[*]"
 ENDING_S: Final = 20.0  # for the JVM to remove its temporary files; killed afterwards
 UNRESPONSIVE: Final = "All masters are unresponsive"
 GIB: Final = 1 << 30
-DRIVER_MEMORY_GIB: Final = (1, 4)  # of a local run, which is driver and executors in one: a quarter of what there is
+DRIVER_MEMORY_GIB: Final = (1, 4)  # of a local run, which is driver and executors in one: a quarter of the memory
 USUAL: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -40,7 +40,7 @@ USUAL: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
 }
 
-_output: JvmLog | None = None  # what the JVM that we started writes
+_output: JvmLog | None = None  # the output of the JVM that we started
 
 
 def session(name: str = "msgtx", *, master: str | None = None, debug: bool = False, **settings: object) -> SparkSession:
@@ -104,12 +104,12 @@ def end() -> None:
 
 
 def told_by_jvm() -> str:
-    """Return the end of what the JVM that we started wrote; empty if another program started it."""
+    """Return the end of the output of the JVM that we started; empty if another program started it."""
     return "" if _output is None else _output.tail()
 
 
 def _hush_py4j() -> None:
-    """Have Py4J tell neither of each call nor, by the root's logger, of a Ctrl-C with a traceback: who catches it knows."""
+    """Silence Py4J's log of each call and its traceback of a Ctrl-C: the code that catches it knows."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_news)
 
@@ -198,14 +198,14 @@ def _launch(conf: SparkConf, *, local: bool, debug: bool) -> Any:
 
 
 def _reason(told: str) -> str:
-    """Pick the line that says why from what a JVM wrote."""
+    """Pick the line with the reason from the output of a JVM."""
     lines = [line.strip() for line in told.splitlines() if line.strip()]
     telling = [line for line in lines if re.match(r"(Error|Exception|Invalid|Unrecognized|\S*(Exception|Error):)", line)]
     return re.sub(r'^Exception in thread "\w+" (?:\w+\.)+(?=\w+: )', "", (telling or lines or [""])[0])
 
 
 def _defaults(*, local: bool) -> dict[str, str]:
-    """Return what suits our jobs where nothing else is set."""
+    """Return the defaults for our jobs."""
     if not local:
         return dict(USUAL)
     least, most = DRIVER_MEMORY_GIB
@@ -232,7 +232,7 @@ def _configured() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Change the environment for the block: a JVM takes over what is there when it starts."""
+    """Change the environment for the block: a JVM reads it when it starts."""
     before = {key: os.environ.get(key) for key in changes}
     os.environ.update(changes)
     try:
@@ -248,7 +248,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 def _wait_for(process: "subprocess.Popen[bytes]") -> None:
     if process.stdin is not None:
         with contextlib.suppress(OSError):
-            process.stdin.close()  # what the JVM ends with
+            process.stdin.close()  # the JVM's end
     try:
         process.wait(ENDING_S)
     except subprocess.TimeoutExpired:

@@ -46,12 +46,11 @@ def write_transactional(
     app rise. A batch that is committed, or lies before one that is, is skipped, and the report says so. `group` commits
     the ends of `snapshot` as its offsets; `start` is compared with where the group is (`BatchConflict`).
     In `foreachBatch` (in its own thread) a batch is one of its query: a checkpoint that was lost or fell behind is an error
-    (`CheckpointLost`, `BatchConflict`), each write needs an `app_id` of its own, and `group` without a snapshot commits what
-    the query's sources read for it.
-    `statements(connection)` runs the user's own SQL just before the decision, at READ COMMITTED; after a lost answer it
-    runs again, and is taken back if the first time counted. A batch that takes longer than `transaction_timeout_ms` (at
-    most `transaction_max_timeout_ms` of the installation) is aborted. Raise `InvalidRequest` for wrong columns,
-    `UnknownTopicOrPartition`, `IncarnationChanged`.
+    (`CheckpointLost`, `BatchConflict`), each write needs an `app_id` of its own, and `group` without a snapshot commits
+    the ranges that the query's sources read for it. `statements(connection)` runs the user's own SQL just before the
+    decision, at READ COMMITTED; after a lost answer it runs again, and is taken back if the first time counted. A batch
+    that takes longer than `transaction_timeout_ms` (at most `transaction_max_timeout_ms` of the installation) is
+    aborted. Raise `InvalidRequest` for wrong columns, `UnknownTopicOrPartition`, `IncarnationChanged`.
     """
     stream = _stream_of(df)
     if group is not None and snapshot is None and stream is None:
@@ -77,7 +76,7 @@ def write_transactional(
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a batch read: the offsets that are committed with it. `start`, if it is known, must be where the group is.
+    """The ranges that a batch read: their ends are committed with it. `start`, if it is known, must be where the group is.
 
     `snapshot` None: as the sources of the stream noted it.
     """
@@ -100,7 +99,7 @@ def write_batch(
     partitioner: str = "crc32",
     stream: StreamBatch | None = None,
 ) -> BatchReport:
-    """Do what `write_transactional` does, with an engine that is there."""
+    """Do the work of `write_transactional` with an open engine."""
     batch = BatchName(app_id, "" if stream is None else stream.query_id, batch_id)
     run_id = "" if stream is None else stream.run_id
     if not app_id or batch_id < 0:
@@ -138,7 +137,7 @@ def write_batch(
 
 
 def sink_columns(schema: spark_types.StructType, topic: str | None) -> dict[str, str]:
-    """Return what a sink writes: a column of its own, and which column of the DataFrame it is. Case does not count.
+    """Return the sink's columns, each with the column of the DataFrame that it comes from. Case does not count.
 
     Raise `InvalidRequest` for a missing column, one that is there several times, or a wrong type.
     """
@@ -167,7 +166,7 @@ def sink_columns(schema: spark_types.StructType, topic: str | None) -> dict[str,
 
 
 def _stream_of(df: DataFrame) -> StreamBatch | None:
-    """Return the micro-batch in whose thread this runs: what Spark tells its tasks, too."""
+    """Return the micro-batch of this thread, as Spark also sets it in its tasks."""
     return None if is_remote() else stream_batch(df.sparkSession.sparkContext.getLocalProperty)
 
 
@@ -180,7 +179,7 @@ def _ranges(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> dict[
 def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:
     """Have the tasks write. Spark takes one answer per task, so the attempts that are in it are the accepted ones.
 
-    Raise what a task refuses.
+    Raise a task's refusal.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

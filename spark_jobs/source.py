@@ -1,8 +1,8 @@
 """`format("msgtx")`: a log as a data source of Spark, for batches and streams, to read and to write.
 
-Spark calls it in processes of its own: one plans (the driver's), others read and write (the executors'). What travels
-between them is pickled and holds the database's address, which is never part of a text. Each of them imports this module,
-and a query starts a dozen: what few need is imported in functions.
+Spark calls it in processes of its own: one plans (the driver's), others read and write (the executors'). Objects
+between them are pickled and hold the database's address, which is never part of a text. Each of them imports this
+module, and a query starts a dozen: modules that few need are imported in functions.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ from msgtx.store.spark import record_range
 from msgtx.store.topics import describe_topics
 
 NAME: Final = "msgtx"
-# A task costs as much as reading some thousand records: ranges of fewer share one, as long as so many tasks are left that
-# what comes behind the source is divided among a few cores.
+# A task costs as much as reading some thousand records. Smaller ranges share a task, but so many tasks are left that a
+# few cores share the later steps of the query.
 SMALL_TASK: Final = 1_000
 LEAST_TASKS: Final = 8
 SCHEMA: Final = StructType([*COLUMNS, StructField("headers", ArrayType(HEADER))])
@@ -73,7 +73,7 @@ class MsgtxDataSource(DataSource):
         return BatchWriter(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        """Return a writer for streams; what output modes ask to overwrite is appended, as with Spark's Kafka sink."""
+        """Return a writer for streams; output modes that overwrite append, as with Spark's Kafka sink."""
         from msgtx.spark_jobs.writing.writer import StreamWriter
 
         return StreamWriter(self.options, schema)
@@ -96,7 +96,7 @@ class Noted:
 
 @dataclass(repr=True)
 class ReadPartition(InputPartition):
-    """What one task reads, one range after the other. `url`: of the database that it reads from."""
+    """The ranges of one task, read one after the other. `url`: of the database that it reads from."""
 
     ranges: tuple[OffsetRange, ...]
     incarnation: str
@@ -114,7 +114,7 @@ class BatchReader(DataSourceReader):
         self.schema = checked(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return what the tasks read: [nothing] is a task that reads nothing."""
+        """Return the tasks' ranges: [nothing] is a task that reads nothing."""
         with open_engine(self.options.url, pool_size=1) as engine:
             plan = offsets.plan(engine, self.options)
             types = timestamp_types(engine, plan.ranges)
@@ -130,7 +130,7 @@ class BatchReader(DataSourceReader):
 def tasks(
     plan: offsets.Plan, options: ReadOptions, types: Mapping[str, int], url: str, noted: Noted | None = None
 ) -> list[ReadPartition]:
-    """Return what the tasks read: small ranges share one, unless `minPartitions` says how many there are to be."""
+    """Return the tasks' ranges: small ones share a task, unless `minPartitions` gives the number of tasks."""
     parts = packed(plan.split(options), at_least=options.min_partitions or LEAST_TASKS, most=SMALL_TASK)
     return [
         ReadPartition(
@@ -141,7 +141,7 @@ def tasks(
 
 
 def checked(schema: StructType) -> StructType:
-    """Return a schema whose columns the source has. A user's own may name fewer: they are what is sent to Spark."""
+    """Return a schema whose columns the source has. A user's own may name fewer: only these are sent to Spark."""
     known = {each.name: each.dataType for each in SCHEMA.fields}
     for each in schema.fields:
         if known.get(each.name) != each.dataType:
@@ -183,9 +183,9 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
 
 
 def note(engine: Engine, partition: ReadPartition, noted: Noted) -> None:
-    """Note for the sink of the query what its batch reads, in the database that the sink writes to.
+    """Note the ranges of a batch for the sink of the query, in the sink's database.
 
-    Each task notes all of it: what comes behind need not ask for every task's rows.
+    Each task notes all ranges: later steps of the query need not ask for every task's rows.
     """
     context = TaskContext.get()
     assert context is not None, "a task reads"

@@ -1,1 +1,1 @@
-"""What an administrator asks and does: transactions, partitions, producers."""
+"""An administrator's calls: transactions, partitions, producers."""

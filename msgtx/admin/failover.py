@@ -1,4 +1,4 @@
-"""After a failover or a restore: no client goes on as if nothing had been lost."""
+"""After a failover or a restore: clients learn that records may be lost."""
 
 import uuid
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from msgtx.store.installation import change_incarnation, end_sessions, fence_eve
 
 @dataclass(frozen=True, slots=True)
 class FailoverReport:
-    """What `after_failover` did."""
+    """The result of `after_failover`."""
 
     incarnation: uuid.UUID
     producers_fenced: int
@@ -18,10 +18,11 @@ class FailoverReport:
 
 
 def after_failover(engine: Engine) -> FailoverReport:
-    """Declare that this database may lack what was acknowledged: it was promoted from an asynchronous standby, or restored.
+    """Declare that this database may lack acknowledged records: it was promoted from an asynchronous standby, or restored.
 
     The incarnation changes (clients made before get `IncarnationChanged`), the epoch of every producer rises, every id skips
-    ahead, no shard has a leader. What is prepared for an outside decision stays. May be repeated; interrupted, it must be.
+    ahead, no shard has a leader. Transactions prepared for an outside decision stay. May be repeated; interrupted, it
+    must be.
     """
     with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
         incarnation = change_incarnation(connection)

@@ -127,7 +127,7 @@ class GroupsAdmin:
         partitions: Iterable[TopicPartition] | None = None,
         dry_run: bool = False,
     ) -> "builtins.list[OffsetReset]":
-        """Put a group's offsets elsewhere, and return what that does; with `dry_run` only that.
+        """Reset a group's offsets. Return the changes; with `dry_run`, change nothing.
 
         `target`: `"earliest"`, `"latest"` (the last stable offset), `"current"`; a number (an offset); `ShiftBy(n)`; an
         aware datetime, or a timedelta back from now (the first record at or after that time); a mapping of offsets. An
@@ -187,7 +187,7 @@ def _partitions(connection: RawConnection, group: str, members: Iterable[Member]
         for partition_id, offset in committed.items()
         if offset.at is not None and partition_id in names
     }
-    # In this order: what was counted is still there to have an age, and lies below the ends.
+    # In this order: the counted records are still there to have an age, and lie below the ends.
     counted = count_records(connection, positions, Isolation.READ_COMMITTED)
     first = first_records(connection, positions)
     ends = list_offsets(connection, dict.fromkeys(names, LATEST), Isolation.READ_COMMITTED)
@@ -238,7 +238,7 @@ def known_states(states: Collection[str] | None, known: Iterable[str]) -> "list[
 def reset_arguments(
     target: Target, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
 ) -> "tuple[Target, list[str] | None, list[TopicPartition] | None]":
-    """Return what a reset is asked for. Raise `WrongType`, and `InvalidRequest` for a word that is no target."""
+    """Return the request of a reset. Raise `WrongType`, and `InvalidRequest` for a word that is no target."""
     names = [arguments.topic(topics)] if isinstance(topics, str) else None if topics is None else arguments.topics(topics)
     places = None if partitions is None else arguments.partitions(partitions)
     match target:
@@ -270,7 +270,7 @@ def _offset(value: object, *, name: str = "an offset") -> int:
 def _scope(
     connection: RawConnection, group: str, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, int]:
-    """Return the partitions to reset: the named ones and those of the named topics, else those with an offset."""
+    """Return the partitions to reset: the named ones and all of the named topics, else those with an offset."""
     if topics is None and partitions is None:
         if not list_groups(connection, [group]):
             known = [listed.name for listed in list_groups(connection, None)]
@@ -295,7 +295,7 @@ def ids_of(
 def plan_reset(
     connection: RawConnection, target: Target, ids: Mapping[TopicPartition, int], current: Mapping[int, int]
 ) -> list[OffsetReset]:
-    """Decide what each offset becomes, from `current` ones by partition id. Only what is overdue is aborted (I12)."""
+    """Decide the new offsets, from `current` ones by partition id. Only overdue transactions are aborted (I12)."""
     time = time_of(target, clock(connection).astimezone(UTC))
     times = dict.fromkeys(ids.values(), LATEST if time is None else time)
     listed = stable_ends(connection, times, Isolation.READ_COMMITTED)

@@ -1,4 +1,4 @@
-"""Transactions that nothing ends: which, why, and what to do about each."""
+"""Transactions that nothing ends: the reason, and the remedy for each."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ MOST: Final = 10_000  # transactions and partitions in one answer; when they are
 def find_hanging(
     engine: Engine, max_transaction_timeout_ms: int | None, *, topic: str | None, partition: int | None
 ) -> list[HangingTransaction]:
-    """Return what is undecided for longer than allowed, per partition, the oldest first."""
+    """Return transactions that are undecided for longer than allowed, per partition, the oldest first."""
     if max_transaction_timeout_ms is not None:
         max_transaction_timeout_ms = arguments.whole("max_transaction_timeout_ms", max_transaction_timeout_ms)
     topic = None if topic is None else arguments.topic(topic)
@@ -54,7 +54,7 @@ def why(one: Undecided) -> str:
 
 
 def how_to_end(transaction_id: TransactionId, *, seal_kind: str | None, transactional_id: str | None) -> str:
-    """Return what ends a transaction that is not going to end by itself."""
+    """Return the command that ends a transaction that will not end by itself."""
     if seal_kind != "external":
         return f"`msgtx transactions abort {transaction_id}`"
     decide = "decide it where it was prepared, by its token (`msgtx transactions prepared`)"

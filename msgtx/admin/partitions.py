@@ -28,7 +28,7 @@ class PartitionsAdmin:
         return PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)
 
     def describe_all(self, topic: str) -> dict[TopicPartition, PartitionDescription]:
-        """Return what `describe` does for each partition of a topic, in order. Raise `UnknownTopicOrPartition`."""
+        """Return the description of each partition of a topic, in order. Raise `UnknownTopicOrPartition`."""
         found = self.offsets([arguments.topic(topic)], LATEST, Isolation.READ_COMMITTED)
         return {
             partition: PartitionDescription(at.log_start_offset, at.last_stable_offset, at.log_end_offset)

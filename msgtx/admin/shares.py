@@ -39,7 +39,7 @@ from msgtx.types import (
     TopicPartition,
 )
 
-STEP: Final = 1000  # dead letters of one SQL transaction: what is killed or stopped waits for no more
+STEP: Final = 1000  # dead letters of one SQL transaction: a stop waits for no more
 
 
 class SharesAdmin:
@@ -51,7 +51,7 @@ class SharesAdmin:
     def configure(self, group: str, settings: ShareGroupSettings) -> None:
         """Change settings of a share group; the first time this makes it, before it has members.
 
-        What is not named stays as it is. Raise `ConfigError` for an unknown setting or value; `GroupNotEmpty` for
+        Other settings stay as they are. Raise `ConfigError` for an unknown setting or value; `GroupNotEmpty` for
         `auto_offset_reset`, `isolation` and `ordering` while it has members.
         """
         group, given = arguments.check_name("a group", group), _read(arguments.mapping("settings", settings))
@@ -64,7 +64,7 @@ class SharesAdmin:
             return _described(connection, describe_share_groups(connection, None))
 
     def describe(self, group: str) -> ShareGroupDescription:
-        """Describe a share group: its settings, and what of each partition is in flight. Raise `GroupNotFound`."""
+        """Describe a share group: its settings, and the records in flight of each partition. Raise `GroupNotFound`."""
         group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             (found,) = _described(connection, _known(connection, group))
@@ -87,11 +87,11 @@ class SharesAdmin:
         partitions: Iterable[TopicPartition] | None = None,
         dry_run: bool = False,
     ) -> "builtins.list[OffsetReset]":
-        """Have a share group go on elsewhere, and return what that does; with `dry_run` only that.
+        """Reset the position of a share group and return the changes; with `dry_run` only that.
 
         `target`, `topics`, `partitions`: as in `client.admin.groups.reset`; without topics and partitions it is where the
-        group has read. What lies behind the new offsets is delivered as if for the first time. More than 256 partitions are
-        reset in steps, each an SQL transaction: after a failure call it again. Raise `GroupNotFound`,
+        group has read. Records behind the new offsets are delivered as if for the first time. More than 256 partitions
+        are reset in steps, each an SQL transaction: after a failure call it again. Raise `GroupNotFound`,
         `GroupNotEmpty` while it has members, `UnknownTopicOrPartition`, `InvalidRequest`.
         """
         group, dry_run = arguments.check_name("a group", group), arguments.flag("dry_run", dry_run)
@@ -122,11 +122,11 @@ class SharesAdmin:
     ) -> RedriveReport:
         """Send a share group's dead letters back to the topics that they came from, each once.
 
-        Each step is one SQL transaction of up to 1,000 letters: a redrive that is killed goes on where it was, and
-        two at a time send each letter once. Letters that are written meanwhile are left. `skip_missing`: pass
-        over letters whose topic is gone. `stop`: it ends behind the step that is being made. `progress(sent)`: after each
-        step. Raise `GroupNotFound`, `UnknownTopicOrPartition` where a letter's topic is gone (those in front of it are
-        sent), `InvalidRequest`.
+        Each step is one SQL transaction of up to 1,000 letters: a killed redrive can be repeated, and two at a time
+        send each letter once. Letters that are written during a redrive are left. `skip_missing`: pass over letters
+        whose topic is gone. `stop`: it ends after the current step. `progress(sent)`: after each step. Raise
+        `GroupNotFound`, `UnknownTopicOrPartition` where a letter's topic is gone (those in front of it are sent),
+        `InvalidRequest`.
         """
         group, skip_missing = arguments.check_name("a group", group), arguments.flag("skip_missing", skip_missing)
         if max_records is not None:
@@ -136,7 +136,7 @@ class SharesAdmin:
         left = sys.maxsize if max_records is None else max_records
         sent = skipped = 0
         for partition in itertools.count():
-            end = None  # letters that die again meanwhile are left
+            end = None  # letters that die again during the redrive are left
             while left - sent > 0 and not (stop is not None and stop.is_set()):
                 with self._engine.connection() as connection:
                     done = redrive_dead_letters(
@@ -165,7 +165,7 @@ def _read(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _known(connection: RawConnection, group: str) -> list[ShareState]:
-    """Return what there is to know of a share group. Raise `GroupNotFound`."""
+    """Return the description of a share group. Raise `GroupNotFound`."""
     if rows := describe_share_groups(connection, [group]):
         return rows
     raise _unknown(connection, group)

@@ -50,7 +50,7 @@ class TopicsAdmin:
         return TopicDescription(found.name, len(found.partition_ids), found.settings)
 
     def alter(self, /, name: str, partitions: int | None = None, **settings: Unpack[TopicSettings]) -> TopicDescription:
-        """Change settings of a topic, or give it more partitions; what is not named stays.
+        """Change settings of a topic, or give it more partitions; other settings stay.
 
         With more partitions, keys go to others than before. Consumers that subscribed take them up within seconds,
         producers within half a minute. Raise `UnknownTopicOrPartition`, `ConfigError` for an unknown setting or value,

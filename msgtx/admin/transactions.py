@@ -87,7 +87,7 @@ class TransactionsAdmin:
         )
 
     def outcome(self, transaction_id: TransactionId) -> Decision:
-        """Return how a transaction ended and who decided it; UNKNOWN for a name that is not known."""
+        """Return a transaction's outcome and who decided it; UNKNOWN for a name that is not known."""
         transaction_id = arguments.transaction_id(transaction_id)
         with self._engine.connection() as connection:
             return transaction_outcome(connection, transaction_id)
@@ -113,7 +113,10 @@ class TransactionsAdmin:
         ]
 
     def fence(self, transactional_id: str) -> ProducerId:
-        """Fence the producer that uses a transactional id now, and abort what is open. Raise `TransactionalIdNotFound`."""
+        """Fence the producer that uses a transactional id now, and abort its open transaction.
+
+        Raise `TransactionalIdNotFound`.
+        """
         transactional_id = arguments.check_name("a transactional id", transactional_id)
         with self._engine.connection() as connection:
             return fence_producer(connection, transactional_id)
@@ -141,8 +144,8 @@ class TransactionsAdmin:
     ) -> "builtins.list[HangingTransaction]":
         """Return transactions that are undecided on a partition for longer than this (None: than their own timeout).
 
-        Also sealed ones, and what must not be: those whose transaction row is missing or whose producer is gone. The oldest
-        first. Raise `UnknownTopicOrPartition`.
+        Also sealed ones, and inconsistent ones: without a transaction row, or without a producer. The oldest first.
+        Raise `UnknownTopicOrPartition`.
         """
         return find_hanging(self._engine, max_transaction_timeout_ms, topic=topic, partition=partition)
 

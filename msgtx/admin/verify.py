@@ -141,7 +141,7 @@ def pieces(connection: RawConnection, look: Look, key: Any) -> Iterator[Piece]:
 
 
 def violation(partition: TopicPartition, offset: int | None, name: str, facts: Mapping[str, Any]) -> Violation:
-    """Return what to report of a row that breaks a rule: the rule's words with the row's facts."""
+    """Return the report of a row that breaks a rule: the rule's words with the row's facts."""
     rule = RULES[name]
     more = dict(facts)
     if facts.get("transaction_number") is not None:
@@ -153,7 +153,7 @@ def violation(partition: TopicPartition, offset: int | None, name: str, facts: M
 
 
 class _Verifier:
-    """The counts and what was found so far."""
+    """The counts and findings so far."""
 
     def __init__(self, connection: RawConnection, partitions: Mapping[int, TopicPartition], progress: Progress) -> None:
         self._connection = connection
@@ -183,7 +183,7 @@ class _Verifier:
                 self._rows(piece, "first_offset", partition_id)
 
     def installation(self) -> None:
-        """Read what belongs to no partition's log: decisions, committed offsets, owners of partitions."""
+        """Read the rows outside the partitions' logs: decisions, committed offsets, owners of partitions."""
         ids = list(self._partitions)
         for piece in self._pieces(verify_decisions, ids, "decisions"):
             self._rows(piece, "first_offset")
@@ -217,7 +217,7 @@ class _Verifier:
             self._violations.append(violation(self._partitions[partition_id], offset, name, facts))
 
     def report(self, seconds: float) -> VerifyReport:
-        """Return what was counted and found."""
+        """Return the counts and findings."""
         return VerifyReport(
             partitions=len(self._partitions),
             batches=self._batches,

@@ -30,7 +30,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ReadOnly(DeclarativeBase):
-    """A view of msgtx. `written_by`: what to use instead of a write."""
+    """A view of msgtx. `written_by`: the call to use instead of a write."""
 
     metadata = MetaData(schema="msgtx")
     type_annotation_map: ClassVar[dict[Any, Any]] = {
@@ -122,7 +122,7 @@ class RecordBatch(ReadOnly):
 
 
 class _Record:
-    """What the records of all three views have.
+    """The columns of the records of all three views.
 
     `timestamp` is in milliseconds, `time` the same as an aware datetime; `appended_at` is when the row of the log was
     stored. `value_json` is the value as JSON, null if it is none; it is loaded when it is asked for. Conditions on topic,
@@ -176,7 +176,7 @@ class Record(_Record, ReadOnly):
 
 
 class CommittedRecord(_Record, ReadOnly):
-    """A record that a log reader sees: committed, below the last stable offset. What was read stays so (I14).
+    """A record that a log reader sees: committed, below the last stable offset. A second reading shows the same (I14).
 
     For a range of offsets use `read`.
     """
@@ -249,7 +249,7 @@ class ConsumerGroup(ReadOnly):
 
 
 class GroupOffset(ReadOnly):
-    """An offset that a group has committed. `newest`: of those that count, the one from which the group goes on.
+    """An offset that a group has committed. `newest`: of the rows that count, the one from which the group continues.
 
     `counts`: it is decided. `pending`: it waits for the decision of a sealed transaction.
     """
@@ -321,7 +321,7 @@ class ShareSpan(ReadOnly):
     """Records of a share group that are not done: available again, acquired, pending in a transaction, rejected, or parked.
 
     Those are delayed (until `due_at`), or waiting for an earlier one with their key. `reason`: why they are available.
-    `member_id`: who has them, or had them last. `answer`: the pending one.
+    `member_id`: the member that has them, or had them last. `answer`: the pending one.
     """
 
     __tablename__ = "share_spans"
@@ -351,7 +351,7 @@ def read(topic: str, partition: int, start: int | None = None, end: int | None =
     """Return `CommittedRecord` over the offsets start ≤ offset < end of one partition, for select() and joins.
 
     Of the log only the rows of this range are read. None: from the log start, up to the last stable offset, which no end
-    goes beyond. What the role may not consume is absent, as is a topic that does not exist.
+    goes beyond. Topics that the role may not consume are absent, as are those that do not exist.
     """
     topic, partition = arguments.topic(topic), arguments.whole("partition", partition, most=arguments.LARGEST_INT4)
     start, end = (

@@ -1,4 +1,4 @@
-"""The producer: what `send` collects, how it goes out, and the transactions around it."""
+"""The producer: `send` collects records in batches, a sender stores them, and transactions go around both."""
 
 from msgtx.producer.producer import Producer, Transaction
 

@@ -1,4 +1,4 @@
-"""What a producer takes in: records into open batches, behind the back-pressure of `buffer_bytes`.
+"""Takes records into open batches, with the back-pressure of `buffer_bytes`.
 
 The path of a record: route (its topic, kept), partition, lane, open batch. `send` does it in one piece, to save calls.
 """
@@ -146,7 +146,7 @@ class Batcher:
                 if pairs:
                     batch.add_headers(pairs)
                 future = RecordFuture(batch if self._awaits else _unanswered(batch), index)
-            except BaseException as error:  # as in `Accumulator.steps`, which would cost a record what all the rest does
+            except BaseException as error:  # as in `Accumulator.steps`, which would double the cost of a record
                 self._accumulator.raised(error)
                 raise
         if on_delivery is not None:
@@ -253,7 +253,7 @@ class Batcher:
         except errors.MsgtxError as error:
             if not batches:
                 raise
-            # A part is on its way: a caller who is told that this was refused would send it again.
+            # A part is on its way: if this raised, the caller would send it again.
             batches.append(self._failed(batches[0].topic_partition, batches[0].transaction_number, error))
         return BatchFuture(batches)
 
@@ -301,7 +301,7 @@ class Batcher:
             start = end
 
     def _roll(self, route: Route, partition: int, size: int, *, sticky: bool, fresh: bool = False) -> PendingBatch:
-        """Return an open batch with `size` bytes reserved, behind the back-pressure of `buffer_bytes`.
+        """Return an open batch with `size` bytes reserved; wait while `buffer_bytes` are used up.
 
         `fresh`: a new one. The caller holds the lock.
         """

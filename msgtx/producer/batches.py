@@ -22,7 +22,7 @@ from msgtx.store.topics import Topic
 from msgtx.types import BatchMetadata, RecordMetadata, TopicPartition
 
 log = logging.getLogger("msgtx.producer")
-RECORD_OVERHEAD_BYTES: Final = 64  # what a record costs in memory beyond its bytes: objects and their places in lists
+RECORD_OVERHEAD_BYTES: Final = 64  # memory of a record beyond its bytes: objects and their places in lists
 RESERVED_BYTES: Final = 16 * 1024  # that an open batch takes of the buffer ahead of its records
 Callback = Callable[["RecordFuture"], object]
 
@@ -69,7 +69,7 @@ class PendingBatch(OpenRow):
         self.duplicate = False
         self.dropped: dict[int, BaseException] | None = None  # records taken out because they are refused
         self.event: threading.Event | None = None
-        self.revive: Callable[[], None] | None = None  # starts the thread that sends it again, should that have died
+        self.revive: Callable[[], None] | None = None  # starts the sender's thread again if it has died
         self.callbacks: list[tuple[Callback, RecordFuture]] | None = None
 
     def columns(self, partition_id: int, producer: tuple[int | None, int | None]) -> BatchColumns:
@@ -150,7 +150,10 @@ class RecordFuture:
 
 
 def call_back(callback: Callable[[Any], object], future: object, lock: object) -> None:
-    """Call a user's callback. What it raises is logged: it ends neither the sender nor a `send` whose record is stored."""
+    """Call a user's callback.
+
+    An exception from it is logged: it ends neither the sender nor a `send` whose record is stored.
+    """
     interrupt = callbacks.run(log, "a delivery callback raised", lock, callback, future)
     if interrupt is not None:
         raise interrupt
@@ -231,7 +234,7 @@ def _first_error(batch: PendingBatch) -> BaseException | None:
 
 @dataclass(slots=True)
 class Lane:
-    """One partition's batches: the open one, and those that wait to be sent, oldest first."""
+    """One partition's batches: the open one, and the waiting ones, oldest first."""
 
     topic_partition: TopicPartition
     partition_id: int
@@ -286,11 +289,11 @@ class Accumulator:
             raise
 
     def raised(self, error: BaseException) -> None:
-        """Note what was raised within steps: our own errors tear nothing, nor does what came while the thread waited."""
+        """Note an exception between steps. Our own errors tear nothing, nor does an interrupt of a wait."""
         if not (isinstance(error, MsgtxError) or error is self.harmless):
             self.torn = True
             with self.lock:
-                self.work.notify_all()  # the sender answers those who wait
+                self.work.notify_all()  # the sender answers the waiting callers
                 self.settled.notify_all()
 
     def lead_to(self, topic: Topic) -> None:
@@ -415,16 +418,16 @@ class Accumulator:
         self.finish(left, error=error)
 
     def stored(self, lane: Lane, batch: PendingBatch, answer: Appended) -> None:
-        """Take over where the database has stored a batch, before it is finished."""
+        """Note where the database has stored a batch, before it is finished."""
         batch.base_offset, batch.duplicate = answer.base_offset, answer.duplicate
         if lane.log_append_time:
             batch.timestamp = answer.timestamp
 
     def finish(self, batches: Iterable[PendingBatch], *, error: BaseException | None = None) -> None:
-        """Settle batches: their futures are done, their bytes are free, threads that wait go on.
+        """Settle batches: their futures are done, their bytes are free, waiting threads wake up.
 
-        Callbacks come last, when all batches are settled: what one raises keeps no other record from its answer. A `flush`
-        waits for them. An interrupt that came meanwhile in the main thread is raised at the end.
+        Callbacks come last, when all batches are settled: an exception from one keeps no other record from its answer.
+        A `flush` waits for them. An interrupt of the main thread in between is raised at the end.
         """
         waiting: list[PendingBatch] = []  # for callbacks
         finished: list[PendingBatch] = []

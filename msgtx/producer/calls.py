@@ -1,4 +1,4 @@
-"""What a producer asks the database, by calls that may be repeated."""
+"""A producer's questions to the database, by calls that may be repeated."""
 
 import time
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Calls:
     def answered(
         self, attempt: Callable[[], Answer], deadline: float, when_late: type[MsgtxError] = DatabaseUnavailable
     ) -> Answer:
-        """Return the answer to a call that may be repeated. Raise what refuses it, and `when_late` when time is over."""
+        """Return the answer to a call that may be repeated. Raise its refusal, and `when_late` when time is over."""
         try:
             return retried(
                 attempt,
@@ -48,7 +48,7 @@ class Calls:
             raise
 
     def refused(self, error: MsgtxError) -> MsgtxError:
-        """Fail with a refusal, or with the reason behind it. Returns what to raise."""
+        """Fail with a refusal, or with the reason behind it. Return the exception to raise."""
         if error.fatal:
             error = self._engine.cause_of(error)
         self._state.fail(error)

@@ -16,7 +16,7 @@ from msgtx.store.append import (
 )
 
 MOST_TOGETHER: Final = 64
-MOST_BYTES: Final = 64 * 1024  # of a transaction that shares: what is larger would hold the others up
+MOST_BYTES: Final = 64 * 1024  # of a transaction that shares: a larger one would hold the others up
 
 
 class GroupCommit:

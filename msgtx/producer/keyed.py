@@ -1,7 +1,7 @@
-"""Records with a dedup_key on their way: for senders that keep no sequence, and say again what they said before.
+"""Sends records with a dedup_key: for programs that keep no sequence and repeat their sends.
 
-What comes while a call is on its way waits, and goes together with the next one. A call whose answer was lost is simply
-repeated: the keys tell what is stored already. One thread per producer, from the first such record on.
+Records that come during a call wait, and go together with the next one. A call whose answer was lost is simply
+repeated: the keys show which records are stored. One thread per producer, from the first such record on.
 """
 
 import threading
@@ -69,7 +69,10 @@ class Deduplicator:
         self._work.notify()
 
     def close(self, timeout: float | None = None) -> None:
-        """Drop what waits; end the thread after the call that is on its way, wait for that at most `timeout` seconds."""
+        """Discard waiting records.
+
+        End the thread after the call that is on its way, wait for that at most `timeout` seconds.
+        """
         with self._accumulator.lock:
             self._closing = True
             dropped, self._waiting = self._waiting, deque()
@@ -144,7 +147,7 @@ class Deduplicator:
         self._refuse(refused)
 
     def _refuse(self, refused: list[tuple[Waiting, MsgtxError]]) -> None:
-        """Fail what was refused alone; have the rest sent again, each alone: one bad record harms no other."""
+        """Fail a record that was refused alone; have the rest sent again, each alone: one bad record harms no other."""
         failed: set[int] = set()
         for each, error in refused:
             if each.alone and not self._finds_anew(each, error):
@@ -187,7 +190,7 @@ class Deduplicator:
             self._work.wait_for(lambda: self._closing, seconds)
 
     def _fail_all(self, error: MsgtxError) -> None:
-        """Fail the records on their way and those that wait: every caller gets the error, instead of waiting forever."""
+        """Fail all records, sent and waiting: every caller gets the error, instead of waiting forever."""
         self._state.batch_failed(None, error)  # first: no record is taken in any more
         with self._work:
             waiting, self._waiting = self._waiting, deque()

@@ -162,16 +162,16 @@ class Producer:
 
         `value=None` is a tombstone. A key chooses the partition; without one records stick to a partition drawn for each
         batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
-        after the first one, from any producer: the others get the place of the first, `duplicate`, also if their content
-        differs. It is awaited and flushed whatever `acks` says, and needs a producer without transactions.
+        after the first one, from any producer: a later one gets the place of the first and `duplicate`, also if its
+        content differs. It is awaited and flushed with any `acks`, and needs a producer without transactions.
         `timestamp`: milliseconds since 1970 UTC or an aware datetime, before the year 9999; by default now.
-        `deliver_at` or `delay_ms`: share groups deliver it then, and what follows it earlier; consumer groups do not wait.
-        Retention counts from the timestamp all the same.
+        `deliver_at` or `delay_ms`: share groups deliver it then, and later records earlier; consumer groups do not
+        wait. Retention counts from the timestamp all the same.
 
         Raise `IllegalState`, `WrongType`, `InvalidRequest`, `UnknownTopicOrPartition`, and the stored error of a failed
-        transaction or producer. Raise `RecordTooLarge` for what `buffer_bytes` cannot hold, `DeliveryTimeout` if they stay
-        full, `DatabaseUnavailable` if a topic cannot be looked up within `max_block_ms`: each fails the transaction that
-        the record was for. Everything else is in the future. Source: internals: append.
+        transaction or producer. Raise `RecordTooLarge` if `buffer_bytes` cannot hold it, `DeliveryTimeout` if they stay
+        full, `DatabaseUnavailable` if a topic cannot be looked up within `max_block_ms`: each fails the transaction
+        that the record was for. Everything else is in the future. Source: internals: append.
         """
         return self._batcher.send(
             topic,
@@ -205,8 +205,8 @@ class Producer:
         """Send columns: no cost per record beyond its place in a batch. Returns one future for all of them.
 
         Without keys the records are spread by batch. Serializers do not apply. Raise as `send` does, and `InvalidRequest`
-        for columns of unequal length, `RecordTooLarge` for a record above the topic's limit; nothing is sent then. Where
-        what comes behind the first records cannot be sent, the future has the error: of these some may be stored.
+        for columns of unequal length, `RecordTooLarge` for a record above the topic's limit; nothing is sent then. If
+        only the first records could be sent, the future has the error: some may be stored.
         """
         return self._batcher.send_batch(topic, values, keys, partition=partition, timestamps=timestamps)
 
@@ -224,20 +224,20 @@ class Producer:
         self._state.require_whole()
 
     def _require_outside(self, call: str) -> None:
-        """Raise `IllegalState` in a delivery callback of this producer, and where an observer is told of it."""
+        """Raise `IllegalState` in a delivery callback of this producer, and in an observer of it."""
         callbacks.require_none(call, self._accumulator.lock)
 
     def _topic_changed(self, topic: Topic) -> None:
-        """Take over what became of a topic that the client has looked at."""
+        """Note the changes of a topic that the client has looked at."""
         self._routes.changed(topic)
 
     # ── transactions ──
 
     def init_transactions(self, timeout: float | None = None, *, keep_prepared: bool = False) -> None:
-        """Take over the transactional id: older producers are fenced, what they left open is aborted (I7).
+        """Take over the transactional id: older producers are fenced, and their open transaction is aborted (I7).
 
-        `keep_prepared`: what is prepared for an outside decision stays so, `prepared_transaction` names it, and it is
-        completed before another transaction begins (KIP-939).
+        `keep_prepared`: a transaction prepared for an outside decision stays; `prepared_transaction` names it, and it
+        must be completed before another one begins (KIP-939).
         """
         self._transactions.require(Call.INIT)
         self._transactions.init(self.config.transactional_id, timeout, keep_prepared=keep_prepared)
@@ -262,18 +262,19 @@ class Producer:
         try:
             found = positions_of(offsets, group_metadata)
         except (InvalidRequest, OffsetMetadataTooLarge) as error:
-            # Who catches it and commits would commit the outputs without their offsets (I10). A wrong call changes nothing.
+            # A caller who catches it and commits would commit the outputs without their offsets (I10). A wrong call
+            # changes nothing.
             if group_metadata is not None and not isinstance(error, WrongType):
                 self._state.fail(error)
             raise
         self._transactions.send_offsets(*found)
 
     def send_acknowledgements_to_transaction(self, share_consumer: AnswerSource) -> None:
-        """Acknowledge records of a share group with this transaction: what the share consumer's `commit` would (I17).
+        """Acknowledge records of a share group with this transaction: those that the share consumer's `commit` would (I17).
 
         They are pending until it ends: nothing else may answer for these records, and their locks need not last. After an
-        abort they are delivered again. Raise what a send raises; `InvalidRecordState` and `TransactionConflict`, if a record
-        is not the consumer's (any more), fail the transaction. Source: internals: share-answers#transactions.
+        abort they are delivered again. Raise the errors of a send; `InvalidRecordState` and `TransactionConflict`, if a
+        record is not the consumer's (any more), fail the transaction. Source: internals: share-answers#transactions.
         """
         self._transactions.require(Call.SEND_ACKNOWLEDGEMENTS)
         self._transactions.send_answers(share_consumer)
@@ -288,7 +289,7 @@ class Producer:
         self._transactions.commit(timeout)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort: what was not sent is dropped, what was sent is never seen. Then the next transaction may begin."""
+        """Abort: unsent records are dropped, sent ones are never seen. Then the next transaction may begin."""
         self._transactions.require(Call.ABORT)
         self._transactions.abort(timeout)
 
@@ -296,7 +297,8 @@ class Producer:
         """Prepare: all of it is durable, and waits for an outside decision, however long. Returns the token that decides it.
 
         `client.complete(token, commit=…)` in any process, or `commit_transaction` and `abort_transaction` of this producer.
-        Until then no reader gets past it. May be called again when it raised `OutcomeUnknown`. Raise what a commit raises.
+        Until then no reader gets past it. May be called again when it raised `OutcomeUnknown`. Raise the errors of a
+        commit.
         Source: internals: sessions#two-phase-commit-with-another-system; KIP-939.
         """
         self._transactions.require(Call.PREPARE)
@@ -319,7 +321,7 @@ class Producer:
 
     @contextlib.contextmanager
     def transaction(self, timeout_ms: int | None = None, session: UserSession | None = None) -> Iterator[Transaction]:
-        """Run a transaction: commit at the end of the block, abort if it raises; the original exception goes on.
+        """Run a transaction: commit at the end of the block, abort if it raises; the original exception is raised.
 
         `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The end of the block seals
         the transaction, and the session's next commit decides it with the session's rows (I6); its rollback aborts it, and

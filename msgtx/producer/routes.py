@@ -1,4 +1,4 @@
-"""What a producer knows of the topics that it sends to."""
+"""The topics that a producer sends to, with their partitions."""
 
 import random
 
@@ -10,7 +10,7 @@ from msgtx.store.topics import Topic, Topics
 
 
 class Route:
-    """A topic with its lanes: what `send` needs to know of it, kept so that a record costs one look-up."""
+    """A topic with its lanes, kept so that `send` needs one look-up for a record."""
 
     __slots__ = ("count", "lanes", "limit", "sticky", "topic")
 
@@ -23,7 +23,7 @@ class Route:
 
 
 class Routes:
-    """The topics of a producer. `known`: by name, those that it has sent to."""
+    """The topics of a producer. `known`: by name, the topics that it has sent to."""
 
     def __init__(self, topics: Topics, accumulator: Accumulator, state: ProducerState, calls: Calls) -> None:
         self.known: dict[str, Route] = {}
@@ -59,7 +59,7 @@ class Routes:
         return topic
 
     def changed(self, topic: Topic) -> None:
-        """Take over what became of a topic: another limit, more partitions, or it was deleted and made again."""
+        """Note the changes of a topic: another limit, more partitions, or a deletion and a new topic of the name."""
         with self._state.lock:
             route = self.known.get(topic.name)
             if route is None:
@@ -73,7 +73,7 @@ class Routes:
                 route.count = len(route.lanes)
 
     def _made_again(self, topic: Topic) -> None:
-        """Have what is buffered for a topic go to the partitions that it has now."""
+        """Send the records buffered for a topic to the partitions that it has now."""
         self._accumulator.lead_to(topic)
         transaction = self._state.transaction
         if transaction is not None and any(tp.topic == topic.name for tp in transaction.tails):

@@ -1,7 +1,7 @@
 """The sender: takes batches from the accumulator to the database, in order, and settles them by its answers.
 
 Kafka's sender and the idempotent half of its transaction manager (internals: append). One thread per producer. Several calls
-are in flight in one pipeline, each its own SQL transaction. Sequences are given to a batch when it is first handed over; a
+are in flight in one pipeline, each its own SQL transaction. Sequences are given to a batch when it is first sent; a
 batch whose answer was lost keeps its sequence and is repeated until it is answered.
 """
 
@@ -52,14 +52,14 @@ from msgtx.types import TopicPartition
 log = logging.getLogger("msgtx.producer")
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
 MIN_WAIT_SECONDS: Final = 0.001
-# Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the commit,
-# which takes it along. Sixteen that look every 5 ms cost a process a sixth of its transactions.
+# Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the
+# commit, which sends it. Sixteen that look every 5 ms cost a process a sixth of its transactions.
 UNHURRIED_SECONDS: Final = 0.04
 
 
 @dataclass(slots=True)
 class CallInFlight:
-    """Batches that were handed over in one call, and the cursor that gets their answers."""
+    """The batches of one call, and the cursor that gets their answers."""
 
     lanes: list[Lane]
     batches: list[PendingBatch]
@@ -67,7 +67,7 @@ class CallInFlight:
 
 
 class Sender:
-    """Sends what the accumulator holds. What fails, fails in the producer's state, too."""
+    """Sends the batches of the accumulator. A failure goes into the producer's state, too."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Sender:
             return sum(map(len, left)) + max(0, accumulator.unfinished - len(left))  # with a dedup_key each is a batch
 
     def finish(self, seconds: float) -> None:
-        """Send what a producer has left that nobody closes any more."""
+        """Send the rest of a producer that nobody closes any more."""
         if not (self._state.closed or self._state.transactional or self._accumulator.flush(seconds)):
             log.warning("the interpreter ends: %d records are not acknowledged and may be lost", self.unanswered())
 
@@ -194,7 +194,7 @@ class Sender:
                     self._partitions_at_once = max(1, self._partitions_at_once // 2)
                 if error.retriable:
                     failures, trouble = failures + 1, error
-                    if self._closing:  # nothing waits for what is left: it was dropped when the producer was closed
+                    if self._closing:  # nothing waits for the rest: it was dropped when the producer was closed
                         self._accumulator.drop_unsent(error)
                     self._expire(error, attempted=True)
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
@@ -205,11 +205,11 @@ class Sender:
                     self._busy = False
                     self._accumulator.settled.notify_all()
                 self.looks()
-        if self._accumulator.torn:  # who waits is answered, also where something was between two places
+        if self._accumulator.torn:  # every waiting caller is answered, also for a batch that was between two places
             self._accumulator.drop_all(interrupted())
 
     def _give_up(self, error: MsgtxError) -> None:
-        """Handle what has ended the loop, a bug: every caller that waits gets the error, instead of waiting forever."""
+        """Handle an exception that has ended the loop, a bug: every waiting caller gets it, instead of waiting forever."""
         self._requeue_in_flight()
         self._fail_all(error)
         self._accumulator.drop_all(error)
@@ -269,7 +269,7 @@ class Sender:
             self._raise_epoch(connection)
 
     def _due_answers(self, now: float) -> Answers | None:
-        """Return what is to be handed over of a transaction's acknowledgements. The caller holds the lock."""
+        """Return the acknowledgements of a transaction that are to be sent. The caller holds the lock."""
         transaction = self._state.transaction
         if transaction is None or not transaction.answers or self._state.has_failed or transaction.fused is not None:
             return None
@@ -277,7 +277,7 @@ class Sender:
         return next((each for each in waiting if transaction.tails or each.due <= now), None)
 
     def _acknowledge(self, connection: RawConnection) -> None:
-        """Have acknowledgements wait for the decision, one call after the other; what is refused fails the transaction."""
+        """Have acknowledgements wait for the decision, one call after the other; a refusal fails the transaction."""
         while True:
             with self._accumulator.lock:
                 answers, transaction = self._due_answers(time.monotonic()), self._state.transaction
@@ -300,7 +300,7 @@ class Sender:
                     raise
                 self._state.batch_failed(transaction.id.transaction_number, error)
                 return
-            answers.stored = True  # who waits for that is told at the end of the round
+            answers.stored = True  # a caller that waits for that is woken at the end of the round
 
     def _deadline(self) -> float:
         """Return when the oldest batch is late; without one, when the next could be."""
@@ -331,7 +331,7 @@ class Sender:
         call.cursor.execute(function.statement, arguments, prepare=True)
 
     def _flushes(self, batch: PendingBatch) -> bool:
-        # Only what must last is flushed: in a transaction that is the decision.
+        # Flush only if it must last: in a transaction only the decision must.
         return batch.transaction_number is None and self._config.acks == "all"
 
     def _take(self, connection: RawConnection) -> CallInFlight | None:
@@ -360,7 +360,7 @@ class Sender:
             return call
 
     def _chosen(self) -> list[tuple[Lane, PendingBatch]]:
-        """Return what may go in one call, ascending by partition; of too many the oldest, so that none waits forever."""
+        """Return the batches for one call, ascending by partition; of too many the oldest, so that none waits forever."""
         lanes = [self._accumulator.lanes[key] for key in self._accumulator.filled]
         found = [(lane, batch) for lane in lanes if (batch := self._next(lane)) is not None]
         if len(found) > self._partitions_at_once:
@@ -368,13 +368,13 @@ class Sender:
         return sorted(found, key=lambda one: one[0].partition_id)
 
     def _next(self, lane: Lane) -> PendingBatch | None:
-        # Before the epoch is raised, what is uncertain is repeated under the old one, and nothing else is sent.
+        # Before the epoch is raised, uncertain batches are repeated under the old one, and nothing else is sent.
         if self._bump_needed:
             return next((batch for batch in lane.ready if batch.uncertain), None)
         return lane.ready[0]
 
     def number(self, lane: Lane, batch: PendingBatch) -> None:
-        """Give a batch its sequence before it is handed over. The caller holds the lock."""
+        """Give a batch its sequence before it is sent. The caller holds the lock."""
         batch.attempts += 1
         if self._state.producer is not None and not batch.uncertain:
             batch.base_sequence = lane.next_sequence
@@ -491,7 +491,7 @@ class Sender:
     # ── trouble ──
 
     def _requeue_in_flight(self) -> None:
-        """Put back what was not answered, in order; it keeps its sequences and is repeated."""
+        """Put unanswered batches back, in order; it keeps its sequences and is repeated."""
         while self._in_flight:
             call = self._in_flight.pop()
             for lane, batch in zip(call.lanes, call.batches, strict=False):  # an exception may have come between the two
@@ -501,13 +501,13 @@ class Sender:
                         self._accumulator.filled.add(lane.topic_partition)
 
     def _expire(self, cause: MsgtxError | None, *, attempted: bool) -> None:
-        """Fail what is late: after a failed attempt, or because its turn did not come in time. `cause`: the last failure."""
+        """Fail late batches: after a failed attempt, or if their turn did not come in time. `cause`: the last failure."""
         if not attempted and time.monotonic() <= self._deadline():
             return
         late = self._accumulator.take_ready(self._late if attempted else self._overdue)
         for batch in late:
             if batch.uncertain and self._state.producer is not None and batch.transaction_number is None:
-                # It may be stored or still be on its way: a new epoch keeps it from mixing with what follows.
+                # It may be stored or still be on its way: a new epoch keeps it apart from later batches.
                 self._bump_needed = True
             seconds = self._config.delivery_timeout_ms / 1000
             why = "" if cause is None else f" ({cause})"
@@ -517,14 +517,14 @@ class Sender:
             self._fail(batch, error)
 
     def _fail(self, batch: PendingBatch, error: MsgtxError) -> None:
-        # Its transaction first: a commit that waits for the batch would go on without it.
+        # Its transaction first: else a commit that waits for the batch would continue without it.
         self._state.batch_failed(batch.transaction_number, error)
         self._accumulator.finish([batch], error=error)
 
     def _fail_all(self, error: MsgtxError) -> None:
         self._bump_needed = False
         self._refusals.clear()
-        self._state.fail(error)  # its transaction, too: what is dropped here would be missing from it
+        self._state.fail(error)  # its transaction, too: the dropped records would be missing from it
         self._accumulator.drop_unsent(error)
 
     def _raise_epoch(self, connection: RawConnection) -> None:
@@ -548,7 +548,7 @@ _started: "Final[weakref.WeakSet[Sender]]" = weakref.WeakSet()
 
 
 def finish_all(deadline: float) -> None:
-    """Send what producers have left that were dropped without `close`. Their threads still work."""
+    """Send the records of producers that were dropped without `close`. Their threads still work."""
     for sender in list(_started):
         sender.finish(max(0.0, deadline - time.monotonic()))
 

@@ -1,4 +1,4 @@
-"""What a producer may do now, and why it may do nothing: the one place where its state changes."""
+"""The state of a producer: the calls that it allows now, and the error that ended it. Only this module changes it."""
 
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
@@ -22,7 +22,7 @@ class OpenTransaction:
 
     id: TransactionId
     timeout_ms: int | None = None
-    tails: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # handed over: partition id, last sequence
+    tails: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)  # sent: partition id, last sequence
     offsets: OffsetRows = field(default_factory=dict)
     answers: list[Answers] = field(default_factory=list)  # for records of share groups
     sources: list[AnswerSource] = field(default_factory=list)  # share consumers whose records it is for, as far as known
@@ -44,12 +44,12 @@ class OpenTransaction:
         return bool(self.tails) or self.decision_handed or any(each.handed for each in self.answers)
 
     def sequences(self) -> dict[int, int]:
-        """Return the last sequence that was handed over, by partition id: what a decision verifies."""
+        """Return the last sequence that was sent, by partition id, for a decision to verify."""
         return dict(self.tails.values())
 
 
 def interrupted() -> FatalError:
-    """Return what callers are told of a producer that an interrupt has torn."""
+    """Return the error of a producer that an interrupt has torn."""
     return FatalError(
         "the producer was interrupted in the middle of a step: close it, and make a new one", reason="interrupted"
     )
@@ -86,12 +86,12 @@ class ProducerState:
         client_move(self.value, call)
 
     def move(self, call: Call) -> None:
-        """Do what a call does to the state. Raise `IllegalState` if it cannot be called now; nothing has changed then."""
+        """Make the move of a call. Raise `IllegalState` if it cannot be called now; nothing has changed then."""
         with self.lock:
             self._enter(client_move(self.value, call))
 
     def require_whole(self) -> None:
-        """Raise `FatalError` if the producer was interrupted between two steps: what is sent next might lack a part (I1)."""
+        """Raise `FatalError` if the producer was interrupted between two steps: records might be missing (I1)."""
         if self._accumulator.torn:
             raise interrupted()
 
@@ -127,9 +127,9 @@ class ProducerState:
             self._accumulator.settled.notify_all()  # a thread that waits for room learns of it
 
     def lacks(self, transaction: OpenTransaction | None, error: MsgtxError) -> MsgtxError:
-        """Fail a transaction that lacks a record, since `send` raised this: who goes on would commit a part of it (I1).
+        """Fail a transaction that lacks a record, since `send` raised this: a commit would be of a part of it (I1).
 
-        A wrong call changes nothing. Returns what to raise.
+        A wrong call changes nothing. Returns the exception to raise.
         """
         with self.lock:
             if transaction is self.transaction and not isinstance(error, UsageError):
@@ -137,7 +137,7 @@ class ProducerState:
         return error
 
     def batch_failed(self, number: int | None, error: MsgtxError, *, of: OpenTransaction | None = None) -> None:
-        """Fail what a batch belongs to, by the number of its transaction. None and a fatal error: the producer.
+        """Fail the transaction of a batch, by its number. None and a fatal error: the producer.
 
         `of`: that transaction itself; of one that handed nothing over, the next one has the number.
         """

@@ -37,7 +37,7 @@ from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartitio
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
 # Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
 LINGER_SECONDS: Final = 0.1
-RELEASE_SECONDS: Final = 1.0  # for what share consumers release after an end without a time limit; else their next polls do
+RELEASE_SECONDS: Final = 1.0  # for releases of share consumers after an end without a time limit; else their next polls do
 LOCK_SECONDS: Final = 0.3  # what of their locks must be left for the call that hands them over
 
 
@@ -53,7 +53,7 @@ class SessionEnd:
         self._transactions = transactions
 
     def lost(self) -> None:
-        """Abort at once what is sealed, so that it holds no reader up: the session was rolled back."""
+        """Abort a sealed transaction at once, so that it holds no reader up: its session was rolled back."""
         self.is_lost = True
         if self.sealed:
             with contextlib.suppress(MsgtxError):
@@ -98,9 +98,9 @@ class Transactions:
         self._tell_failed = failed
         self._next_number = 0
         self._ending: weakref.ref[_Ending] | None = None  # the call that ends a transaction
-        # In which session a sealed transaction ends.
+        # The session in which a sealed transaction ends.
         self._rides: tuple[Enlistment, SessionEnd] | None = None
-        self._sources: list[AnswerSource] = []  # whose answers the last transaction had that had any
+        self._sources: list[AnswerSource] = []  # the consumer whose answers the last transaction with answers had
         sender.looks = self._look_for_failure
         self.last_id: TransactionId | None = None
 
@@ -170,7 +170,7 @@ class Transactions:
         """See `Producer.send_offsets_to_transaction`."""
         self._require_open(Call.SEND_OFFSETS)
         try:
-            # Without the lock: a topic that is not known yet is looked up in the database, and the sender goes on meanwhile.
+            # Without the lock: an unknown topic is looked up in the database, and the sender works on.
             rows = {self._routes.partition_id(*tp): at for tp, at in offsets.items()}
         except MsgtxError as error:
             if not isinstance(error, IllegalState):
@@ -207,7 +207,7 @@ class Transactions:
         self._state.refuse(Call.SEND_ACKNOWLEDGEMENTS)
 
     def _hand_over(self, transaction: OpenTransaction, answers: Answers, seconds: float) -> None:
-        """Have answers pending now: whoever holds their records is about to leave its group."""
+        """Make answers pending now: the member that holds their records is about to leave its group."""
         with self._state.lock:
             answers.due = 0.0
             self._accumulator.work.notify_all()
@@ -286,7 +286,7 @@ class Transactions:
         if (refused := _refusal(answers)) is not None:
             if isinstance(refused, errors.UnknownTopicOrPartition):
                 for name in {batch.topic_partition.topic for batch in batches}:
-                    self._routes.refresh(name)  # the next transaction goes to what is there now
+                    self._routes.refresh(name)  # the next transaction goes to the topic that is there now
             refused = self._calls.refused(refused)
             self._accumulator.finish(batches, error=refused)
             raise refused
@@ -304,7 +304,7 @@ class Transactions:
             also=lambda: self._state.closed or all(answers.stored for answers in transaction.answers),
         )
         self._state.raise_failure()
-        if self._state.closed:  # by another thread: what was not sent by then was dropped
+        if self._state.closed:  # by another thread: records that were not sent were dropped
             with contextlib.suppress(MsgtxError):
                 self.resolve(transaction.id)
             raise errors.TransactionAborted(
@@ -328,7 +328,7 @@ class Transactions:
 
     @contextlib.contextmanager
     def _doubting(self, transaction: OpenTransaction) -> Iterator[None]:
-        """Once a decision was not answered, who cannot ask any more does not know the outcome."""
+        """If a decision had no answer and cannot be repeated, its outcome is unknown."""
         try:
             yield
         except errors.DatabaseUnavailable:
@@ -458,7 +458,7 @@ class Transactions:
             self._state.raise_fatal()
 
     def close(self, timeout: float | None) -> None:
-        """End what is open, or was left undecided, so that it holds no reader up; not what another thread is ending."""
+        """Abort an open or undecided transaction, so that it holds no reader up, unless another thread is ending it."""
         state = self._state.value
         if self.is_ending:
             return
@@ -478,7 +478,7 @@ class Transactions:
                 self._ended("committed" if is_committed else "aborted", began)
 
     def give_up(self) -> None:
-        """Settle what went out with a commit that will not be called again for its answer: the producer is closed."""
+        """Settle the records of a commit without an answer: the producer is closed, and nobody will repeat the commit."""
         transaction = self._state.transaction
         if transaction is not None and not self.is_ending:
             unknown = OutcomeUnknown(f"the outcome of transaction {transaction.id} is not known")
@@ -518,11 +518,11 @@ class Transactions:
             self._tell_sources(transaction, deadline)
         self._state.ended()
         self._tell_ended(outcome, time.monotonic() - began)
-        for answers in transaction.answers:  # what was decided elsewhere was pending: it ended there
+        for answers in transaction.answers:  # answers of a transaction decided elsewhere were pending: they ended there
             answers.committed()
 
     def not_committed(self, transaction: OpenTransaction | None) -> None:
-        """Handle that a block or a call was left whose producer has failed for good."""
+        """Handle the exit of a block or call whose producer has failed for good."""
         if transaction is not None and self._state.value is ClientState.FATAL_ERROR:
             self._tell_sources(transaction)
             transaction.caller_told = True
@@ -533,11 +533,11 @@ class Transactions:
             self._tell_sources(transaction)
 
     def _tell_sources(self, transaction: OpenTransaction, deadline: float | None = None) -> None:
-        """Tell share consumers that a transaction was not committed. What they hand out later has nothing to do with it."""
+        """Tell share consumers that a transaction was not committed. Records that they return later do not belong to it."""
         self._undo_sources(transaction, release=False)
         transaction.sources_told = True
         limit = until(time.monotonic() + RELEASE_SECONDS if deadline is None else deadline)
-        with limit, contextlib.ExitStack() as each:  # all are told, though one is interrupted
+        with limit, contextlib.ExitStack() as each:  # all are told, even if one is interrupted
             each.callback(self._undo_sources, transaction, release=True)
             for answers in transaction.answers:
                 each.callback(answers.lost)
@@ -550,7 +550,7 @@ class Transactions:
 
         try:
             undo()
-        except BaseException:  # an interrupt: what one of them keeps would be accepted
+        except BaseException:  # an interrupt: a consumer that was not told would accept its records
             undo()
             raise
 
@@ -567,7 +567,7 @@ class Transactions:
         except MsgtxError as error:
             self._tell_failed(error)
             transaction = self._state.transaction
-            if transaction is not None and not transaction.caller_told:  # whoever knew has gone on without it
+            if transaction is not None and not transaction.caller_told:  # the threads that knew have continued without it
                 self.not_committed(transaction)
             raise
         finally:

@@ -1,18 +1,18 @@
-"""What a producer asks of its client's notifier."""
+"""A producer's calls of its client's notifier."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class Wake(Protocol):
-    """Tells waiting consumers of commits."""
+    """Notifies waiting consumers of commits."""
 
     def claim(self) -> bool:
-        """Return whether the caller is to notify behind its own COMMIT; if not, or if it did not, it calls `tell`."""
+        """Return whether the caller is to notify after its own COMMIT; if not, or if it did not, it calls `tell`."""
         ...
 
     def failed(self) -> None:
-        """Take note that what was claimed was not done."""
+        """Record that a claimed notification was not sent."""
         ...
 
     def tell(self, partition_ids: Sequence[int]) -> None:

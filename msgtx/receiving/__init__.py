@@ -1,1 +1,1 @@
-"""What both kinds of consumer use: waiting and being woken, use by one thread at a time, leaving a group."""
+"""The parts of both kinds of consumer: waiting and waking, use by one thread at a time, leaving a group."""

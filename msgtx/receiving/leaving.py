@@ -1,4 +1,4 @@
-"""What members of both kinds of group need: an id of their own, the rhythm of heartbeats, and how to leave."""
+"""The parts of both kinds of group members: their own id, the rhythm of heartbeats, and how to leave."""
 
 import logging
 import os

@@ -1,9 +1,9 @@
 """How a commit in one process wakes a consumer that waits in another: LISTEN and NOTIFY, one channel per client.
 
-No SQL transaction that is flushed notifies: PostgreSQL would let one at a time through, flush included. A client tells after
-its commits (`coordinator.notifier`). Behind a COMMIT that no client follows, as of SQL's `msgtx.publish`, a row is left that
-listeners look for. Who dies in between delays readers until they look by themselves (`fetch_max_wait_ms`). Behind a pooler,
-which passes no notifications on, readers poll.
+No SQL transaction that is flushed notifies: PostgreSQL would let one at a time through, flush included. A client
+notifies after its commits (`coordinator.notifier`). A COMMIT without a client, as of SQL's `msgtx.publish`, leaves a
+row that listeners look for. If a client dies in between, readers wait until they look by themselves
+(`fetch_max_wait_ms`). Through a pooler, which passes no notifications on, readers poll.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from msgtx.errors import AuthorizationFailed, ThreadNotStarted
 from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
 log = logging.getLogger("msgtx.receiving.wakeup")
-LOOK_SECONDS: Final = 0.1  # between two looks for what was not notified: each costs nearly a millisecond of an idle machine
+LOOK_SECONDS: Final = 0.1  # between two looks for commits without a notification: nearly a millisecond of an idle machine
 LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
 LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time
 MOST_HEARD: Final = 100  # notifications parsed at once; of more, it only counts that they came
@@ -33,7 +33,7 @@ REMOVE_SECONDS: Final = 60.0  # between two removals of what was looked at
 POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
 POLL_MOST_SECONDS: Final = 0.1  # and when none came for a while: ten questions a second
 RECONNECT_SECONDS: Final = 1.0
-REFUSED_SECONDS: Final = 30.0  # to who may not consume, and so waits for nothing: a right may be granted meanwhile
+REFUSED_SECONDS: Final = 30.0  # to a role that may not consume, and so waits for nothing: a right may be granted later
 ANSWER_SECONDS: Final = 10.0  # for its few words: without it readers poll; `close` waits for it
 
 
@@ -50,7 +50,7 @@ class Waiter:
         self._pause = POLL_SECONDS
         self._waited = False
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._named: set[str | None] = set()  # what wake-ups named that nobody has looked at yet
+        self._named: set[str | None] = set()  # partitions that wake-ups named and nobody has looked at yet
 
     def watch(self, partition_ids: Iterable[int]) -> None:
         """Be woken for these partitions, and for no others."""
@@ -62,13 +62,13 @@ class Waiter:
 
     def clear(self) -> set[int] | None:
         """Forget earlier wake-ups; call this before looking at the data. Returns the partitions they named; None: any."""
-        if not self._waited:  # what was looked at before was there
+        if not self._waited:  # rows that were looked at before were visible
             self._pause = POLL_SECONDS
         self._waited = False
         with contextlib.suppress(queue.Empty):
             while True:
                 self._wakes.get_nowait()
-        # Behind the queue: who named something before that found an entry there, and added none.
+        # After the queue: a thread that named a partition before found an entry there, and added none.
         named = set()
         while self._named:
             named.add(self._named.pop())
@@ -76,7 +76,7 @@ class Waiter:
 
     @property
     def notified(self) -> bool:
-        """Whether notifications arrive: what they do not name has nothing new."""
+        """Whether notifications arrive: partitions that they do not name have nothing new."""
         return self._listener.confirmed
 
     def wake(self, word: str | None = None) -> None:
@@ -176,7 +176,7 @@ class Listener:
         return 0.0 if self._listened else RECONNECT_SECONDS
 
     def _listen(self, connection: RawConnection) -> None:
-        # What arrives with the answer to a statement, psycopg has taken off the connection: it hands it to this.
+        # psycopg passes notifications here that arrived with the answer to a statement.
         heard: list[str] = []
         connection.add_notify_handler(lambda notification: heard.append(notification.payload))
         query(connection, LISTEN)

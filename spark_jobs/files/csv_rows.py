@@ -1,7 +1,7 @@
 """CSV as Python's csv module reads it (RFC 4180): each field as it was written, or the file is refused.
 
 Spark's own reader ends a row at a line break within quotes, or normalizes it; it takes bytes of another encoding for U+FFFD
-and a quote that is never closed for text, all without an error. Here Spark only hands over the lines of a file as bytes and
+and a quote that is never closed for text, all without an error. Here Spark only reads the lines of a file as bytes and
 in order, one task to a file, and the task divides them.
 """
 
@@ -25,7 +25,7 @@ BATCH_ROWS: Final = 5_000
 BATCH_CHARACTERS: Final = 8 * 1024 * 1024
 HEADER_LINES: Final = (1, 100, 10_000)  # the names of columns may hold line breaks
 _WITHIN: Final = re.compile(r"(?<=\r)(?=[^\n])")  # behind a carriage return that ends a line, or stands within quotes
-# Options of Spark's reader, in small letters: those that say what the file is, and those that we need not be told.
+# Options of Spark's reader, in small letters: those that describe the file, and those without an effect here.
 _KNOWN: Final = ("sep", "delimiter", "quote", "escape", "encoding", "charset", "header", "nullvalue")
 _IMPLIED: Final = {
     "multiline": {"true", "false"},
@@ -74,7 +74,7 @@ class Dialect:
         )
 
     def reader(self, lines: Iterable[str]) -> Any:
-        """Return what divides lines into rows."""
+        """Return the reader that divides lines into rows."""
         return csv.reader(
             lines,
             delimiter=self.separator,
@@ -97,7 +97,7 @@ def _character(given: Mapping[str, str], name: str, default: str | None) -> str 
 
 
 def _encoding(name: str) -> str:
-    """Return the name of an encoding in which line ends, separators and digits are those of ASCII. Raise `ConfigError`."""
+    """Return the name of an encoding whose line ends, separators and digits are those of ASCII. Raise `ConfigError`."""
     plain = bytes(range(128))
     try:
         fits = plain.decode(name) == plain.decode("ascii")
@@ -114,7 +114,7 @@ def _encoding(name: str) -> str:
 def read_csv(spark: SparkSession, uris: Sequence[str], dialect: Dialect) -> DataFrame:
     """Return the rows of files, each column a text, without those that are empty.
 
-    Raise `InvalidRequest` for a header that names a column twice. What else is wrong fails the task that reads it, with
+    Raise `InvalidRequest` for a header that names a column twice. Other errors fail the task that reads the file, with
     `InvalidRequest`: a malformed row, another header than the first file's, bytes that are not of the encoding.
     """
     names = _header(spark, uris, dialect)

@@ -13,7 +13,7 @@ from msgtx.spark_jobs.files.csv_rows import Dialect, read_csv
 from msgtx.spark_jobs.reading.columns import found_column
 from msgtx.spark_jobs.runtime.folder import File
 
-# What a user's session may say otherwise: files that cannot be read are passed by, values that do not fit become null.
+# Settings that a user's session may have changed: unreadable files are skipped, values that do not fit become null.
 _STRICT: Final = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
@@ -38,7 +38,8 @@ _TIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns become what; `headers` by name. `value` None: the whole row, as JSON (of a JSON file: its line)."""
+    """The columns of a record's parts; `headers` by name. `value` None: the whole row as JSON (of a JSON file: its
+    line)."""
 
     key: str | None = None
     value: str | None = None
@@ -60,7 +61,7 @@ def read_files(
     """Return the rows of files as a sink takes them.
 
     Raise `InvalidRequest` for a column that is not there or of a wrong type, and for files that are not of one kind;
-    `ConfigError` for options that make no sense. What is found to be wrong with a row fails the task that reads it.
+    `ConfigError` for options that make no sense. An error in a row fails the task that reads it.
     """
     strict = _strict(spark, files)
     uris = [file.uri for file in files]
@@ -109,7 +110,7 @@ def _read_csv(spark: SparkSession, uris: Sequence[str], *, columns: Columns, dia
 
 
 def _read_json(spark: SparkSession, uris: Sequence[str], *, columns: Columns, options: Mapping[str, str]) -> DataFrame:
-    """Return JSON lines: the value is the line as it is, not what is left of it after reading and writing numbers."""
+    """Return JSON lines: the value is the line as it is, without a parse that could change its numbers."""
     lines = spark.read.options(**options).text(list(uris)).where(F.trim("value") != "")
     wrong = F.raise_error(F.concat(F.lit("a line is no JSON: "), F.substring(F.make_valid_utf8("value"), 1, 80)))
     known = lines.withColumn("parsed", F.try_parse_json("value")).withColumn(
@@ -191,7 +192,7 @@ def _selected(rows: DataFrame, columns: Columns, whole: Column, of: Callable[[st
 
 
 def _as_text(rows: DataFrame, name: str, of: Callable[[str], Column]) -> Column:
-    """Return a column as bytes: binary and text as they are, what has parts as JSON, all else as Spark writes it."""
+    """Return a column as bytes: binary and text as they are, structures as JSON, all else as Spark writes it."""
     column = found_column(name, rows.columns)
     match None if column is None else rows.schema[column].dataType:
         case spark_types.BinaryType() | spark_types.StringType():

@@ -39,7 +39,7 @@ COLUMNS: Final[Mapping[str, pa.DataType]] = {
 
 @dataclass(slots=True)
 class _Columns:
-    """What the rows of one fetch hold, one element per record. `headers`: whether any record has some."""
+    """The columns of one fetch, one element per record. `headers`: whether any record has some."""
 
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     timestamps: "array[int]" = field(default_factory=lambda: array("q"))
@@ -77,7 +77,7 @@ def record_batch(
     made = [_column(name, columns, wanted, timestamp_type) for name in schema.names]
     first = bisect.bisect_left(columns.offsets, wanted.start)
     last = bisect.bisect_left(columns.offsets, wanted.end)
-    # Only the range's first and last fetch bring more than it: a slice copies nothing.
+    # Only the range's first and last fetch return more than the range: a slice copies nothing.
     return pa.RecordBatch.from_arrays(made, schema=schema).slice(first, last - first)
 
 
@@ -123,7 +123,7 @@ def _headers(columns: _Columns) -> pa.Array:
 def read_range(
     engine: Engine, wanted: OffsetRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the committed records of a range. What retention or a crash has removed is an error, or is left out.
+    """Yield the committed records of a range. Records that retention or a crash has removed are an error, or are left out.
 
     Raise `OffsetOutOfRange`, `LogTruncated`, `UnknownTopicOrPartition`.
     """
@@ -158,7 +158,7 @@ def _answer(wanted: OffsetRange, position: Position, connection: RawConnection) 
 
 
 def _loss(answer: FetchedPartition | None, wanted: OffsetRange, position: Position) -> errors.MsgtxError | None:
-    """Return what has been lost, if the answer does not go on where the range does."""
+    """Return the lost range, if the answer does not continue where the range does."""
     todo = "failOnDataLoss=false goes on without them"
     if answer is None:
         return errors.UnknownTopicOrPartition(

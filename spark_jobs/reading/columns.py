@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from msgtx.errors import InvalidRequest
 from msgtx.store.spark import StreamBatch
 
-# What Spark tells the thread of a streaming query and its tasks. The query's id lives in the checkpoint.
+# Properties that Spark sets in the thread of a streaming query and its tasks. The query's id lives in the checkpoint.
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 RUN_ID: Final = "spark.jobGroup.id"  # all jobs of a run are one group
@@ -28,7 +28,7 @@ HEADER: Final = StructType([StructField("key", StringType()), StructField("value
 
 
 def found_column(name: str, names: Iterable[str]) -> str | None:
-    """Return which of these names is meant by a name, in which case does not count; None: none of them is.
+    """Return the one of these names that a name means, without regard to case; None: none of them is.
 
     Raise `InvalidRequest` if several are.
     """

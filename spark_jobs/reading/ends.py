@@ -1,8 +1,9 @@
 """How far a micro-batch reads: to a consistent cut, below a limit if there is one, and never stuck.
 
-A cut that keeps transactions whole may stand still: where transactions of several producers overlap without a pause there is
-no end that divides none of them, and one that is larger than a limit has none below it. So whole transactions are preferred
-for a while (`cut_delay_ms`), and what has waited longer is read as far as it is committed, as Kafka's source does at once.
+A cut of whole transactions may stand still: where transactions of several producers overlap without a pause, every end
+divides one of them, and a transaction larger than a limit has no end below the limit. So whole transactions are
+preferred for a while (`cut_delay_ms`); after that the stream reads as far as is committed, as Kafka's source does at
+once.
 """
 
 import time
@@ -14,8 +15,9 @@ from msgtx.rules.boundary import Span, lowered
 from msgtx.rules.ranges import OffsetRange, limit
 
 CUT_DELAY_MS: Final = 1_000  # a few micro-batches; transactions that were decided in the meantime are whole in the next look
-# A transaction is kept whole if it fits into this many times `maxOffsetsPerTrigger`. A limit is set to avoid long batches; a
-# batch of eight times the time is bearable once, and twice the largest transaction is the limit that people are told to set.
+# A transaction is kept whole if it fits into this many times `maxOffsetsPerTrigger`. A limit is set to avoid long
+# batches; a batch of eight times the time is bearable once, and the documents advise a limit of twice the largest
+# transaction.
 LIMIT_FACTORS: Final = (1, 2, 4, 8)
 
 Spans = Callable[[Mapping[int, int], Mapping[int, int]], Sequence[Span]]

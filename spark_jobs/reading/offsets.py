@@ -1,4 +1,4 @@
-"""What to read, planned on the driver: options become ranges of offsets below the last stable offset (I14, I15).
+"""The plan of a read, made on the driver: options become ranges of offsets below the last stable offset (I14, I15).
 
 A batch is `plan`. A stream is `begin` for its first offset, `latest` for how far it may go, and `between` for the ranges of
 two offsets, which are snapshots. Ends that are not named are a consistent cut.
@@ -24,13 +24,13 @@ from msgtx.store.installation import require_incarnation
 from msgtx.store.topics import describe_topics, partitions_of, require_partitions, require_topics
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
-REPLICA_LOOK_SECONDS: Final = 0.05  # between two looks at a replica: a tenth of what a batch costs at least
+REPLICA_LOOK_SECONDS: Final = 0.05  # between two looks at a replica: a tenth of the least duration of a batch
 Places = dict[TopicPartition, int]  # partition ids by name
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is read: one range per partition, also the empty ones, and the incarnation of the database that holds them."""
+    """The plan of a read: one range per partition, also the empty ones, and the incarnation of their database."""
 
     ranges: tuple[OffsetRange, ...]
     incarnation: str
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def end(self) -> Snapshot:
-        """Where it ends: what begins there goes on."""
+        """Its end, from which a stream continues."""
         return Snapshot({each.topic_partition: each.end for each in self.ranges}, self.incarnation)
 
     @property
@@ -51,19 +51,19 @@ class Plan:
         return sum(each.size for each in self.ranges)
 
     def limited(self, most: int) -> "Plan":
-        """Return its front of about so many offsets, each partition in proportion to what it holds."""
+        """Return its front of about so many offsets, each partition in proportion to its range."""
         return Plan(tuple(limit(self.ranges, most)), self.incarnation)
 
     def split(self, options: ReadOptions) -> list[OffsetRange]:
-        """Return what tasks read: no empty ranges, as `minPartitions` and `maxRecordsPerPartition` say."""
+        """Return the tasks' ranges, none empty, as `minPartitions` and `maxRecordsPerPartition` say."""
         return split(self.ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
 
 
 def plan(engine: Engine, options: ReadOptions) -> Plan:
-    """Return what a batch reads.
+    """Return the plan of a batch.
 
-    Raise `IncarnationChanged`, `UnknownTopicOrPartition`, `OffsetOutOfRange` for what is not there any more or not committed
-    yet, `LogTruncated` for a snapshot that the log does not reach any more, `UnstableOffset`, `ConfigError`.
+    Raise `IncarnationChanged`, `UnknownTopicOrPartition`, `OffsetOutOfRange` for offsets that were removed or are not
+    committed yet, `LogTruncated` for a snapshot beyond the log's end, `UnstableOffset`, `ConfigError`.
     """
     with engine.connection() as connection:
         incarnation = require_incarnation(connection, options.snapshot, options.start)
@@ -100,7 +100,7 @@ def latest(engine: Engine, options: ReadOptions, positions: Mapping[int, int] = 
 def seen(
     engine: Engine, options: ReadOptions, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, ListedOffset]]:
-    """Return the ids of partitions, and what their logs hold: one that was deleted in this moment is left out.
+    """Return the ids of partitions and the ends of their logs: one that was deleted in this moment is left out.
 
     Raise `UnknownTopicOrPartition` for that, unless `failOnDataLoss` is false.
     """
@@ -112,7 +112,7 @@ def seen(
 
 
 def between(engine: Engine, options: ReadOptions, start: Snapshot, end: Snapshot) -> Plan:
-    """Return what lies between two offsets of a stream. A partition that `start` does not name is read from its beginning.
+    """Return the plan between two offsets of a stream. A partition that `start` does not name is read from its beginning.
 
     Partitions that `end` does not name have gone. Raise what `plan` does.
     """
@@ -127,9 +127,9 @@ def between(engine: Engine, options: ReadOptions, start: Snapshot, end: Snapshot
 
 @contextlib.contextmanager
 def reader(engine: Engine, options: ReadOptions, plan: Plan) -> Iterator[Engine]:
-    """Check out the engine of the database that tasks read from: a replica that has all that is planned, or the given one.
+    """Check out the engine of the tasks' database: a replica that has replayed the whole plan, or the given one.
 
-    Raise what `await_replica` does.
+    Raise the errors of `await_replica`.
     """
     if options.read_url is None:
         yield engine
@@ -172,9 +172,9 @@ def await_replica(engine: Engine, plan: Plan, *, timeout_ms: int) -> None:
 
 
 def _chosen(connection: RawConnection, options: ReadOptions, *, running: bool = False) -> Places:
-    """Return the partitions that are asked for. With a snapshot: those of them that it holds.
+    """Return the partitions that are asked for. With a snapshot: only its partitions.
 
-    What is asked for by name must be there when reading begins; a stream that is `running` may lose it.
+    A named topic must be there when reading begins; a stream that is `running` may lose it.
     """
     if options.snapshot is not None:
         return _still_there(connection, options, _in_snapshot(connection, options, options.snapshot))
@@ -191,7 +191,7 @@ def _chosen(connection: RawConnection, options: ReadOptions, *, running: bool = 
 
 
 def _left(connection: RawConnection, options: ReadOptions) -> Places:
-    """Return what is left of the topics or partitions that are asked for by name."""
+    """Return the remaining ones of the named topics or partitions."""
     names = options.topics or sorted({partition.topic for partition in options.assigned or ()})
     topics = describe_topics(connection, names)
     places = {partition: partition_id for partition_id, partition in partitions_of(topics.values()).items()}
@@ -247,7 +247,7 @@ def _tell_gone(options: ReadOptions, gone: Iterable[TopicPartition] | Iterable[s
 
 
 class _Look:
-    """What the database says about the chosen partitions; each thing is asked once, for all of them, when it is needed."""
+    """The database's answer about the chosen partitions; each thing is asked once, for all of them, when it is needed."""
 
     def __init__(self, connection: RawConnection, options: ReadOptions, places: Places) -> None:
         self.options = options
@@ -285,7 +285,7 @@ class _Look:
                 return self.cut(partition)
 
     def start(self, partition: TopicPartition, end: int) -> int:
-        """Return where a batch or a new stream begins. `end`: what counts as latest."""
+        """Return where a batch or a new stream begins. `end`: the offsets that count as latest."""
         options = self.options
         if options.start is not None:
             return options.start.ends.get(partition, self._listed[partition].log_start_offset)
@@ -400,7 +400,7 @@ class _Look:
         return self._listed[partition].log_end_offset if found is None else found.offset
 
     def _offsets(self, places: Places, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, ListedOffset]:
-        """Look up offsets. A partition that was deleted in this moment is told of."""
+        """Look up offsets. A partition that was deleted in this moment is reported."""
         asked = {places[partition]: time for partition, time in times.items()}
         found = stable_ends(self._connection, asked, Isolation.READ_COMMITTED)
         _tell_gone(self.options, [partition for partition, partition_id in places.items() if partition_id not in found])

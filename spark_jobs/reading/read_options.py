@@ -1,4 +1,4 @@
-"""What a reader is asked for: the options of Spark's Kafka source, and ours, checked before anything is read.
+"""The options of a reader: those of Spark's Kafka source, and ours, checked before anything is read.
 
 Names are compared without case and underscores: `startingOffsets`, as Spark's options are written, is also
 `starting_offsets`, as Python's arguments are. Source: the guide of Spark's Kafka integration.
@@ -52,7 +52,7 @@ Bound = Literal["earliest", "latest"] | Mapping[TopicPartition, int] | AtTime
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read. One of `topics`, `pattern`, `assigned` is given; for a batch with a snapshot none need be.
+    """The request of a reader. One of `topics`, `pattern`, `assigned` is given; for a batch with a snapshot none need be.
 
     `starting` counts where `group` has no committed offset; `start` and `snapshot` are cuts that bound what is read.
     Addresses carry passwords: they are no part of the text of this object.
@@ -81,9 +81,9 @@ class ReadOptions:
 
 
 def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOptions:
-    """Return what options ask for; those that are None were not given. Raise `ConfigError`, `InvalidRequest`.
+    """Return the request of options; None: not given. Raise `ConfigError`, `InvalidRequest`.
 
-    `kafka.*` and what else tunes Kafka's consumers is left out with a warning.
+    `kafka.*` and other settings of Kafka's consumers are left out with a warning.
     """
     given = named(options, NAMES, of_kafka=IGNORED)
     subscriptions = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]

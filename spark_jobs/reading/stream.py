@@ -1,6 +1,6 @@
 """The streaming source: offsets are consistent cuts, a planned range reads the same after a restart (I14, I15).
 
-Whatever Spark asks the driver is asked again while the database is away (`again`): the answers change this object last.
+Spark's questions to the driver are repeated while the database is away (`again`): the answers change this object last.
 """
 
 import time
@@ -32,9 +32,7 @@ from msgtx.store.spark import BatchName, BatchRange
 from msgtx.store.topics import describe_topics, partitions_of
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
-LOOK_SECONDS: Final = (
-    0.05  # between two looks for a cut that holds what was there when a run began: half a short transaction
-)
+LOOK_SECONDS: Final = 0.05  # between two looks for a cut with all records of a run's begin: half a short transaction
 Offset = dict[
     str, Any
 ]  # as Spark logs it: {"incarnation": "…", "topics": {"orders": {"0": 42}}, "ids": {"orders": {"0": 7}}}
@@ -48,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.schema = checked(schema)
         self._ends = Ends(self._spans, self.options.cut_delay_ms)
         self._engine: Engine | None = None
-        self._target: Snapshot | None = None  # where a run that only takes what is there ends
+        self._target: Snapshot | None = None  # where an AvailableNow run ends
         self._latest: Offset | None = None
         self._source_id = str(uuid.uuid4())  # of this run: another one of it that reads the same has another
         self._begun: Offset | None = None  # where the batch begins that was asked for last
@@ -56,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._passed_by = 0  # how many batches had none
         self._few_since: float | None = None
 
-    # ── what Spark asks the driver ──
+    # ── calls of Spark on the driver ──
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins: the group's offsets, else startingOffsets."""
@@ -76,11 +74,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Note where to end: at what is committed now, with whole transactions if there is a cut that holds it in time."""
+        """Note the end: the committed records of now, in whole transactions if a cut with them comes in time."""
         self._target = again(self._whole_target)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Return what the tasks of a batch read. Asked again after a restart, it is the same."""
+        """Return the plan of a batch's tasks. Asked again after a restart, it is the same."""
         if start == end:
             return []
         self._begun, self._read = start, end
@@ -95,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._engine.close()
             self._engine = None
 
-    # ── what Spark asks the executors ──
+    # ── calls of Spark on the executors ──
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's range."""
@@ -160,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return spans_of_transactions(connection, starts, ends)
 
     def _are_few(self, ranges: Sequence[OffsetRange]) -> bool:
-        """Return whether to wait for `minOffsetsPerTrigger`; a run that only takes what is there waits for nothing."""
+        """Return whether to wait for `minOffsetsPerTrigger`; an AvailableNow run waits for nothing."""
         least = self.options.min_offsets_per_trigger
         if least is None or self._target is not None or sum(each.size for each in ranges) >= least:
             self._few_since = None
@@ -215,15 +213,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         parts = tasks(plan, options, types, url, noted)
         if not parts and noted.ranges:
-            # What was removed before it was read has no records, and still moves the group on.
+            # A range that was removed before it was read has no records, and still moves the group's offset.
             parts = [ReadPartition((), plan.incarnation, {}, options.fail_on_data_loss, url, noted)]
         return parts
 
     def _follow(self, start: Offset) -> None:
         """See after a batch that the group is where it ended. `start`: of the next one.
 
-        The sink commits what the batch's tasks noted. A batch whose reading Spark left out has none; nothing depends on what
-        lay there, and the group passes it by. If there were some, no sink has this group.
+        The sink commits the ranges that the batch's tasks noted. A batch whose reading Spark left out has none; nothing
+        depends on what lay there, and the group passes it by. If there were some, no sink has this group.
         """
         begun, group = self._begun, self.options.group
         if group is not None and begun is not None and begun != start:
@@ -274,7 +272,7 @@ def _offset(ranges: Sequence[OffsetRange], incarnation: str) -> Offset:
 
 
 def parsed(offset: Offset) -> tuple[Snapshot, dict[TopicPartition, int]]:
-    """Return what `offset_of` was given."""
+    """Return the argument of `offset_of`."""
     ends, ids = (
         {TopicPartition(topic, int(index)): number for topic, each in offset[key].items() for index, number in each.items()}
         for key in ("topics", "ids")

@@ -67,7 +67,7 @@ def draw(report: RatesReport) -> bytes:
 
 
 def scaled(size: float) -> tuple[float, str]:
-    """Return by what to divide bytes of this size, and the unit's name."""
+    """Return the divisor for bytes of this size, and the unit's name."""
     index = 0
     while size >= 1024 and index < len(UNITS) - 1:
         size, index = size / 1024, index + 1
@@ -102,7 +102,7 @@ def told_width(width_ms: int) -> str:
 
 
 class Layer(NamedTuple):
-    """What is drawn in one colour: a topic, or what is left over."""
+    """A colour's series: a topic, or all others."""
 
     name: str
     colour: str

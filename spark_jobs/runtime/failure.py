@@ -1,4 +1,4 @@
-"""Spark's errors as one sentence: what failed in a task or in the JVM, without the traces around it."""
+"""Spark's errors as one sentence: the failure in a task or in the JVM, without the traces around it."""
 
 import contextlib
 import re
@@ -16,13 +16,13 @@ MOST_CAUSES: Final = 30  # a chain of Java's exceptions may have a ring
 _OF_MSGTX: Final = re.compile(r"^\W*msgtx\.errors\.(\w+)(?:: (.*))?$", re.MULTILINE)
 _CAUSE: Final = re.compile(r"^(?:Caused by: |: |.*?\): )?(?:[a-z]\w*\.)+(\w+(?:Exception|Error)): (.+)$", re.MULTILINE)
 _PYTHON: Final = re.compile(r"^(\w+(?:\.\w+)*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
-# A row that cannot be read: what Spark's readers say in FAILFAST mode, and what we say with raise_error.
+# An unreadable row: the messages of Spark's readers in FAILFAST mode, and ours of raise_error.
 _MALFORMED: Final = re.compile(
     r"\[(?:MALFORMED_CSV_RECORD|MALFORMED_RECORD_IN_PARSING[.\w]*|USER_RAISED_EXCEPTION|FAILED_READ_FILE[.\w]*|"
     r"INCONSISTENT_BEHAVIOR_CROSS_VERSION[.\w]*|CAST_INVALID_INPUT|CAST_OVERFLOW)\] (.+)"
 )
 _SECRET: Final = re.compile(r"(://[^\s:/@]*:)[^\s@]+@|(password=)[^\s&;,]+")
-# What stands around a cause: it says only that a task, a stage or a query failed.
+# Wrappers of a cause: they say only that a task, a stage or a query failed.
 _AROUND: Final = {"SparkException", "PythonException", "Py4JJavaError", "StreamingQueryException", "ExecutionException"}
 _ADVICE: Final = (
     (
@@ -49,9 +49,9 @@ _LOST: Final = re.compile(
 
 
 def translate(error: Exception) -> Exception:
-    """Return the error of msgtx that is behind an error of Spark or Py4J; the error itself if it is none of theirs.
+    """Return the error of msgtx inside an error of Spark or Py4J; the error itself if it is none of theirs.
 
-    What failed for a reason that msgtx does not know is a `SparkFailed`.
+    A failure for another reason is a `SparkFailed`.
     """
     if isinstance(error, MsgtxError) or type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
         return error
@@ -86,7 +86,7 @@ def named(error: Exception) -> MsgtxError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise what is behind the errors of Spark that are raised inside."""
+    """Raise the causes of Spark's errors in the block."""
     try:
         yield
     except Exception as error:
@@ -134,7 +134,7 @@ def _causes(error: Exception) -> Iterator[Any]:
 
 
 def _root(text: str) -> str:
-    """Pick the innermost cause: what a Python worker raised, else the last of Java's."""
+    """Pick the innermost cause: a Python worker's exception, else the last of Java's."""
     python = [found for found in _PYTHON.finditer(text) if "." not in found[1]]
     if python:
         return _told(f"{python[-1][1]}: {python[-1][2]}")

@@ -25,7 +25,7 @@ class File:
 
 
 class Folder:
-    """A folder by its address or path. Names of what is in it are relative to it."""
+    """A folder by its address or path. Names of its files are relative to it."""
 
     def __init__(self, spark: SparkSession, address: str) -> None:
         jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc
@@ -87,7 +87,7 @@ class Folder:
         In one step on local disks and HDFS: of two at once, one gets the name. Object stores copy file by file.
         """
         if self.is_local:
-            # rename(2) refuses a folder that is not empty. Hadoop looks first, and moves into what came since.
+            # rename(2) refuses a folder that is not empty. Hadoop looks first, and moves into a folder that came since.
             return _rename_local(_local(self.path(source)), _local(self.path(target)))
         return self._rename_by_hadoop(source, target)
 
@@ -109,7 +109,7 @@ class Folder:
         return self._visible(self._at(name) if name else self._path)
 
     def matching(self) -> list[File]:
-        """Return the visible files that this address, which may hold wildcards, means; those below a folder included."""
+        """Return the visible files of this address, which may hold wildcards; those below a folder included."""
         found = self._system.globStatus(self._path)
         return [file for each in found or () for file in self._visible(each.getPath())]
 

@@ -64,7 +64,7 @@ def find_java() -> Java:
 
 
 def _candidates() -> Iterator[tuple[str, Path | None, Path]]:
-    """Yield what may be a Java: its name in messages, its home if that is not what it says itself, its program."""
+    """Yield candidates for Java: the name in messages, the home if Java itself does not report it, the program."""
     if home := os.environ.get("JAVA_HOME"):
         yield f"JAVA_HOME={home}", Path(home), Path(home, "bin", "java")
     if program := shutil.which("java"):
@@ -94,7 +94,7 @@ def _ask(program: Path) -> tuple[int, Path] | None:
 
 
 def _launcher(java: Path) -> Path:
-    """Return a folder for `JAVA_HOME` whose `bin/java` starts this one without the module that it lacks."""
+    """Return a folder for `JAVA_HOME` whose `bin/java` starts this Java without its missing module."""
     text = LAUNCHER.format(java=shlex.quote(str(java)))
     home = cache() / f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     program = home / "bin" / "java"
@@ -111,7 +111,7 @@ def _launcher(java: Path) -> Path:
 
 
 def cache() -> Path:
-    """Return a folder of ours for what is made or fetched once: the user's cache, else one below `MSGTX_HOME`.
+    """Return a folder of ours for files that are made or fetched once: the user's cache, else one below `MSGTX_HOME`.
 
     Raise `ConfigError` if neither can be written, or belongs to another user.
     """

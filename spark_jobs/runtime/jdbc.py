@@ -107,7 +107,7 @@ def _from_maven(folder: Path) -> Path:
 
 
 def _run(command: Sequence[str | Path], folder: Path, seconds: float) -> str:
-    """Run a program to its end. Raise `SubprocessError` with what it wrote."""
+    """Run a program to its end. Raise `SubprocessError` with its output."""
     done = subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
         timeout=seconds, env={**os.environ, "LC_ALL": "C"},

@@ -29,7 +29,7 @@ def speak_up() -> None:
 
 
 class JvmLog:
-    """The file into which a JVM writes. What speaks as msgtx in it goes on to this process's logging."""
+    """The file into which a JVM writes. Its lines of msgtx go to this process's logging."""
 
     def __init__(self) -> None:
         self.file = tempfile.TemporaryFile(prefix="msgtx-spark-")  # noqa: SIM115 - open as long as the JVM
@@ -40,7 +40,7 @@ class JvmLog:
         self._thread.start()
 
     def tail(self) -> str:
-        """Return the end of what was written."""
+        """Return the end of the file."""
         size = os.fstat(self.file.fileno()).st_size
         return os.pread(self.file.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
 

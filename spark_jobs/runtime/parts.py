@@ -1,7 +1,7 @@
 """Work in the database that is done by many tasks at once: each has a connection, and looks at parts of it.
 
 A typed error of a task comes back as a value. Spark would wrap it in pages of its own, and try it again even if that is of
-no use; what may pass is tried again here.
+no use; passing failures are tried again here.
 """
 
 import contextlib
@@ -77,7 +77,7 @@ def on_executors(
     database: Database,
     tasks: int,
 ) -> list[Answer]:
-    """Deal parts to about `tasks` tasks, and return what `look` says of each hand. What it needs travels by pickle.
+    """Deal parts to about `tasks` tasks, and return the answer of `look` for each task. Its arguments are pickled.
 
     A task whose error is retriable is done again, a few times; its answer counts once. Raise the error of one that fails.
     """

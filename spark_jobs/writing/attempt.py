@@ -40,8 +40,8 @@ BUFFER_BYTES: Final = 32 * 1024 * 1024  # of one attempt, over all partitions
 # A task of a local Spark is tried once: it waits as long for a database that restarts.
 UNREACHABLE_SECONDS: Final = 60.0
 BACKOFF_SECONDS: Final = (0.1, 2.0)  # the first and the longest pause
-# What a batch has written is undecided for this long after the last of its tasks and its driver was heard of: it holds every
-# reader of its topics. Long enough for what lies between two tasks and before the decision; as Kafka's consumers' sessions.
+# A batch stays undecided for this long after the last sign of its tasks and its driver, and holds every reader of its
+# topics. Long enough for the time between two tasks and before the decision; as Kafka's consumers' sessions.
 SESSION_MS: Final = 45_000
 RENEW_SECONDS: Final = 10.0  # several in a session: one that is lost, or late on a busy machine, ends nothing
 
@@ -59,7 +59,7 @@ def persevering(engine: Engine, work: Callable[[RawConnection], T]) -> T:
 
 
 def again(work: Callable[[], T]) -> T:
-    """Do what may be repeated, again and again while the condition passes: calls with the same names write once."""
+    """Repeat a call while its failure is a passing one: calls with the same names write once."""
     pause, longest = BACKOFF_SECONDS
     return retried(work, deadline=time.monotonic() + UNREACHABLE_SECONDS, pause=pause, longest=longest, cut=False)
 
@@ -76,10 +76,10 @@ class Target:
 
 
 def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchName) -> Attempt | None:
-    """Write a task's rows. Returns what the driver needs to decide; None: no rows, or the batch is committed already.
+    """Write a task's rows. Returns the attempt's part of the decision; None: no rows, or the batch is committed already.
 
     Columns: `value`; if they are there `key`, `partition`, `headers`, `timestamp`, and `topic` when the target has none.
-    Raise what the database refuses; `TransactionAborted` names `transaction_timeout_ms` when the batch took longer.
+    Raise refusals of the database; `TransactionAborted` names `transaction_timeout_ms` when the batch took longer.
     """
     filled = (each for each in rows if each.num_rows)
     first = next(filled, None)
@@ -96,7 +96,7 @@ def kept_alive(engine: Engine, batch: BatchName, *, timeout_ms: int) -> Iterator
 
     def renew() -> None:
         while not ended.wait(RENEW_SECONDS):
-            # A database that is away ends nothing either; what can be renewed is renewed the next time.
+            # A database that is away ends nothing either; the next renewal may succeed.
             with contextlib.suppress(errors.MsgtxError, psycopg.Error), engine.connection() as connection:
                 renew_attempts(connection, batch, session_ms=SESSION_MS, timeout_ms=timeout_ms)
 
@@ -111,7 +111,7 @@ def kept_alive(engine: Engine, batch: BatchName, *, timeout_ms: int) -> Iterator
 
 @dataclass(slots=True)
 class _Lane:
-    """What waits to be written to one partition."""
+    """The waiting records of one partition."""
 
     partition_id: int
     row: OpenRow = field(default_factory=OpenRow)
@@ -119,7 +119,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """The partitions of a topic, and what it takes."""
+    """The partitions of a topic, and its limits."""
 
     name: str
     lanes: list[_Lane]
@@ -157,7 +157,7 @@ class AttemptWriter:
         except BaseException as error:
             self._give_up()
             if isinstance(error, errors.MsgtxError) and self._is_committed():
-                return None  # another attempt was accepted meanwhile
+                return None  # another attempt was accepted
             raise
         if self._is_committed():
             self._give_up()  # of many attempts the decision leaves some to its driver, which may be gone
@@ -165,9 +165,10 @@ class AttemptWriter:
         return Attempt(producer_id, {partition: n - 1 for partition, n in self._sequences.items()}, self._records)
 
     def _give_up(self) -> None:
-        """Abort what was written, so that it holds no reader up: the driver of a stream need not learn of a failed task."""
+        """Abort the written records, which would hold readers up: the driver of a stream may not learn of a failed
+        task."""
         name = TransactionId(self._producer_id, 0, 0)
-        # Why the task fails is reported already; a decision about the batch, or the timeout, ends what is left.
+        # Why the task fails is reported already; a decision about the batch, or the timeout, ends the rest.
         with contextlib.suppress(errors.MsgtxError), self._engine.connection() as connection:
             end_transaction(connection, name, "resolve")
 
@@ -301,7 +302,7 @@ def _append(connection: RawConnection, rows: Sequence[BatchColumns]) -> list[Any
 
 
 def explained(error: errors.MsgtxError, timeout_ms: int) -> errors.MsgtxError:
-    """Add to the abort of a batch why it came, and what to change."""
+    """Add the reason and the remedy to the abort of a batch."""
     if isinstance(error, errors.TransactionAborted) and error.reason == "timeout":
         return errors.TransactionAborted(
             f"{error}: the batch took longer than transaction_timeout_ms = {timeout_ms}; raise it (at most to the setting"

@@ -1,6 +1,6 @@
 """The rows of a task as records: from Arrow to Python, and past the gate that all records pass (`rules/record.py`).
 
-What is refused names its row: the place among all rows of its task, counting from 0. Columns are looked at as a whole, in
+A refusal names its row: the place among all rows of its task, counting from 0. Columns are looked at as a whole, in
 Arrow; only where one holds something that is refused, the row is searched.
 """
 
@@ -28,7 +28,7 @@ def numbered(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def placed(error: Refused, rows: pa.RecordBatch, at: int) -> Refused:
-    """Return an error that names the row that it is about."""
+    """Return an error that names its row."""
     return type(error)(f"{error}; it is row {rows.column(ROW)[at].as_py()} of its task, counting from 0")
 
 
@@ -59,7 +59,7 @@ def milliseconds_of(rows: pa.RecordBatch) -> list[Any]:
 
 
 def headers_of(rows: pa.RecordBatch) -> list[Any]:
-    """Return the headers of records. Raise `InvalidRequest`, `WrongType` for what a header cannot be."""
+    """Return the headers of records. Raise `InvalidRequest`, `WrongType` for an impossible header."""
     column = rows.column("headers")
     pairs = column.flatten()
     names = pairs.field(0)
@@ -96,7 +96,7 @@ def _headers(found: pa.Array | None) -> object:
 def check_content(
     rows: pa.RecordBatch, columns: Mapping[str, Sequence[Any]], *, topic: str, limit: int, compacted: bool
 ) -> None:
-    """Raise `RecordTooLarge`, `InvalidRecord` for what a topic does not take."""
+    """Raise `RecordTooLarge`, `InvalidRecord` for a record that a topic does not take."""
     keys = columns.get("key")
     if compacted and (keys is None or None in keys):
         raise placed(lacks_key(topic), rows, 0 if keys is None else list(keys).index(None))
@@ -118,7 +118,7 @@ def _most_bytes(rows: pa.RecordBatch) -> int:
 
 
 def _search(rows: pa.RecordBatch, found: Iterable[Any], check: Callable[[Any], object]) -> None:
-    """Raise what a check raises first, with the row's place."""
+    """Raise the first error of a check, with the row's place."""
     for at, each in enumerate(found):
         try:
             check(each)

@@ -1,4 +1,4 @@
-"""What a writer is asked for: the options of Spark's Kafka sink and of Delta's idempotent writes, and ours."""
+"""The options of a writer: those of Spark's Kafka sink and of Delta's idempotent writes, and ours."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
 from msgtx.spark_jobs.reading.read_options import named
 
 NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner")
-# Spark's own, and what says to Kafka's sink that there may be a column: here it is written when it is there.
+# Spark's own, and Kafka's option for an optional column: here a column is written when it is there.
 IGNORED: Final = ("checkpointLocation", "includeHeaders", "queryName", "path")
 
 
@@ -28,7 +28,7 @@ class WriteOptions:
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-    """Return what options ask for. Raise `ConfigError`."""
+    """Return the request of options. Raise `ConfigError`."""
     given = named(options, NAMES, of_spark=IGNORED)
     for name, value in given.items():
         if not value:

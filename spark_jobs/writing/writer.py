@@ -1,7 +1,8 @@
 """The sink half of `format("msgtx")`: exactly once by attempts and one decision (P20; see `attempt.py` and `sink.py`).
 
 A batch of a stream is named by the application, by the query, whose id lives in the checkpoint, and by its number; so a
-batch that Spark repeats is the same, and a checkpoint that was lost is noticed. What runs in `foreachBatch` is named alike.
+batch that Spark repeats is the same, and a checkpoint that was lost is noticed. A write in `foreachBatch` is named
+alike.
 """
 
 import uuid
@@ -27,7 +28,7 @@ from msgtx.store.spark import Attempt, BatchName
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver. `attempt` None: it had no rows, or the batch is committed already."""
+    """A task's message to the driver. `attempt` None: it had no rows, or the batch is committed already."""
 
     batch: BatchName
     run_id: str
@@ -35,7 +36,7 @@ class Written(WriterCommitMessage):
 
 
 class _Writer:
-    """What both writers share: where to write, and which columns."""
+    """The common parts of both writers: the target and the columns."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self.options = options

@@ -38,7 +38,7 @@ CHECKS: Final[dict[str, Check]] = {
 
 
 def examine(engine: Engine, *, most: int = MOST, limits: Limits | None = None) -> list[Finding]:
-    """Run all checks. Returns findings, the worst first. What the role may not see is a finding, too."""
+    """Run all checks. Returns findings, the worst first. Data that the role may not see is a finding, too."""
     most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
     if limits is not None:
         arguments.an_instance("limits", limits, Limits, "Limits")

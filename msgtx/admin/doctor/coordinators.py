@@ -11,7 +11,7 @@ WITHOUT = "readers abort what is overdue and holds them back, and clients write 
 
 
 def leases(look: Look) -> Iterator[Finding]:
-    """Report who leads which shards, and find those without a leader."""
+    """Report the leaders of shards, and find shards without one."""
     shards = list_shards(look.connection)
     owners: dict[int, list[Shard]] = {}
     for shard in shards:

@@ -1,4 +1,4 @@
-"""What all checks of `doctor` share: what they look at, from when on something is reported, and how it is worded."""
+"""The shared parts of all checks of `doctor`: their connection, their thresholds, and their words."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a check looks with. `most`: findings of one kind; further ones are only counted."""
+    """The tools of a check. `most`: findings of one kind; further ones are only counted."""
 
     connection: RawConnection
     server: Server

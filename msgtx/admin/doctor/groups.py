@@ -1,4 +1,4 @@
-"""Consumer groups in which no member does what is to be done."""
+"""Consumer groups in which no member does the group's work."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ DIVIDE = "see whether its members poll, and what they log; a new member divides,
 
 
 def neglected(look: Look) -> Iterator[Finding]:
-    """Find groups whose assignment is not made anew, and members that are dead and own partitions."""
+    """Find groups whose rebalance is overdue, and dead members that still own partitions."""
     found, total = neglected_groups(look.connection, most=look.most)
     for one in found:
         if one.dead:

@@ -24,7 +24,7 @@ SETTINGS: Final = (
 NOT_REPLICATED: Final = ("local", "remote_write")
 XID_LIMIT: Final = 2**31  # transactions; PostgreSQL stops before it
 READ_COMMITTED: Final = "read committed"
-LARGEST: Final = 3  # tables that are told by name
+LARGEST: Final = 3  # tables that are listed by name
 
 
 def schema(engine: Engine) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def connections(look: Look) -> Iterator[Finding]:
 
 
 def lock_table(look: Look) -> Iterator[Finding]:
-    """Find a table of locks that is nearly full, or too small for what the sessions of now may ask of it at once."""
+    """Find a table of locks that is nearly full, or too small for today's sessions together."""
     table, limits = describe_lock_table(look.connection), look.limits
     wanted = look.server.sessions * min(table.partitions, PARTITIONS_AT_ONCE)
     if table.used >= limits.locks_warning * table.places:

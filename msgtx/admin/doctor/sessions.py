@@ -41,7 +41,7 @@ def _lock(one: LockHolder) -> Finding:
 
 
 def snapshots(look: Look) -> Iterator[Finding]:
-    """Find what pins the horizon for long: sessions, standbys, replication slots, prepared transactions."""
+    """Find the holders of an old horizon: sessions, standbys, replication slots, prepared transactions."""
     told = 0
     for one in snapshot_holders(look.connection):
         if told < look.most and (finding := _snapshot(one, look.limits)) is not None:
@@ -107,7 +107,7 @@ def _prepared(one: SnapshotHolder, limits: Limits) -> Finding:
 
 
 def hidden(look: Look) -> Iterator[Finding]:
-    """Say what this role cannot see."""
+    """Report the data that this role cannot see."""
     if look.server.sees_all:
         return
     role = look.server.role

@@ -1,4 +1,4 @@
-"""Share groups: what each of their partitions waits for."""
+"""Share groups: the reason why records of a partition wait."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,7 +16,7 @@ MOST_ADVICE = "wait, or raise max_record_locks: `msgtx shares configure {} --max
 
 
 def waiting(look: Look) -> Iterator[Finding]:
-    """Find share partitions on which records wait, and say for what."""
+    """Find share partitions on which records wait, with the reason."""
     found, total = waiting_shares(look.connection, most=look.most)
     backends = {one.transaction.database_backend for one in found if one.transaction is not None}
     sessions = describe_sessions(look.connection, sorted(pid for pid in backends if pid is not None))
@@ -82,7 +82,7 @@ def _holder(one: WaitingShare, holder: Holder) -> str:
 
 
 def _pending(one: Pending, session: Session | None, limits: Limits) -> tuple[Level, str, str]:
-    """Return the level, what is known of the transaction, and what to do."""
+    """Return the level, the facts of the transaction, and the advice."""
     end = how_to_end(one.transaction_id, seal_kind=one.seal_kind, transactional_id=one.transactional_id)
     owner = "" if one.transactional_id is None else f" of {one.transactional_id!r}"
     age = since(one.opened_at, one.checked_at)

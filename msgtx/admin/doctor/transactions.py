@@ -21,7 +21,7 @@ MORE = "they are listed when these are gone, or with a larger number"
 
 
 def held_partitions(look: Look) -> Iterator[Finding]:
-    """Find partitions whose last stable offset is below their log end, and who holds them there."""
+    """Find partitions whose last stable offset is below their log end, and the transactions that hold it."""
     found, total = undecided_transactions(look.connection, each_partition=1, most=look.most)
     pids = {one.database_backend for one in found if one.database_backend is not None}
     sessions = describe_sessions(look.connection, sorted(pids))
@@ -50,7 +50,7 @@ def _held(one: Undecided, session: Session | None, limits: Limits) -> Finding:
 
 
 def _judged(one: Undecided, limits: Limits) -> tuple[Level, str, str]:
-    """Return the level, what becomes of the transaction, and what to do."""
+    """Return the level, the expected end of the transaction, and the advice."""
     end = how_to_end(one.transaction_id, seal_kind=one.seal_kind, transactional_id=one.transactional_id)
     if one.opened_at is None or one.current_epoch is None:
         return Level.PROBLEM, why(one), end
@@ -66,7 +66,7 @@ def _judged(one: Undecided, limits: Limits) -> tuple[Level, str, str]:
 
 
 class Opened(Protocol):
-    """A transaction, and who has opened it."""
+    """A transaction, and the process that opened it."""
 
     @property
     def opened_at(self) -> datetime | None: ...  # noqa: D102 - as in `Undecided`
@@ -81,7 +81,7 @@ class Opened(Protocol):
 
 
 def client_of(one: Opened, session: Session | None) -> str:
-    """Return who opened a transaction: the process, and what its database session does."""
+    """Return the opener of a transaction: its process, and the state of its database session."""
     process = "" if one.client_host is None else f"process {one.client_process} on {one.client_host}, "
     if one.database_backend is None:
         return ""
