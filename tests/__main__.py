@@ -1,6 +1,6 @@
 """`python -m tests`: pytest, in as many processes as there are processors. Arguments are pytest's.
 
-Without a path it runs all but Spark's (`make test-all`); with `--sample SEED` only a part of the long tests (`make test`).
+Without a path it runs all but Spark's (`make test-all`); with `--everyday` those that `make test` runs.
 Each process has a server of its own and takes a module at a time: its tests keep their order, and have a database to
 themselves.
 """

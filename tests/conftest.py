@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final
 
 import hypothesis
@@ -17,7 +17,7 @@ import pytest
 import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
-from tests import evidence, sampling
+from tests import evidence
 from tests.databases import Connection, Server, Sessions, scratch, set_clock, use_server
 from tests.store import steps
 
@@ -26,28 +26,37 @@ hypothesis.settings.register_profile("long", deadline=None, print_blob=True)  # 
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "msgtx"))
 
 
-# A run that starts one of these late ends late; another long module matters less.
-LONGEST: Final = (
-    "system/test_crash_sweep.py",
-    "system/test_interleavings_of_groups.py",
-    "system/test_crash_sweep_of_sessions.py",
-    "system/test_mutate.py",
-)
+# Rooms whose tests take milliseconds: every case of theirs runs every day.
+QUICK: Final = {"house", "rules"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    sampling.add_option(parser)
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    return sampling.header(config)
+    parser.addoption("--everyday", action="store_true", help="what `make test` runs: the same tests every day")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draw the sample, if one is asked for; put the longest modules first."""
-    sampling.deselect(config, items)
-    rank = {sampling.HERE / name: place for place, name in enumerate(dict.fromkeys([*LONGEST, *sampling.SHARES]))}
-    items.sort(key=lambda item: rank.get(item.path, len(rank)))
+    """Leave out what `make test` does not run, if this is asked for; put the long modules first, lest they end last."""
+    if config.getoption("everyday"):
+        taken = set(everyday(items))
+        config.hook.pytest_deselected(items=[item for item in items if item not in taken])
+        items[:] = [item for item in items if item in taken]
+    rank = {item.path: 1 + (item.get_closest_marker("slow") is None) for item in items}
+    rank |= {item.path: 0 for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: rank[item.path])
+
+
+def everyday(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the first case of each test; of those marked `slow` the first of a module, of those marked `long` none."""
+    seen: set[object] = set()
+    for item in items:
+        unit: object = item.nodeid
+        if item.get_closest_marker("slow"):
+            unit = item.path
+        elif item.path.parent.name not in QUICK:
+            unit = item.nodeid.partition("[")[0]
+        if unit not in seen and not item.get_closest_marker("long"):
+            seen.add(unit)
+            yield item
 
 
 def pytest_collection_finish() -> None:

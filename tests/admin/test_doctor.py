@@ -25,6 +25,8 @@ from tests.databases import Connection, Server, backend, connect, set_clock, wai
 from tests.store.roster import Roster
 from tests.store.steps import Writer, new_partition, new_topic, plain
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 AT_ONCE = Limits(grace_seconds=0.0, lock_seconds=0.0, idle_seconds=0.0, snapshot_seconds=0.0)
 

@@ -9,6 +9,8 @@ from msgtx import Acknowledgement, Finding, Level
 from msgtx.admin.doctor.findings import Limits
 from tests.databases import Connection
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 
 

@@ -14,6 +14,8 @@ from msgtx.store.topics import describe_topics
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.steps import append_one, batch, count
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 HEADERS = (("trace", b"\xff\x00"), ("empty", None))
 

@@ -15,6 +15,8 @@ from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
 from tests.store.steps import new_topic, plain, unique
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def roles(server: Server, database_url: str) -> Iterator[Roles]:

@@ -48,6 +48,8 @@ from tests.store.roster import join
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, append_one, batch, new_topic, offsets_of, plain, unique, values
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 
 

@@ -14,6 +14,8 @@ from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.shares import ShareState, describe_share_groups, reset_share_offsets
 from tests.databases import Connection
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 
 

@@ -20,6 +20,8 @@ from tests.databases import Connection
 from tests.store.roster import Roster
 from tests.store.steps import Writer, append_one, batch, ends, plain, unique
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 
 

@@ -18,6 +18,8 @@ from tests.databases import Connection
 from tests.store.soup import Row, Soup, Tables, below, named, nth
 from tests.store.steps import new_topic
 
+pytestmark = pytest.mark.slow
+
 Found = list[dict[str, Any]]  # of each row, facts of it; in `rules`, those that it breaks
 
 SEEDS: Final = 200

@@ -18,6 +18,8 @@ from tests.databases import PATIENCE_SECONDS
 from tests.interrupts import interrupts, require_each_once, write_rows
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow
+
 ENDLESS = 10 * PATIENCE_SECONDS
 EARLIEST = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
 

@@ -24,6 +24,8 @@ from tests.aio.conftest import Held, Rows, Values
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow
+
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 EARLIEST = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
 

@@ -16,6 +16,8 @@ from tests.databases import PATIENCE_SECONDS
 from tests.interrupts import interrupts
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow
+
 ENDLESS = 10 * PATIENCE_SECONDS
 
 

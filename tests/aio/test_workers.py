@@ -25,6 +25,8 @@ from tests.aio.test_sessions import EARLIEST, LEVELS, engine_of, insert
 from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 
 

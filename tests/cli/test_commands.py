@@ -23,6 +23,8 @@ from tests.cli.program import Ended, Program
 from tests.databases import Server
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow
+
 Msgtx = Callable[..., Ended]
 
 

@@ -13,6 +13,8 @@ from msgtx.types import GroupMetadata
 from tests.cli.program import Ended
 from tests.databases import Connection
 
+pytestmark = pytest.mark.slow
+
 Msgtx = Callable[..., Ended]
 DAY_MS = 1_767_225_600_000  # 2026-01-01 UTC
 

@@ -14,6 +14,8 @@ from msgtx import Client
 from tests.cli.program import Ended, Program
 from tests.databases import wait_until
 
+pytestmark = pytest.mark.slow
+
 Msgtx = Callable[..., Ended]
 SEED = 7
 MOMENTS = 3  # random ones, for each verb and signal

@@ -12,6 +12,8 @@ from msgtx import Client
 from tests.cli.program import Ended, Program
 from tests.databases import Connection, wait_until
 
+pytestmark = pytest.mark.slow
+
 Msgtx = Callable[..., Ended]
 JOBS = """
 import os

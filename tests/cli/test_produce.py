@@ -16,6 +16,8 @@ from msgtx import Client
 from tests.cli.program import Ended, Program
 from tests.odd_records import REFUSED, Refused
 
+pytestmark = pytest.mark.slow
+
 Msgtx = Callable[..., Ended]
 READ = ("--from-beginning", "--no-follow")
 

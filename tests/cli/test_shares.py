@@ -12,6 +12,8 @@ from msgtx import Acknowledgement, Client
 from tests.cli.program import Ended, Program
 from tests.databases import wait_until
 
+pytestmark = pytest.mark.slow
+
 Msgtx = Callable[..., Ended]
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -23,6 +23,8 @@ from msgtx import aio, errors, orm
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow
+
 READ_SECONDS: Final = 0.3  # until nothing comes, where nothing should
 # What differs between the kinds, by scenario: what a share group does instead, and why.
 DIFFERENCES: Final[dict[str, tuple[object, str]]] = {

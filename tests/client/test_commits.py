@@ -16,6 +16,8 @@ from msgtx.consumer.commits import Commits, Offsets
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, wait_until
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 GROUP = GroupMetadata("group")
 

@@ -7,6 +7,8 @@ import pytest
 import msgtx
 from tests.databases import Connection
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 400
 
 

@@ -21,6 +21,8 @@ from msgtx.store.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
 from tests.interrupts import interrupts, require_each_once, write_rows
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0

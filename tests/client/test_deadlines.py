@@ -20,6 +20,8 @@ from msgtx.database.pool import Engine
 from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.links import Link, deaf_server, unix_link
 
+pytestmark = pytest.mark.slow
+
 SECONDS = PATIENCE_SECONDS
 SOON = 25.0  # an answer that has not come by then never comes: the limits below are a few seconds
 

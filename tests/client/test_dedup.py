@@ -17,6 +17,8 @@ from msgtx.store.append_once import KeyedRecord, Placed, append_once
 from tests.databases import Connection, set_clock, wait_until, waiting_backends
 from tests.faults import Faults, lose_connection
 
+pytestmark = pytest.mark.slow
+
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
 MOST = 40  # boundaries of one send: more mean that a retry never ends

@@ -23,6 +23,8 @@ from msgtx.store.topics import Topic, describe_topics
 from tests.databases import Connection, lose_answers, wait_until
 from tests.faults import Faults, lose_connection
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 SECONDS = 30.0
 QUICK = {"session_timeout_ms": 600, "heartbeat_interval_ms": 100}

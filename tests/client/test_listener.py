@@ -19,6 +19,8 @@ from msgtx.store.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.store.steps import batch
 
+pytestmark = pytest.mark.slow
+
 Kill = Callable[[], int]
 
 

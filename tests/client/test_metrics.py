@@ -18,6 +18,8 @@ from msgtx.observer import Observer, Observers
 from msgtx.types import OutputRecord, TopicPartition
 from tests.databases import connect
 
+pytestmark = pytest.mark.slow
+
 Value = Callable[..., float]
 
 

@@ -21,6 +21,8 @@ from msgtx import aio, errors, orm, otel
 from msgtx.types import OutputRecord
 from tests.databases import connect
 
+pytestmark = pytest.mark.slow
+
 
 class Told:
     """What the providers were told."""

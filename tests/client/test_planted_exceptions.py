@@ -28,6 +28,8 @@ from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.planted import EXCEPTIONS, Line, Planted
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 Refuse = Callable[..., contextlib.AbstractContextManager[None]]
 REACHED_SECONDS: Final = 0.3  # for a line that the loop does not come to by itself: it is left out then

@@ -14,6 +14,8 @@ import msgtx
 from msgtx import Outcome, PreparedTransaction, TopicPartition, TransactionId, errors
 from tests.databases import Connection
 
+pytestmark = pytest.mark.slow
+
 Read = Callable[[str], list[bytes]]
 Unique = Callable[[str], str]
 SECONDS = 30.0

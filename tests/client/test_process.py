@@ -15,6 +15,8 @@ import msgtx
 from msgtx import OutputRecord, ProcessReport, Record, errors
 from msgtx.process import loop, process, shares
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 Read = Callable[..., list[Record]]
 VALUES: Final = [b"1", b"2", b"poison", b"4", b"5"]

@@ -19,6 +19,8 @@ from msgtx.process import watched_call
 from msgtx.producer.batches import Accumulator, PendingBatch, RecordFuture
 from tests.databases import wait_until
 
+pytestmark = pytest.mark.slow
+
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
 EXITS: list[BaseException] = [

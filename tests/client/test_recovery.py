@@ -23,6 +23,8 @@ from tests.databases import Connection, partitions_held, set_clock, wait_until, 
 from tests.interrupts import interrupts
 from tests.store.steps import append_one, batch
 
+pytestmark = pytest.mark.slow
+
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
 

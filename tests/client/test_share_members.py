@@ -18,6 +18,8 @@ from msgtx.store.shares import Acquiring
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
 Sleeping = Callable[[msgtx.ShareConsumer], Future[list[msgtx.ShareRecord]]]

@@ -22,6 +22,8 @@ from tests.client.test_process import REFUSALS, refused_outputs
 from tests.client.test_shares import fill
 from tests.databases import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 Read = Callable[..., list[Record]]
 Run = Callable[..., ProcessReport]

@@ -14,6 +14,8 @@ from tests.client.test_shares import fill, group, seen, share
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.store.test_compaction import compact
 
+pytestmark = pytest.mark.slow
+
 Share = Callable[..., msgtx.ShareConsumer]
 
 __all__ = ["group", "share"]

@@ -30,7 +30,7 @@ Mode = Literal["implicit", "explicit"]
 MODES = pytest.mark.parametrize("mode", ["implicit", "explicit"])
 
 __all__ = ["group", "long_locks", "make", "share"]
-pytestmark = pytest.mark.usefixtures("long_locks")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("long_locks")]
 
 
 def lag(client: msgtx.Client, consumer: msgtx.ShareConsumer) -> int:

@@ -18,6 +18,8 @@ from msgtx.shares import polls as share_polls
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.interrupts import interrupts
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
 Read = Callable[..., list[msgtx.Record]]

@@ -15,6 +15,8 @@ from msgtx.shares import polls as share_polls
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import Connection, lose_answers, wait_until
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
 Read = Callable[..., list[msgtx.Record]]

@@ -19,6 +19,8 @@ from msgtx.receiving.wakeup import Waiter
 from msgtx.store import holders
 from tests.databases import Connection, wait_until
 
+pytestmark = pytest.mark.slow
+
 Unique = Callable[[str], str]
 SECONDS = 30.0
 

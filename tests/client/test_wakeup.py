@@ -31,6 +31,8 @@ from msgtx.store.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, Server, wait_until
 from tests.store.steps import batch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def notifier(engine: Engine) -> Iterator[Notifier]:

@@ -30,6 +30,8 @@ from msgtx.snapshot import Snapshots
 from tests.databases import Connection
 from tests.house.test_names import IN_MODULES, METHODS
 
+pytestmark = pytest.mark.slow
+
 SECONDS: Final = 20.0  # in which a call returns: a wrong argument that is waited for would hang
 NOTHING: Final = object()  # an object of no class that anybody knows
 # Tables whose rows tell what has changed; others are written in the background.

@@ -14,6 +14,8 @@ from msgtx.database.schema import migrate
 from msgtx.types import TopicPartition
 from tests.databases import Server, connect, install
 
+pytestmark = pytest.mark.slow
+
 Databases = Callable[..., str]
 
 # A schema as PostgreSQL's catalog describes it: compared between two databases.

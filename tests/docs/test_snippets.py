@@ -15,6 +15,8 @@ import msgtx
 from tests.databases import PATIENCE_SECONDS, connect
 from tests.docs.snippets import PAGES, TUTORIAL, Snippet, snippets
 
+pytestmark = pytest.mark.slow
+
 TOPICS = ("orders", "invoices")  # that a block of SQL finds
 
 

@@ -19,6 +19,8 @@ import msgtx
 from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS, connect, wait_until
 from tests.docs.snippets import TUTORIAL, snippets
 
+pytestmark = pytest.mark.long
+
 Start = Callable[..., "subprocess.Popen[str]"]
 CUSTOMERS: Final = ("ada", "bob", "cy", "dee")
 ORDERS: Final = 120

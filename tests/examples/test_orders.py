@@ -19,6 +19,8 @@ import pytest
 import msgtx
 from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(msgtx.__file__).parent.parent
 Query = Callable[[str], list[tuple[object, ...]]]
 ReadModel = Callable[[], "subprocess.Popen[bytes]"]

@@ -17,6 +17,8 @@ from tests.histories.nemesis import SHORT
 from tests.histories.rounds import Round
 from tests.histories.workers import LEDGERS, PARTITIONS
 
+pytestmark = pytest.mark.long
+
 SEED: Final = 20_261_121
 SECONDS: Final = 11.0
 MORE_SECONDS: Final = 3.0  # of disturbance at a time, if the machine was too slow for everything to happen

@@ -20,6 +20,8 @@ from tests.histories.rounds import Round
 from tests.histories.workers import COORDINATOR
 from tests.verdicts import Verdict
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[CrashServer]:

@@ -15,6 +15,8 @@ from tests.histories.rounds import Round
 from tests.histories.storm import DECK, Storm
 from tests.histories.workers import FENCED
 
+pytestmark = pytest.mark.long
+
 SEED: Final = 20_261_121
 SECONDS: Final = 12.0
 MORE_SECONDS: Final = 3.0  # of disturbance at a time, if the machine was too slow for everything to happen

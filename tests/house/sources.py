@@ -1,14 +1,34 @@
 """The files that the tests of this folder read: one list, so no test overlooks a folder."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 ROOT: Final = Path(__file__).parents[2]
 # In `msgtx` the other three are links, which a search for files does not follow.
 FOLDERS: Final = ("msgtx", "cli", "spark_jobs", "migrations")
 SQL: Final = ROOT / "msgtx" / "sql"
+Case = TypeVar("Case")
+
+
+def for_each(cases: Collection[Case]) -> Callable[[Callable[[Case], None]], Callable[[], None]]:
+    """Make one test of a check that many cases pass, and that names those that do not: each test costs some milliseconds."""
+
+    def decorate(check: Callable[[Case], None]) -> Callable[[], None]:
+        def test() -> None:
+            failed = []
+            for case in cases:
+                try:
+                    check(case)
+                except AssertionError as error:
+                    failed.append(f"{case}: {error}")
+            assert not failed, "\n".join(failed)
+
+        test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
+        return test
+
+    return decorate
 
 
 def python_files() -> list[Path]:

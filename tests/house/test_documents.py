@@ -11,6 +11,7 @@ import msgtx
 from msgtx.coordinator.gauges import Gauges
 from msgtx.database.pool import Engine
 from msgtx.database.schema.migrate import UPGRADE_LOCK
+from tests.house.sources import for_each
 from tests.house.test_sql import TABLES
 
 ROOT: Final = Path(msgtx.__file__).parent.parent
@@ -51,7 +52,7 @@ def is_in_internals(name: str) -> bool:
     return document.exists() and (not section or section in anchors(document))
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@for_each(DOCUMENTS)
 def test_the_paths_in_a_document_exist(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     paths = set(re.findall(r"`((?:msgtx|cli|migrations|tests|spark_jobs|docs)/[\w./-]+)`", text))
@@ -59,7 +60,7 @@ def test_the_paths_in_a_document_exist(name: str) -> None:
     assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@for_each(DOCUMENTS)
 def test_the_links_in_a_document_lead_somewhere(name: str) -> None:
     document = ROOT / name
     for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):

@@ -8,13 +8,12 @@ from typing import Final
 
 import pytest
 
+from tests.house.sources import for_each
 from tests.mutants.__main__ import judge
 from tests.mutants.table import ROOT, Mutant, TableError, all_mutants, read_table
 from tests.mutants.workshop import Ran
 
 MUTANTS: Final = all_mutants()
-
-each_mutant = pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
 
 
 @cache
@@ -23,7 +22,7 @@ def names_of(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
-@each_mutant
+@for_each(MUTANTS.values())
 def test_a_mutant_is_a_small_change_of_what_is_shipped_today(mutant: Mutant) -> None:
     assert {edit.file.split("/")[0] for edit in mutant.edits} <= {"msgtx", "cli", "migrations", "spark_jobs"}
     for path, text in mutant.mutated(ROOT).items():
@@ -35,7 +34,7 @@ def test_a_mutant_is_a_small_change_of_what_is_shipped_today(mutant: Mutant) -> 
         assert 1 <= len(changed) <= 20
 
 
-@each_mutant
+@for_each(MUTANTS.values())
 def test_the_tests_that_a_mutant_names_are_there(mutant: Mutant) -> None:
     for test in mutant.tests:
         file, *names = test.partition("[")[0].split("::")

@@ -13,7 +13,7 @@ from msgtx.database.schema.privileges import MANAGED
 from msgtx.rules.transaction import State
 from tests import interface
 from tests.databases import Connection
-from tests.house.sources import SQL, python_files, text_of
+from tests.house.sources import SQL, for_each, python_files, text_of
 from tests.store.durable import CASES
 
 FILES = sorted(SQL.glob("*/*.sql"), key=lambda path: path.name)
@@ -35,6 +35,7 @@ SWEEPS = {
 }  # fmt: skip
 
 
+@functools.cache
 def parts(path: Path) -> tuple[str, str]:
     """Return the header comment and the code without comments."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -51,7 +52,7 @@ def python_sources() -> str:
     return "\n".join(text_of(path) for path in python_files())
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_a_file_creates_one_object_of_its_own_name(path: Path) -> None:
     _, code = parts(path)
     created = re.findall(
@@ -60,7 +61,7 @@ def test_a_file_creates_one_object_of_its_own_name(path: Path) -> None:
     assert created == [path.stem]
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_a_file_begins_with_what_it_is_for(path: Path) -> None:
     header, _ = parts(path)
     first = header.splitlines()[0]
@@ -68,7 +69,7 @@ def test_a_file_begins_with_what_it_is_for(path: Path) -> None:
     assert header.rstrip().endswith((".", ")")) or "-- after:" in header
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_what_is_written_is_named_in_the_header(path: Path) -> None:
     """A header lists the tables that its own code writes."""
     header, code = parts(path)
@@ -77,14 +78,14 @@ def test_what_is_written_is_named_in_the_header(path: Path) -> None:
         assert re.search(rf"\b{table}\b", header), f"{path.name} writes {table}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_what_locks_says_so(path: Path) -> None:
     header, code = parts(path)
     if re.search(r"msgtx\.(try_)?lock_|pg_\w*advisory", code):
         assert re.search(r"\b(lock|locks|locked|locking)\b", header, re.IGNORECASE), path.name
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_an_object_is_used(path: Path) -> None:
     """By Python, by another file; views also by the roles that read them, triggers by their table."""
     name = path.stem
@@ -94,14 +95,14 @@ def test_an_object_is_used(path: Path) -> None:
     assert re.search(rf"msgtx\.{name}\b", elsewhere) or re.search(rf'["\']{name}["\']|msgtx\.{name}\b', python_sources())
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_only_what_the_library_calls_runs_with_its_owners_rights_and_then_with_a_fixed_path(path: Path) -> None:
     _, code = parts(path)
     if "security definer" in code:
         assert re.search(r"set search_path = pg_catalog, pg_temp", code), path.name
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_what_turns_a_way_of_planning_off_compiles_nothing(path: Path) -> None:
     """Before PostgreSQL 18 a plan that needs a disabled method costs 10¹⁰, so the server compiles it in each call."""
     _, code = parts(path)
@@ -170,7 +171,7 @@ def unsafe(code: str) -> list[str]:
     return re.findall(CONVERTS, code) + casts
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
+@for_each(FILES)
 def test_no_expression_over_the_content_of_a_record_may_raise(path: Path) -> None:
     """Except in functions that are named as total, and are tried with odd bytes (tests/store/test_content.py)."""
     assert path.stem in TOTAL | OTHERS or unsafe(parts(path)[1]) == []

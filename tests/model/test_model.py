@@ -14,6 +14,8 @@ from tests.model.oracle import ABORT, COMMIT
 from tests.model.place import Place
 from tests.model.rounds import minutes_wanted, places, run_round, run_rounds
 
+pytestmark = pytest.mark.slow
+
 BOUNDARIES = 16  # of a session that publishes, or decides a transaction: a few more than there are
 SEED = 20_261_121  # of the everyday run, so that it is the same everywhere; the long one has fresh ones
 LONG = hypothesis.settings.get_current_profile_name() == "long"

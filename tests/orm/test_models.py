@@ -20,6 +20,8 @@ from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, offsets_of, plain, seal, unique
 from tests.store.test_offsets import decide_by_hand
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 30.0
 CLASSES = [mapper.class_ for mapper in sorted(ReadOnly.registry.mappers, key=lambda mapper: mapper.class_.__name__)]
 RECORDS = (orm.Record, orm.CommittedRecord, orm.CommittedRecordNow)

@@ -20,6 +20,8 @@ from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
 from tests.store.steps import Writer, plain
 
+pytestmark = pytest.mark.slow
+
 ROWS, RECORDS = 40, 5  # of a partition: rows of the log, records of each
 
 

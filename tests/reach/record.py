@@ -103,8 +103,7 @@ class Record:
             if reach.sql & far.keys()
         }
         seen = {test: by for test, by in near.items() if function in self.tests[test].called}
-        of_its_text = {test: 0 for test in self.tests if test.startswith("tests/house/") and test.endswith(f"[{function}]")}
-        return (seen or near) | of_its_text
+        return seen or near
 
     def of_lines(self, path: str, lines: Collection[int]) -> dict[str, int]:
         """Return the tests that run one of these lines of a module. Outside of functions: that run any of its lines."""

@@ -18,6 +18,8 @@ from tests.databases import Connection, wait_until, waiting_backends
 from tests.interrupts import interrupts, require_each_once, write_rows
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
+pytestmark = pytest.mark.slow
+
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Unique = Callable[[str], str]
 SECONDS = 30.0

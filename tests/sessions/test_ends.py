@@ -15,6 +15,8 @@ from msgtx import Outcome, errors
 from tests.interrupts import interrupts
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, refuse_the_next
 
+pytestmark = pytest.mark.slow
+
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Unique = Callable[[str], str]
 SECONDS = 30.0

@@ -23,6 +23,8 @@ from tests.databases import Connection, wait_until
 from tests.roles import PASSWORD, open_roles
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
 
+pytestmark = pytest.mark.slow
+
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 SECONDS = 30.0
 

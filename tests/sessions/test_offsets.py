@@ -12,6 +12,8 @@ from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
 from tests.databases import Connection
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
 
+pytestmark = pytest.mark.slow
+
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Unique = Callable[[str], str]
 SECONDS = 30.0

@@ -28,6 +28,8 @@ from msgtx.process.into import Into, IntoAsync
 from tests.databases import Connection, wait_until, waiting_backends
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
+pytestmark = pytest.mark.slow
+
 Handler = Callable[[Any, Any], object]
 Run = Callable[..., ProcessReport]
 Rows = Callable[[], list[int]]

@@ -18,6 +18,8 @@ from tests.databases import PATIENCE_SECONDS, Connection, wait_until, waiting_ba
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 from tests.store.steps import plain
 
+pytestmark = pytest.mark.slow
+
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 SECONDS = 30.0
 at_every_level = pytest.mark.parametrize("level", LEVELS)

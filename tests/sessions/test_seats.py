@@ -24,6 +24,8 @@ from tests.databases import Connection, connect
 from tests.sessions.conftest import MakeEngine
 from tests.store.steps import Writer, new_partition
 
+pytestmark = pytest.mark.slow
+
 # The longest that a reader may be held up by one: a few rounds of asking, on a busy machine, and far below any timeout.
 SOON_SECONDS = 10.0
 KILLED = """

@@ -16,6 +16,8 @@ from msgtx.process import shares
 from tests.databases import Connection
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., ProcessReport]
 Rows = Callable[[], list[int]]
 

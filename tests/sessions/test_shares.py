@@ -14,6 +14,8 @@ from msgtx.shares import polls as share_polls
 from tests.databases import Connection, lose_answers
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
+pytestmark = pytest.mark.slow
+
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]

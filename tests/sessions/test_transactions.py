@@ -16,6 +16,8 @@ from msgtx.observer import Observer
 from tests.databases import Connection, wait_until
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url, refuse_the_next
 
+pytestmark = pytest.mark.slow
+
 Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Unique = Callable[[str], str]
 SECONDS = 30.0

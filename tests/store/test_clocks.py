@@ -31,7 +31,7 @@ Clock = Callable[..., None]
 Over = Callable[[], bool]
 JUMPS: Final = ("1 hour", "1 day", "10 years")
 SLACK_SECONDS: Final = 2
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
 
 @dataclass

@@ -42,7 +42,7 @@ from tests.store.test_retention import now_ms, retain, topic_of, verified
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 NEVER = 10**15
 
 

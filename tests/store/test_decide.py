@@ -32,6 +32,8 @@ from tests.store.steps import (
     values,
 )
 
+pytestmark = pytest.mark.slow
+
 COMMIT: Literal["COMMIT"] = "COMMIT"
 ABORT: Literal["ABORT"] = "ABORT"
 

@@ -12,7 +12,7 @@ from tests.store.durable import CASES, Stage
 from tests.store.sharing import ShareGroup
 from tests.store.steps import append_one, batch, new_partition
 
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ OF_EMPTY_TABLES = (
     """delete from pg_statistic s using pg_class c
        where c.oid = s.starelid and c.relnamespace = 'msgtx'::regnamespace""",
 )
-pytestmark = pytest.mark.usefixtures("filled", "statistics")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("filled", "statistics")]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.store.steps import count, new_topic, spoiled, unique
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 AT_ONCE = 10_000  # rows that one call removes at most
 TABLES = ("consumer_group", "group_member", "group_assignment", "group_heartbeat")
 

@@ -40,7 +40,7 @@ from tests.store.steps import (
 
 Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 LATER = "7 days 1 minute"
 HISTORY = ("transaction", "transaction_partition", "transaction_seal", "transaction_decision")
 VIEWS = ("committed_records", "committed_records_now")

@@ -43,7 +43,7 @@ STEPS = {
     "spark": sweeps.remove_spark_history,
     "wakeups": sweeps.remove_wake_ups,
 }
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
 
 def lease(connection: Connection, coordinator_id: int | None = None) -> Leases:

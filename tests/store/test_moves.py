@@ -15,7 +15,7 @@ from tests.databases import Connection
 from tests.store.steps import Writer, append_one, new_partition, offsets_of
 
 Clock = Callable[..., None]
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
 
 class Stage:

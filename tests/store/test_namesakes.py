@@ -37,6 +37,8 @@ from tests.store.steps import (
     values,
 )
 
+pytestmark = pytest.mark.slow
+
 OWN: Final = [b"own 1", b"own 2"]
 
 

@@ -19,6 +19,8 @@ from tests.databases import set_clock
 from tests.store.roster import Roster
 from tests.store.steps import Writer, committed_at, offsets_of, unique
 
+pytestmark = pytest.mark.slow
+
 
 class Scene:
     """A group in a state, and another one beside it, or None."""

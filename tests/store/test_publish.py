@@ -25,6 +25,8 @@ from tests.databases import Connection, Server, backend, connect, partitions_hel
 from tests.roles import Roles, open_roles
 from tests.store.steps import count, plain, unique, values
 
+pytestmark = pytest.mark.slow
+
 Sessions = Callable[[], Connection]
 SECONDS = 30.0
 

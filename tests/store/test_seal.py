@@ -44,6 +44,8 @@ from tests.store.steps import (
     values,
 )
 
+pytestmark = pytest.mark.slow
+
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
 Level = psycopg.IsolationLevel

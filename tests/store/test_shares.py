@@ -54,7 +54,7 @@ from tests.store.test_retention import retain
 
 Clock = Callable[..., None]
 Sessions = Callable[[], Connection]
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from tests.store.steps import Writer, batch, count, delete_topic_of, new_partiti
 from tests.store.test_compaction import compact, compacted_topic, put
 
 Clock = Callable[..., None]
-pytestmark = pytest.mark.usefixtures("bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 MINUTE: Final = 60_000
 FOREVER: Final = 900_000
 

@@ -8,7 +8,7 @@ from tests.databases import connect
 from tests.store import test_history, test_idle_ids
 from tests.store.test_idle_ids import removed  # noqa: F401 - a fixture
 
-pytestmark = pytest.mark.usefixtures("small_steps", "bare")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_steps", "bare")]
 
 
 @pytest.fixture(scope="module")

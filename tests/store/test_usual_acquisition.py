@@ -24,6 +24,8 @@ from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, new_partition, plain
 from tests.store.test_usual_case import without_usual_case
 
+pytestmark = pytest.mark.slow
+
 MEMBERS: Final = ("a", "b", "c")
 STEPS, SEEDS = 80, 40
 KEYS: Final = {b"1": b"odd", b"2": b"even", b"3": b"odd", b"4": b"even"}

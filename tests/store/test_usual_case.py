@@ -49,6 +49,8 @@ from tests.store.steps import (
     unique,
 )
 
+pytestmark = pytest.mark.slow
+
 SQL: Final = Path(msgtx.__file__).parent / "sql"
 TOPICS: Final[tuple[dict[str, object], ...]] = (
     {},

@@ -15,6 +15,8 @@ from tests.roles import Roles, open_roles
 from tests.store.soup import Row, Soup, Tables, named, nth
 from tests.store.steps import new_topic
 
+pytestmark = pytest.mark.slow
+
 SEEDS: Final = 150
 
 

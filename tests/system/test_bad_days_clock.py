@@ -13,6 +13,8 @@ from tests.databases import Connection, wait_until
 from tests.oracle import Oracle
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, Journal, World, prepare, read_all, settle
 
+pytestmark = pytest.mark.slow
+
 Clock = Callable[..., None]
 STEPS = ("1 hour", None, "-1 hour", None)  # forward, back to the real time, back, forward again
 

@@ -14,6 +14,8 @@ from tests.small_disk import SmallDisk, small_disk
 from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING
 
+pytestmark = pytest.mark.slow
+
 LEFT = 512 * 1024  # for the first records; then no other page has room
 PAGE = 8192
 LARGE = 20_000  # bytes of a record, random, so it cannot be compressed

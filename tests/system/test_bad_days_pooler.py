@@ -20,6 +20,8 @@ from tests.faults import Faults
 from tests.pooler import pooler
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, anomalies_of, read_all
 
+pytestmark = pytest.mark.slow
+
 SESSIONS = 3  # of the server, for all clients together
 
 

@@ -19,6 +19,8 @@ from tests.databases import Connection, Server, wait_until
 from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count(1)
 
 

@@ -16,6 +16,8 @@ from tests.databases import PATIENCE_SECONDS, Connection, Server, connect
 from tests.faults import CrashServer, crash_server
 from tests.system.scenarios import FAST, READING, SCENARIOS, anomalies_of, read_all
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count(1)
 HARMLESS = {
     "lock_timeout": "1ms",

@@ -18,6 +18,8 @@ from tests.faults import Connection as FaultyConnection
 from tests.oracle import Oracle
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, Journal, World, prepare, read_all, settle
 
+pytestmark = pytest.mark.slow
+
 MOST = 60  # boundaries of one program
 STRIDES = {"send": 1, "commit": 3, "abort": 4}  # the crash sweep breaks connections at every boundary
 # The least numbers of boundaries at which a session was terminated.

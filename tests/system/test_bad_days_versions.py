@@ -3,6 +3,8 @@
 import concurrent.futures
 from collections.abc import Callable
 
+import pytest
+
 import msgtx
 from msgtx import OutputRecord
 from msgtx.client import Client
@@ -10,6 +12,8 @@ from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from tests.databases import install
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, read_all
+
+pytestmark = pytest.mark.slow
 
 RENEWALS = 4
 

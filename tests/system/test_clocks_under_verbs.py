@@ -15,6 +15,8 @@ import msgtx
 from msgtx import Client, errors
 from tests.system.scenarios import FAST
 
+pytestmark = pytest.mark.slow
+
 Clock = Callable[..., None]
 JUMPS: Final = ("1 hour", "-1 hour", "1 day", "-1 day", "10 years")
 LIMIT_SECONDS: Final = 25.0  # of the second half, with its repetitions

@@ -20,6 +20,8 @@ from tests.system.scenarios import RECOVERY, SCENARIOS, Journal, World, prepare,
 from tests.system.sessions import SESSIONS
 from tests.system.zygote import Zygote
 
+pytestmark = pytest.mark.long
+
 SEED: Final = 20_241_120
 MOST: Final = 300  # boundaries of one scenario: more mean that a retry never ends
 PROGRAMS: Final = {**SCENARIOS, **RECOVERY, **SESSIONS}

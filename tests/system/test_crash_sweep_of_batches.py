@@ -6,10 +6,14 @@ As in `test_crash_sweep`, without Spark itself. Run by `make test-spark`.
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 import msgtx
 from tests.faults import CrashServer
 from tests.system.test_crash_sweep import break_everywhere, break_twice, crash_everywhere, kill_again, kill_everywhere
 from tests.system.zygote import Zygote
+
+pytestmark = pytest.mark.long
 
 NAME: Final = "spark"
 

@@ -33,6 +33,8 @@ from tests.faults import CrashServer, crash_server
 from tests.store.steps import unique
 from tests.system.scenarios import FAST
 
+pytestmark = pytest.mark.slow
+
 LEASE_MS = 600
 INTERVAL_MS = 50
 ALL = set(range(50))

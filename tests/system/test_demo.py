@@ -11,6 +11,8 @@ from msgtx.cli.programs import demo
 from msgtx.errors import ConfigError
 from tests.databases import INSERT_ONLY, Connection
 
+pytestmark = pytest.mark.slow
+
 LINES = 40_000  # enough for both workers, also if one starts some seconds after the other
 
 

@@ -28,6 +28,8 @@ from tests.odd_records import REFUSED, REFUSED_DEDUP_KEYS, Refused
 from tests.sessions.conftest import application_url
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow
+
 LIMIT: Final = 10_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

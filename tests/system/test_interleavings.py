@@ -25,6 +25,8 @@ from tests.databases import Connection, connect
 from tests.store.steps import expire_transaction
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 # Orders that were found when the tests were written; a few more are accepted, fewer are not.
 ORDERS: Final = {
     "zombie": 100, "commit and fetch": 100, "append and decide": 20, "abort and first append": 6,

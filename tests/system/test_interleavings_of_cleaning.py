@@ -26,6 +26,8 @@ from tests.store.steps import Writer, unique
 from tests.system.test_interleavings import no_deadlock
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 BETWEEN: Final = re.compile(
     r"^(?= +(?:if stores then|with stored as \(|with gone as \(|with made as materialized \(|ignored := msgtx.keep_producers"
     r"|select p.log_start_offset, t.max_message_bytes|select r.last_offset, r.appended_at, r.producer_id|at := 0;"

@@ -28,6 +28,8 @@ from tests.store.roster import Roster, join
 from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[[Connection], Any]
 # A decision's first gate is at its producer, which no other actor uses, a session's at the lock on its own pid.
 FIRST_GATE = {"plain": 1, "transaction": 2, "session": 2}

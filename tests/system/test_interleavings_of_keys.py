@@ -15,6 +15,8 @@ from tests.store.steps import new_topic, values
 from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def weaver(database_url: str) -> Iterator[Weaver]:

@@ -25,6 +25,8 @@ from tests.system.test_interleavings import TIMEOUT_MS, Stage, no_deadlock, pinn
 from tests.system.test_interleavings_of_groups import Handover
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[[Connection], Any]
 OFFSETS: Final = 'select "offset" from msgtx.committed_records where partition_id = %s order by 1'
 LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")

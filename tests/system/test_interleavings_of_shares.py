@@ -24,6 +24,8 @@ from tests.store.steps import Writer, batch, new_partition, unique
 from tests.system.test_interleavings import no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[[Connection], Any]
 
 

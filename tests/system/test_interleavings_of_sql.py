@@ -10,6 +10,8 @@ from tests.store.steps import new_topic, plain, values
 from tests.system.test_interleavings import no_deadlock
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 ORDERS: Final = 24  # that were found when the test was written; fewer are not accepted
 
 

@@ -20,6 +20,8 @@ from tests.databases import Connection, connect
 from tests.system.test_interleavings import Stage, no_deadlock, pinned
 from tests.weave import Call, Played, Story, Weaver, weaving
 
+pytestmark = pytest.mark.slow
+
 AGED = ("producer.initialized_at", "transaction.opened_at", "transaction_decision.decided_at")
 
 

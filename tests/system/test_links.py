@@ -12,6 +12,8 @@ from msgtx import aio, errors
 from tests.databases import PATIENCE_SECONDS
 from tests.links import Link, slow_link, unix_link
 
+pytestmark = pytest.mark.slow
+
 SECONDS = PATIENCE_SECONDS
 VALUES = [os.urandom(250).hex().encode() for _ in range(500)]
 

@@ -26,6 +26,8 @@ from msgtx.types import SweepReport, TopicPartition
 from tests.cli.program import Program
 from tests.databases import Connection, connect, wait_until
 
+pytestmark = pytest.mark.slow
+
 LEASES = Leases(1, {0: 1}, 10_000, 3_000, 1_000)
 Ask = Callable[..., http.client.HTTPResponse]
 

@@ -12,6 +12,8 @@ from tools.mutate.hunt import Worker, hunt
 from tools.mutate.mutant import Edit, Mutant
 from tools.mutate.of_python import mutants_of_python
 
+pytestmark = pytest.mark.long
+
 FILE, KILLED_FILE = "tests/store/test_tiny.py", "tests/store/test_killed.py"
 SQL = """-- tiny(number) → whether it is small.
 create function msgtx.tiny(number int) returns boolean language plpgsql as $$

@@ -20,6 +20,8 @@ from tests.cli.program import Ended
 from tests.databases import Server, connect, scratch, use_server
 from tests.store.steps import Writer, unique
 
+pytestmark = pytest.mark.slow
+
 Shell = Callable[..., Ended]
 
 

@@ -8,6 +8,8 @@ import pytest
 import msgtx
 from tests.onlookers import ONLOOKERS, Onlooker, Scene
 
+pytestmark = pytest.mark.slow
+
 COUNT = 120
 SEED = 20_261_127  # the same everywhere; ONLOOKERS_SEED overrides it, and `python -m tests.onlookers` takes new ones
 

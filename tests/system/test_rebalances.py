@@ -14,6 +14,8 @@ from tests.databases import wait_until
 from tests.store.steps import unique
 from tests.system.scenarios import READING
 
+pytestmark = pytest.mark.slow
+
 RECORDS: Final = 20
 SECONDS: Final = 30.0
 QUICK: Final = {"session_timeout_ms": 600, "heartbeat_interval_ms": 100}

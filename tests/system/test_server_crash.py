@@ -20,6 +20,8 @@ from tests.faults import CrashServer, Faults, crash_server
 from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
 
+pytestmark = pytest.mark.slow
+
 MOST_BOUNDARIES: Final = 40  # of one send: more mean that a retry never ends
 
 

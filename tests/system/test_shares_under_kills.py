@@ -21,6 +21,8 @@ import pytest
 
 import msgtx
 
+pytestmark = pytest.mark.long
+
 RECORDS: Final = 600
 PATIENCE_SECONDS: Final = 60.0
 MEMBER: Final = """

@@ -20,6 +20,8 @@ from tests.databases import Connection, connect, wait_until
 from tests.replication import Pair, replicated
 from tests.store.steps import Writer, look, new_partition, plain, unique
 
+pytestmark = pytest.mark.slow
+
 Shell = Callable[..., Ended]
 VIEWS = (
     "topics", "partitions", "records", "record_batches", "committed_records", "committed_records_now", "committed_batches",

@@ -3,7 +3,11 @@
 import os
 from collections.abc import Callable
 
+import pytest
+
 from tests.topology import ONCE, READERS, play
+
+pytestmark = pytest.mark.slow
 
 CHANGES = 20
 SEED = 20_261_127  # the same everywhere; TOPOLOGY_SEED overrides it, and `python -m tests.topology` takes new ones

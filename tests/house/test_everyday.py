@@ -1,4 +1,4 @@
-"""`make test`, `make test-all` and `make test-spark` together run every test."""
+"""`make test` touches every room, and `make test-all` and `make test-spark` together run every test."""
 
 import ast
 import json
@@ -10,10 +10,9 @@ from typing import Final
 import pytest
 
 from tests.__main__ import SPARK, chosen
-from tests.sampling import HERE, SHARES
+from tests.house.sources import ROOT
 
-ROOT: Final = HERE.parent
-SEED: Final = 7
+HERE: Final = ROOT / "tests"
 COLLECT: Final = """
 import json, sys
 import pytest
@@ -27,12 +26,9 @@ class Told:
     def pytest_collection_finish(self, session):
         self.taken = [item.nodeid for item in session.items]
 
-    def pytest_deselected(self, items):
-        self.left = [item.nodeid for item in items]
-
 told = Told()
 code = pytest.main(["--collect-only", "-qq", "--assert=plain", "-p", "no:cacheprovider", *sys.argv[2:]], plugins=[told])
-open(sys.argv[1], "w").write(json.dumps([told.all, told.taken, told.left]))
+open(sys.argv[1], "w").write(json.dumps([told.all, told.taken]))
 sys.exit(code)
 """
 
@@ -55,40 +51,40 @@ def of_spark(name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str], list[str]]:
-    """The tests that a run without a path collects, that a sample takes, and that it leaves out."""
-    told = tmp_path_factory.mktemp("sampling") / "told.json"
-    command = [sys.executable, "-c", COLLECT, str(told), *chosen([f"--sample={SEED}"])]
+def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str]]:
+    """The tests that a run without a path collects, and those that `make test` takes."""
+    told = tmp_path_factory.mktemp("everyday") / "told.json"
+    command = [sys.executable, "-c", COLLECT, str(told), *chosen(["--everyday"])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3_000:] + done.stderr[-3_000:]
-    everything, taken, left = json.loads(told.read_text())
-    return everything, taken, left
+    everything, taken = json.loads(told.read_text())
+    return everything, taken
 
 
 def test_every_test_that_is_written_is_run_with_sparks_or_without(collected: tuple[list[str], ...]) -> None:
-    everything, _, _ = collected
+    everything, _ = collected
     functions = {identifier.partition("[")[0] for identifier in everything}
     again = {name for name in functions if name.startswith("tests/store/test_small_steps.py")}  # written in other modules
     assert functions - again == {name for name in written() if not of_spark(name)}
     assert any(of_spark(name) for name in written())
 
 
-def test_a_sample_takes_all_but_a_part_of_the_long_modules(collected: tuple[list[str], ...]) -> None:
-    everything, taken, left = collected
-    assert sorted([*taken, *left]) == sorted(everything)
-    assert {identifier.partition("::")[0] for identifier in left} <= {f"tests/{name}" for name in SHARES}
-    assert len(taken) > 0.6 * len(everything)
+def test_the_everyday_tests_touch_every_room(collected: tuple[list[str], ...]) -> None:
+    everything, taken = collected
+    assert {rooms_of(name) for name in taken} == {rooms_of(name) for name in everything}
+    texts = [(ROOT / file).read_text(encoding="utf-8") for file in {name.partition("::")[0] for name in taken}]
+    named = {name for text in texts for name in re.findall(r"^(?:from|import) msgtx\.(\w+)", text, re.MULTILINE)}
+    rooms = {path.parent.name for path in (ROOT / "msgtx").glob("*/__init__.py")}
+    assert sorted(rooms - named - {"migrations", "spark_jobs"}) == []
 
 
-def test_the_long_modules_are_there() -> None:
-    assert [name for name in SHARES if not (HERE / name).is_file()] == []
-    assert all(0 < share < 1 for share in SHARES.values())
+def rooms_of(name: str) -> str:
+    return name.partition("::")[0].split("/")[1]
 
 
-def test_the_targets_run_a_sample_and_all_and_spark() -> None:
-    recipes = dict(
-        re.findall(r"^(test[a-z-]*):.*\n\t@\$\(BIN\)/python -m tests(?: (.*))?$", (ROOT / "Makefile").read_text(), re.M)
-    )
-    assert recipes == {"test": '--sample "$(TEST_SEED)"', "test-all": "", "test-spark": " ".join(SPARK)}
-    ci = (ROOT / ".ci" / "run").read_text()
-    assert [target for target in ("lint", *recipes) if f"make {target} ||" not in ci] == []
+def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
+    makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
+    recipes = dict(re.findall(r"^(test[a-z-]*):.*\n\t@\$\(BIN\)/python -m tests(?: (.*))?$", makefile, re.M))
+    assert recipes == {"test": "--everyday", "test-all": "", "test-spark": " ".join(SPARK)}
+    assert [target for target in ("lint", "test-all", "test-spark") if f"make {target} ||" not in ci] == []
+    assert "make test ||" not in ci, "it is a part of test-all"
