@@ -141,7 +141,8 @@ def _require_async(session: object) -> None:
     if not isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
         raise errors.WrongType(
             "expected SQLAlchemy's AsyncSession, async_scoped_session or AsyncConnection, not"
-            f" {type(session).__name__} (msgtx.orm and msgtx.connect() take those that are not async)"
+            f" {type(session).__name__} (msgtx.orm and msgtx.connect() take those that are not async)",
+            name="session",
         )
 
 
@@ -475,7 +476,7 @@ class Consumer:
         for name, callback in callbacks.items():
             if inspect.iscoroutinefunction(callback):
                 raise errors.WrongType(
-                    f"{name} runs within a poll, in the consumer's thread: a plain function, with consumer.sync"
+                    f"{name} runs within a poll, in the consumer's thread: a plain function, with consumer.sync", name=name
                 )
         await self._run(functools.partial(self.sync.subscribe, topics, pattern=pattern, **callbacks))
 

@@ -163,6 +163,6 @@ class BackgroundThread:
         return pause
 
     def _told(self, error: BaseException) -> FatalError:
-        told = FatalError(f"{self._what} failed: {error!r}")
+        told = FatalError(f"{self._what} failed: {error!r}", reason="failed")
         told.__cause__ = error
         return told

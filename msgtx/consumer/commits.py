@@ -66,7 +66,8 @@ class Commits:
             with self._lock:
                 if not self._changed.wait_for(lambda: not self._writing, max(deadline - time.monotonic(), 0.0)):
                     raise errors.DatabaseUnavailable(
-                        f"offsets that were handed over before are not committed after {self._timeout:g} s"
+                        f"offsets that were handed over before are not committed after {self._timeout:g} s",
+                        reason="late commits",
                     )
                 if not self._queue:
                     return

@@ -443,7 +443,9 @@ class Consumer:
             value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
         except Exception as error:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
-            raise errors.DeserializationError(f"{place}: the deserializer raised {error!r}") from error
+            raise errors.DeserializationError(
+                f"{place}: the deserializer raised {error!r}", at=(record.topic, record.partition), offset=record.offset
+            ) from error
         return Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
 
     def _put_back(self, records: list[Record]) -> None:

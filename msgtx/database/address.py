@@ -27,11 +27,11 @@ def parse(url: str) -> dict[str, str]:
     """Return libpq's parameters. Raise `ConfigError`, without any text that may be a password."""
     text = _DRIVER.sub("postgresql://", url)
     if (other := _OTHER.match(text)) is not None and other[1] not in {"postgresql", "postgres"}:
-        raise ConfigError(f"msgtx needs PostgreSQL, not {other[1]}: use {FORM}")
+        raise ConfigError(f"msgtx needs PostgreSQL, not {other[1]}: use {FORM}", name="url")
     try:
         found = {name: str(value) for name, value in conninfo_to_dict(text).items()}
     except (psycopg.ProgrammingError, UnicodeError) as error:
-        raise ConfigError(_refusal(str(error))) from None  # the cause would show the text
+        raise ConfigError(_refusal(str(error)), name="url") from None  # the cause would show the text
     _check_hosts(found)
     _check_ports(found)
     return found
@@ -49,7 +49,9 @@ def _refusal(said: str) -> str:
 def _check_hosts(found: dict[str, str]) -> None:
     """Refuse a password with a bare `@`: libpq would look up the text after it as a host, and show it."""
     if any("@" in host.removeprefix("@") for host in found.get("host", "").split(",") if not host.startswith("/")):
-        raise ConfigError(f"the database URL has an @ in a host: in a user or a password write it as %40 ({FORM})")
+        raise ConfigError(
+            f"the database URL has an @ in a host: in a user or a password write it as %40 ({FORM})", name="url"
+        )
 
 
 def _check_ports(found: dict[str, str]) -> None:
@@ -57,9 +59,11 @@ def _check_ports(found: dict[str, str]) -> None:
     ports = found["port"].split(",") if found.get("port") else []
     hosts = (found.get("hostaddr") or found.get("host") or "").split(",")
     if any(port and not (port.isdigit() and 0 < int(port) <= _MOST_PORT) for port in ports):
-        raise ConfigError(f"the database URL has a port that is none: {FORM} has numbers from 1 to {_MOST_PORT}")
+        raise ConfigError(f"the database URL has a port that is none: {FORM} has numbers from 1 to {_MOST_PORT}", name="url")
     if len(ports) > 1 and len(ports) != len(hosts):
-        raise ConfigError(f"the database URL has {len(hosts)} hosts and {len(ports)} ports: one for each, or one for all")
+        raise ConfigError(
+            f"the database URL has {len(hosts)} hosts and {len(ports)} ports: one for each, or one for all", name="url"
+        )
 
 
 def conninfo(parameters: dict[str, str]) -> str:

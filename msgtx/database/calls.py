@@ -210,7 +210,7 @@ def driver_of(connection: sqlalchemy.Connection) -> RawConnection:
     """
     driver: Any = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection) and of_async_session(driver) is None:
-        raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://")
+        raise errors.ConfigError("msgtx needs a connection of psycopg 3: use postgresql+psycopg://", reason="driver")
     if not connection.in_transaction():
         connection.begin()  # as each statement of SQLAlchemy's own does
     return driver  # type: ignore[no-any-return]  # also of an async session, see there

@@ -23,13 +23,15 @@ def open_engine(url: str | None = None, *, pool_size: int = POOL_SIZE) -> Engine
     if given is not None:
         if not given.strip():
             where = f"in {VARIABLE}" if url is None else "that was given"
-            raise ConfigError(f"the database URL {where} is empty: name a database, or none for an embedded PostgreSQL")
+            raise ConfigError(
+                f"the database URL {where} is empty: name a database, or none for an embedded PostgreSQL", name="url"
+            )
         return Engine(given, pool_size=pool_size)
     how = os.environ.get(EMBEDDED, "")
     if how not in {"", "quiet", "never"}:
-        raise ConfigError(f"{EMBEDDED} is quiet or never, not {how!r}")
+        raise ConfigError(f"{EMBEDDED} is quiet or never, not {how!r}", name="MSGTX_EMBEDDED")
     if how == "never":
-        raise ConfigError(f"no database is named, and {EMBEDDED}=never: set {VARIABLE}, or give a URL")
+        raise ConfigError(f"no database is named, and {EMBEDDED}=never: set {VARIABLE}, or give a URL", name="url")
     server = embedded.start()
     if how != "quiet" and str(server.home) not in _told and sys.stderr is not None:
         _told.add(str(server.home))

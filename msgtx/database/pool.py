@@ -64,7 +64,8 @@ def _primary(connection: RawConnection) -> Iterator[None]:
         connection.close()
         raise errors.DatabaseUnavailable(
             "the server is a standby (now), and takes no writes: connect to the primary; with several hosts in the URL,"
-            " target_session_attrs=read-write finds it"
+            " target_session_attrs=read-write finds it",
+            reason="standby",
         ) from error
 
 
@@ -263,7 +264,7 @@ class Engine:
             return self._slots.get(timeout=max(0.0, seconds))
         except queue.Empty:
             raise errors.DatabaseUnavailable(
-                f"all {self.pool_size} connections of the client's pool were busy for {seconds:.3g} s"
+                f"all {self.pool_size} connections of the client's pool were busy for {seconds:.3g} s", reason="pool busy"
             ) from None
 
     @contextlib.contextmanager

@@ -121,7 +121,7 @@ class SharedCalls(Generic[Asked, Answer]):
                 if waiting not in self.queue:  # a leader has it
                     break
                 if seconds_left() <= 0:
-                    raise DatabaseUnavailable(TIME_IS_OVER)
+                    raise DatabaseUnavailable(TIME_IS_OVER, reason="time over")
                 if self._gathering is None:  # the group ahead waits for a lock, which need not delay this one
                     self._begin(waiting)
                     return
@@ -131,7 +131,7 @@ class SharedCalls(Generic[Asked, Answer]):
                 self._gathering = None
                 self._begin(waiting)
         elif not waiting.turn.wait(seconds_left()):
-            raise DatabaseUnavailable(TIME_IS_OVER)
+            raise DatabaseUnavailable(TIME_IS_OVER, reason="time over")
 
     def _gather(self, leader: Waiting[Asked, Answer]) -> None:
         """Have a call of the queue wait for as many as there were, for a moment, before it leads. The lock is held."""

@@ -46,7 +46,6 @@ _LOGIN: Final = re.compile(r'authentication failed|no password supplied|no pg_hb
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
 _RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
-_REASON: Final = re.compile(r"\(reason: (\w+)\)")  # why a transaction ended: an answer has no column for it
 _ENDED_BY_A_TIMEOUT: Final = {"25P03", "25P04"}  # idle_in_transaction_session_timeout, transaction_timeout
 
 
@@ -111,14 +110,13 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
 
 def raised(state: str, message: str, name: str | None, detail: str | None) -> errors.MsgtxError:
     """Return the error that a function of msgtx raised, from the fields of PostgreSQL's answer. `name`: the column."""
-    return (errors.BY_NAME[name] if name else BY_SQLSTATE[state])(message, **_values(detail))
+    return answered(name or BY_SQLSTATE[state].__name__, message, **_values(detail))
 
 
-def answered(kind: str, detail: str, /, **values: Any) -> errors.MsgtxError:
-    """Return the error that a function of msgtx names in its answer. `values`: what the call was about."""
-    if found := _REASON.search(detail):
-        values["reason"] = found[1]
-    return errors.BY_NAME[kind](detail, **values)
+def answered(name: str, sentence: str, /, **values: Any) -> errors.MsgtxError:
+    """Return the error that a function of msgtx names in its answer, as "Class" or "Class: reason"."""
+    kind, _, reason = name.partition(": ")
+    return errors.BY_NAME[kind](sentence, **{"reason": reason or None, **values})
 
 
 def _values(detail: str | None) -> dict[str, Any]:

@@ -138,7 +138,9 @@ class Into:
         if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
             if inspect.iscoroutine(result):
                 result.close()
-            raise WrongType(f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing")
+            raise WrongType(
+                f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing", name="handler"
+            )
 
     def _require_rides(self, ride: Ride, records: list[Record]) -> None:
         self.at = records

@@ -173,4 +173,4 @@ def client_move(state: ClientState, call: Call) -> ClientState:
     try:
         return CLIENT_MOVES[state, call]
     except KeyError:
-        raise IllegalState(f"{call} while {state}: {_HINTS[state]}", reason=state.value) from None
+        raise IllegalState(f"{call} while {state}: {_HINTS[state]}", reason=state.value.lower()) from None

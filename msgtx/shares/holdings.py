@@ -115,11 +115,23 @@ class Holdings:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
             if held is not None:
                 raise errors.InvalidRecordState(
-                    f"{place}: this is delivery {record.delivery_count}, and delivery {held.delivery} was handed out since"
+                    f"{place}: this is delivery {record.delivery_count}, and delivery {held.delivery} was handed out since",
+                    at=(record.topic, record.partition),
+                    offset=record.offset,
+                    reason="delivered again",
                 )
             if any(key in answers.records and not answers.is_over for answers in self._riding):
-                raise errors.TransactionConflict(f"{place} is acknowledged in a transaction that is not decided")
-            raise errors.InvalidRecordState(f"{place} is not held by this share consumer (any more)")
+                raise errors.TransactionConflict(
+                    f"{place} is acknowledged in a transaction that is not decided",
+                    at=(record.topic, record.partition),
+                    offset=record.offset,
+                )
+            raise errors.InvalidRecordState(
+                f"{place} is not held by this share consumer (any more)",
+                at=(record.topic, record.partition),
+                offset=record.offset,
+                reason="not held",
+            )
         return key
 
     def of(self, records: Iterable[ShareRecord]) -> list[ShareRecord]:
@@ -262,7 +274,10 @@ class Holdings:
             raise errors.BY_NAME[refused[0][0]](
                 f"share group {self._group!r}: {_named(bad)}: the lock has expired or the"
                 " session of this member is over, so others get them; or their topic was deleted. Nothing was committed;"
-                " call again for the rest"
+                " call again for the rest",
+                group=self._group,
+                at=bad[0][:2] if bad else None,
+                offset=bad[0][2] if bad else None,
             )
         late = []
         for key, answer in answers.items():
@@ -278,7 +293,9 @@ class Holdings:
         if late:
             raise errors.InvalidRecordState(
                 f"share group {self._group!r}: {_named(late)}: the commit before, which had no answer in time, has answered"
-                " for them. Call again for the rest"
+                " for them. Call again for the rest",
+                group=self._group,
+                reason="late answer",
             )
 
     # ── what transactions and sessions have of it ──

@@ -115,7 +115,8 @@ class ShareMember:
                 self._beat(connection, joined, self._id)
             if self.is_silent:
                 raise errors.DatabaseUnavailable(
-                    f"share group {self._config.group!r}: a heartbeat took longer than session_timeout_ms"
+                    f"share group {self._config.group!r}: a heartbeat took longer than session_timeout_ms",
+                    group=self._config.group,
                 )
 
         self._answered(attempt)

@@ -333,7 +333,9 @@ class ShareConsumer:
         self._holdings.answer(key, (Acknowledgement.RELEASE, f"the deserializer raised {error!r}", None))
         failure = errors.DeserializationError(
             f"{record.topic}-{record.partition} offset {record.offset}: the deserializer raised {error!r}; the record is"
-            " released with the next commit, and a dead letter after delivery_count_limit deliveries"
+            " released with the next commit, and a dead letter after delivery_count_limit deliveries",
+            at=(record.topic, record.partition),
+            offset=record.offset,
         )
         failure.__cause__ = error
         self._tell_failure(failure)
@@ -384,12 +386,17 @@ class ShareConsumer:
         arguments.an_instance("answer", answer, Acknowledgement, "an Acknowledgement")
         reason = None if reason is None else arguments.an_instance("reason", reason, str, "a text")
         if self._implicit:
-            raise errors.IllegalState("this share consumer accepts what it has handed out: acknowledgement_mode is implicit")
+            raise errors.IllegalState(
+                "this share consumer accepts what it has handed out: acknowledgement_mode is implicit",
+                reason="acknowledgement_mode",
+            )
         hands_out_here(self._itself)  # the transaction that begins here may be for it
         key = self._holdings.require(record)
         delay = None if delay_ms is None else units.milliseconds("delay_ms", delay_ms)
         if delay is not None and not (answer is Acknowledgement.RELEASE and 0 <= delay < 1 << 31):
-            raise errors.InvalidRequest(f"delay_ms is for RELEASE, from 0 to 2147483647, not {delay_ms!r} for {answer.name}")
+            raise errors.InvalidRequest(
+                f"delay_ms is for RELEASE, from 0 to 2147483647, not {delay_ms!r} for {answer.name}", name="delay_ms"
+            )
         self._holdings.answer(key, (answer, reason, delay))
 
     @contextlib.contextmanager
@@ -434,7 +441,8 @@ class ShareConsumer:
         elif is_begun(session):
             raise errors.IllegalState(
                 "the session was rolled back while its records were handled, and used again: what it then commits would come"
-                " without their answers; raise an exception instead, or use a savepoint (session.begin_nested())"
+                " without their answers; raise an exception instead, or use a savepoint (session.begin_nested())",
+                reason="rolled back",
             )
         else:
             self.undo(release=True)
@@ -581,7 +589,9 @@ class ShareConsumer:
             if self._implicit and self._holdings.rewound:
                 raise errors.IllegalState(
                     f"share group {self.config.group!r}: what was handed out last is to be handed out again, after an abort,"
-                    " a rollback or rewind(): poll before you commit it"
+                    " a rollback or rewind(): poll before you commit it",
+                    group=self.config.group,
+                    reason="poll first",
                 )
             given = self._holdings.to_take()
             if not given:
@@ -589,7 +599,11 @@ class ShareConsumer:
             number = self._member.number
             if number is None:
                 self._forget()
-                raise errors.InvalidRecordState(f"share group {self.config.group!r}: the session of this member is over")
+                raise errors.InvalidRecordState(
+                    f"share group {self.config.group!r}: the session of this member is over",
+                    group=self.config.group,
+                    reason="session over",
+                )
             return self._holdings.take(given, member=number, call=next(self._numbers), take_back=take_back)
 
     def _hold_again(self, answers: Answers) -> None:
@@ -725,12 +739,14 @@ class ShareConsumer:
             for name in self._topics:
                 topic = self._again(partial(self._look_up, name, bool(self._places)))
                 if topic is None and self._looked < 0:
-                    raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first")
+                    raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first", topic=name)
                 if topic is None:
                     continue  # deleted since; the others are read, and this one when it is made again
                 places |= {each: TopicPartition(name, index) for index, each in enumerate(topic.partition_ids)}
             if not places:
-                raise errors.UnknownTopicOrPartition(f"there is no topic {self._topics[0]!r} any more; create it first")
+                raise errors.UnknownTopicOrPartition(
+                    f"there is no topic {self._topics[0]!r} any more; create it first", topic=self._topics[0]
+                )
             if places.keys() != self._places.keys():
                 self._order = sorted(places)
                 self._waiter.watch(places)
@@ -753,7 +769,7 @@ class ShareConsumer:
     def _require_open(self) -> None:
         self._engine.origin.require("a share consumer")
         if self.closed:
-            raise errors.IllegalState("the share consumer is closed")
+            raise errors.IllegalState("the share consumer is closed", reason="closed")
 
     def _use(self) -> contextlib.AbstractContextManager[None]:
         return self._sole_use.call(self._require_open)

@@ -11,6 +11,7 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.producer.batches import PendingBatch, RecordFuture
 from tests.databases import Connection, partitions_held, wait_until
+from tests.refusals import refuses
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
@@ -183,7 +184,7 @@ def test_a_column_of_records_larger_than_a_batch_is_sent_one_by_one(
 
 def test_a_key_of_a_column_is_bytes(client: msgtx.Client, topic: str, read: Read) -> None:
     keys: Any = [b"k", "text"]
-    with client.producer() as producer, pytest.raises(TypeError, match="key is bytes"):
+    with client.producer() as producer, refuses(TypeError, name="key"):
         producer.send_batch(topic, [b"a", b"b"], keys)
     assert read(topic) == []
 

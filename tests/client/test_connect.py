@@ -17,6 +17,7 @@ from msgtx import errors
 from msgtx.database import embedded, opening
 from msgtx.store.installation import SCHEMA_VERSION
 from tests.databases import Connection, Server, connect, wait_until, waiting_backends
+from tests.refusals import refuses
 
 Databases = Callable[..., str]
 Unique = Callable[[str], str]
@@ -105,7 +106,7 @@ def test_names_that_are_nearly_there_are_asked_for(client: msgtx.Client) -> None
             assert str(caught.value) == question
         with pytest.raises(errors.TransactionalIdNotFound, match="did you mean 'nearly-billing'"):
             client.admin.transactions.describe("nearly-biling")
-    with pytest.raises(errors.UnknownTopicOrPartition, match="'quite-another'; create it first, or ask for a right to it"):
+    with refuses(errors.UnknownTopicOrPartition, topic="quite-another"):
         client.topics.describe("quite-another")
     client.consumer("nearly-there", group="nearly-a-group").close()
     with pytest.raises(errors.GroupNotFound, match="did you mean 'nearly-a-group'"):
@@ -117,12 +118,12 @@ def test_settings_of_topics_have_units(client: msgtx.Client) -> None:
     assert (made.settings["retention_ms"], made.settings["retention_bytes"]) == (604_800_000, 10 * 1024**3)
     assert made.settings["delete_retention_ms"] == 3_600_000
     assert client.topics.alter("units", retention_ms=-1, max_message_bytes="1MiB").settings["max_message_bytes"] == 1024**2
-    with pytest.raises(errors.ConfigError, match="retention_ms reads like 10s, 500ms, 1h30m or 7d"):
+    with refuses(errors.ConfigError, name="retention_ms"):
         client.topics.alter("units", retention_ms="a week")
 
 
 def test_a_list_of_topics_is_refused_in_words(client: msgtx.Client) -> None:
-    with pytest.raises(TypeError, match=r'a topic is a name, not a list: .*consumer\("a", "b"\)'):
+    with refuses(TypeError, name="topic"):
         client.consumer(["a", "b"])  # type: ignore[arg-type]
 
 
@@ -145,7 +146,7 @@ def test_a_wrong_password_and_a_missing_database_are_told(database_url: str, ser
 
 def test_a_missing_schema_says_what_to_run(make_database: Databases) -> None:
     url = make_database(schema=False)
-    with pytest.raises(errors.ConfigError, match="msgtx db init"):
+    with refuses(errors.ConfigError, reason="no schema"):
         msgtx.connect(url)
     with msgtx.connect(url, create=True) as client:
         client.topics.create("orders")
@@ -158,7 +159,7 @@ def test_a_schema_of_another_version_says_what_to_do(make_database: Databases, v
     url = make_database()
     with connect(url) as connection:
         connection.execute("update msgtx.installation set schema_version = %s", [version])
-    with pytest.raises(errors.ConfigError, match=todo):
+    with refuses(errors.ConfigError, reason="schema version"):
         msgtx.connect(url)
 
 
@@ -192,12 +193,12 @@ def test_a_read_only_database_is_told_and_may_be_read(make_database: Databases) 
     with msgtx.connect(url) as client:
         with client.consumer("orders", auto_offset_reset="earliest") as consumer:
             assert [record.value for record in consumer.poll(30)] == [b"a"]
-        with pytest.raises(errors.ConfigError, match="read-only"):
+        with refuses(errors.ConfigError, reason="read-only"):
             client.topics.create("more")
-        with pytest.raises(errors.ConfigError, match="read-only"), client.producer(max_block_ms=1_000) as producer:
+        with refuses(errors.ConfigError, reason="read-only"), client.producer(max_block_ms=1_000) as producer:
             producer.send("orders", b"b").result(30)
         with (
-            pytest.raises(errors.ConfigError, match="read-only"),
+            refuses(errors.ConfigError, reason="read-only"),
             client.producer(transactional_id="t", max_block_ms=1_000),
         ):
             pass
@@ -354,7 +355,7 @@ def test_a_consumer_that_is_made_while_its_client_is_closed_is_no_member(
         making = background.submit(other.consumer, name, group=name)
         wait_until(lambda: waiting_backends(connection), "it joins")
         other.close()
-    with pytest.raises(errors.IllegalState, match="closed"):
+    with refuses(errors.IllegalState, reason="closed"):
         making.result(30)
     assert client.admin.groups.members(name) == []
 

@@ -13,6 +13,7 @@ import pytest
 import msgtx
 from msgtx import Outcome, PreparedTransaction, TopicPartition, TransactionId, errors
 from tests.databases import Connection
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -116,7 +117,7 @@ def test_until_it_is_decided_the_producer_does_nothing_else(
         lambda: producer.send_offsets_to_transaction({TopicPartition(topic, 0): 1}, "group"),
         producer.init_transactions,
     ):
-        with pytest.raises(errors.IllegalState, match="prepared"):
+        with refuses(errors.IllegalState, reason="prepared"):
             call()
     assert client.complete(token, commit=True) is Outcome.COMMITTED
     assert read(topic) == [b"x"]
@@ -181,9 +182,9 @@ def test_what_cannot_be_committed_cannot_be_prepared(
 
 
 def test_prepare_is_illegal_without_a_transaction(client: msgtx.Client, producer: msgtx.Producer) -> None:
-    with pytest.raises(errors.IllegalState, match="begin_transaction"):
+    with refuses(errors.IllegalState, reason="ready"):
         producer.prepare_transaction()
-    with client.producer() as plain, pytest.raises(errors.IllegalState, match="transactional_id"):
+    with client.producer() as plain, refuses(errors.IllegalState, reason="transactional_id"):
         plain.prepare_transaction()
 
 
@@ -307,7 +308,7 @@ def test_a_successor_that_keeps_what_is_prepared_may_decide_it_itself(
     successor.init_transactions(keep_prepared=True)
     assert successor.prepared_transaction == token
     assert successor.transaction_id == token.transaction_id
-    with pytest.raises(errors.IllegalState, match="prepared"):
+    with refuses(errors.IllegalState, reason="prepared"):
         successor.begin_transaction()
     (successor.commit_transaction if commit else successor.abort_transaction)()
     assert read(topic) == ([b"x"] if commit else [])
@@ -331,7 +332,7 @@ def test_an_init_of_which_one_answer_is_lost_can_be_called_again(
         patched.setattr("msgtx.producer.transaction.undecided_prepared", lost)
         with pytest.raises(errors.DatabaseUnavailable, match="may be repeated"):
             successor.init_transactions(0.3, keep_prepared=True)
-    with pytest.raises(errors.IllegalState, match="call init_transactions first"):
+    with refuses(errors.IllegalState, reason="uninitialized"):
         successor.begin_transaction()
     successor.init_transactions(keep_prepared=True)
     assert successor.prepared_transaction == token

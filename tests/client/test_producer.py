@@ -18,6 +18,7 @@ from msgtx import errors
 from msgtx.database.pool import Engine
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
+from tests.refusals import refuses
 
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
@@ -163,7 +164,7 @@ def test_a_buffer_that_stays_full_is_an_error_after_max_block(
                 for _ in range(100):
                     producer.send(topic, b"x" * 500)
 
-            with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+            with refuses(errors.DeliveryTimeout, name="buffer_bytes"):
                 fill()
         producer.flush(SECONDS)
 
@@ -199,13 +200,13 @@ def test_keyless_records_stick_to_a_partition_for_a_batch(
 def test_a_partition_out_of_range_is_refused_at_once(client: msgtx.Client, wide: str) -> None:
     with client.producer() as producer:
         for partition in (3, -1, 99):
-            with pytest.raises(errors.UnknownTopicOrPartition, match="0 to 2"):
+            with refuses(errors.UnknownTopicOrPartition, topic=wide, partition=partition):
                 producer.send(wide, b"a", partition=partition)
 
 
 def test_an_unknown_topic_is_refused_and_created_by_nobody(client: msgtx.Client, unique: Callable[[str], str]) -> None:
     name = unique("nowhere")
-    with client.producer() as producer, pytest.raises(errors.UnknownTopicOrPartition, match=name):
+    with client.producer() as producer, refuses(errors.UnknownTopicOrPartition, topic=name):
         producer.send(name, b"a")
     assert name not in client.topics.list()
 
@@ -239,11 +240,11 @@ def test_a_topic_that_was_deleted_fails_in_the_future(client: msgtx.Client, topi
 @pytest.mark.parametrize("value", ["text", 5, ["x"], {}])
 def test_what_is_not_bytes_is_a_type_error_that_says_so(client: msgtx.Client, topic: str, value: object) -> None:
     with client.producer() as producer:
-        with pytest.raises(TypeError, match="value is bytes"):
+        with refuses(TypeError, name="value"):
             producer.send(topic, value)
-        with pytest.raises(TypeError, match="key is bytes"):
+        with refuses(TypeError, name="key"):
             producer.send(topic, b"", key=value)
-        with pytest.raises(TypeError, match="bytes"):
+        with refuses(TypeError, name="value"):
             producer.send_batch(topic, [b"a", value])
 
 
@@ -576,9 +577,9 @@ def test_columns_that_find_no_more_room_say_so_in_their_future(
         with partitions_held(connection, topic):
             columns = producer.send_batch(topic, [b"x" * 400] * 20)
             assert not columns.done()
-            with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+            with refuses(errors.DeliveryTimeout, name="buffer_bytes"):
                 producer.send_batch(topic, [b"x" * 400] * 20)
-        with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+        with refuses(errors.DeliveryTimeout, name="buffer_bytes"):
             columns.result(SECONDS)
     assert len(read(topic)) == 4
 
@@ -590,7 +591,7 @@ def test_half_of_some_columns_is_not_committed(client: msgtx.Client, topic: str,
         producer.begin_transaction()
         with partitions_held(connection, topic):
             producer.send_batch(topic, [b"x" * 400] * 20)
-        with pytest.raises(errors.DeliveryTimeout, match="buffer_bytes"):
+        with refuses(errors.DeliveryTimeout, name="buffer_bytes"):
             producer.commit_transaction(SECONDS)
         producer.abort_transaction(SECONDS)
         producer.begin_transaction()

@@ -12,6 +12,7 @@ from msgtx import CommittedRange, Snapshot, TopicPartition, errors, snapshot
 from msgtx.admin.failover import after_failover
 from msgtx.database.pool import Engine
 from tests.databases import Connection
+from tests.refusals import refuses
 
 Unique = Callable[[str], str]
 INCARNATION = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -67,7 +68,7 @@ def test_a_topic_that_was_made_again_is_another_one_for_a_cut(client: msgtx.Clie
         assert values(client, cut, start) == [b"new"] * 3
         assert client.snapshots.ranges(start=start, end=cut)[TopicPartition(topic, 0)].records == 3
         for refused in (lambda start=start: values(client, start), lambda start=start: client.snapshots.ranges(end=start)):
-            with pytest.raises(errors.UnknownTopicOrPartition, match="made again since the cut was taken"):
+            with refuses(errors.UnknownTopicOrPartition, reason="made again"):
                 refused()
 
 
@@ -108,7 +109,7 @@ def test_what_cannot_be_read_says_why(client: msgtx.Client, topic: str, unique: 
     with pytest.raises(errors.UnknownTopicOrPartition):
         client.snapshot([unique("nowhere")])
     for call in (client.snapshot, client.snapshots.take, client.snapshots.ranges, client.admin.verify):
-        with pytest.raises(TypeError, match="for one topic write"):
+        with refuses(TypeError, name="topics"):
             call(topic)
     begin = client.snapshot([topic])
     with client.producer() as producer:
@@ -120,7 +121,7 @@ def test_what_cannot_be_read_says_why(client: msgtx.Client, topic: str, unique: 
     with pytest.raises(errors.LogTruncated):
         values(client, Snapshot({TopicPartition(topic, 0): 9}, cut.incarnation))
     client.admin.partitions.delete_records({TopicPartition(topic, 0): 2})
-    with pytest.raises(errors.OffsetOutOfRange, match="retention"):
+    with refuses(errors.OffsetOutOfRange, topic=topic, partition=0):
         values(client, cut, begin)
     assert values(client, cut) == [b"c"]
 
@@ -141,9 +142,9 @@ def test_a_saved_cut_is_found_again_by_every_client(
     another = client.snapshots.save(unique("cut"), cut)
     client.snapshots.delete(name)
     assert another in client.snapshots.list()
-    with pytest.raises(errors.SnapshotNotFound, match=name):
+    with refuses(errors.SnapshotNotFound, name=name):
         client.snapshots.get(name)
-    with pytest.raises(errors.SnapshotNotFound, match=name):
+    with refuses(errors.SnapshotNotFound, name=name):
         client.snapshots.delete(name)
     with pytest.raises(errors.SnapshotNotFound):
         client.snapshots.get("")
@@ -156,7 +157,7 @@ def test_a_name_keeps_its_cut_unless_it_is_replaced(client: msgtx.Client, topic:
     with client.producer() as producer:
         producer.send(topic, b"a").result(10)
     after = client.snapshot([topic])
-    with pytest.raises(errors.SnapshotExists, match=name):
+    with refuses(errors.SnapshotExists, name=name):
         client.snapshots.save(name, after)
     assert client.snapshots.get(name) == before
     assert client.snapshots.save(name, after, replace=True).snapshot == after
@@ -181,7 +182,7 @@ def test_of_two_that_save_a_name_at_once_one_is_refused(
 
 @pytest.mark.parametrize("name", ["", "two words", "ü", "x" * 250, "a/b", "a\n"])
 def test_a_name_that_could_be_taken_for_something_else_is_refused(client: msgtx.Client, name: str) -> None:
-    with pytest.raises(errors.InvalidRequest, match="not allowed"):
+    with refuses(errors.InvalidRequest, name=name):
         client.snapshots.save(name, client.snapshot([]))
 
 
@@ -309,9 +310,9 @@ def test_ranges_say_what_cannot_be_between_two_cuts(client: msgtx.Client, topic:
     with client.producer() as producer:
         producer.send(topic, b"a").result(10)
     late = client.snapshot([topic])
-    with pytest.raises(errors.InvalidRequest, match="behind the end"):
+    with refuses(errors.InvalidRequest, topic=topic, partition=0):
         client.snapshots.ranges(start=late, end=early)
-    with pytest.raises(errors.InvalidRequest, match=wide):
+    with refuses(errors.InvalidRequest, topic=wide):
         client.snapshots.ranges([topic, wide], end=late)
     with pytest.raises(errors.UnknownTopicOrPartition):
         client.snapshots.ranges([unique("nowhere")])

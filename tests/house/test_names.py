@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import msgtx
-from msgtx import aio, client, errors, metrics, orm, otel
+from msgtx import aio, client, metrics, orm, otel
 from msgtx.snapshot import Snapshots
 
 PUBLIC = [
@@ -269,25 +269,3 @@ def test_the_calls_take_these_arguments(function: object) -> None:
     parameters = inspect.signature(function).parameters.values()
     found = [("*" if p.kind is p.KEYWORD_ONLY else "") + p.name for p in parameters if p.name != "self"]
     assert found == SIGNATURES[function].split()
-
-
-def test_the_errors_are_these() -> None:
-    families = {
-        errors.RetriableError: "DatabaseUnavailable CoordinatorNotAvailable NotCoordinator ConcurrentTransactions"
-        " UnstableOffset RebalanceInProgress LockTimeout LockTableFull ThreadNotStarted",
-        errors.AbortableError: "OutOfOrderSequence IllegalGeneration UnknownMember NotAssigned FencedInstance"
-        " InvalidRecordState TransactionConflict TransactionAborted RecordTooLarge InvalidRecord OffsetMetadataTooLarge"
-        " LogTruncated DeliveryTimeout",
-        errors.FatalError: "ProducerFenced InvalidProducerEpoch InvalidProducerIdMapping BatchConflict CoordinatorFenced"
-        " IncarnationChanged AuthorizationFailed LoginRefused",
-        errors.UsageError: "ConfigError IllegalState InvalidRequest InvalidTransactionTimeout InvalidTransactionState"
-        " UnknownTopicOrPartition TopicExists InvalidTopic NoOffset OffsetOutOfRange GroupNotFound WrongType"
-        " GroupNotEmpty GroupMaxSizeReached InvalidSessionTimeout GroupSubscribedToTopic CheckpointLost"
-        " TransactionalIdNotFound SnapshotNotFound SnapshotExists DeserializationError DatabaseNotFound",
-        errors.MsgtxError: "OutcomeUnknown",
-    }
-    found: dict[type, set[str]] = {family: set() for family in families}
-    for kind in {*errors.BY_NAME.values()} - families.keys():
-        found[next(family for family in families if issubclass(kind, family))].add(kind.__name__)
-    assert found == {family: set(names.split()) for family, names in families.items()}
-    assert issubclass(errors.InvalidProducerEpoch, errors.ProducerFenced)

@@ -16,6 +16,7 @@ from msgtx import Outcome, OutputRecord, TopicPartition, errors, orm, protocol
 from msgtx.orm.models import ReadOnly
 from msgtx.store.topics import describe_topics
 from tests.databases import Connection
+from tests.refusals import refuses
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, offsets_of, plain, seal, unique
 from tests.store.test_offsets import decide_by_hand
@@ -337,7 +338,7 @@ def test_a_session_writes_none_of_them(
     """I16: the error says what to use instead."""
     before = content(connection)
     row = session.scalars(select(mapped).limit(1)).one()
-    with pytest.raises(errors.IllegalState, match=f"orm.{mapped.__name__} is read-only: use [a-z]"):
+    with refuses(errors.IllegalState, reason="read-only"):
         write(session, row)
     session.rollback()
     assert content(connection) == before

@@ -7,6 +7,7 @@ import pytest
 from msgtx.errors import InvalidRequest
 from msgtx.rules.reset import Target, new_offset, time_of
 from msgtx.types import PartitionDescription, ShiftBy, TopicPartition
+from tests.refusals import refuses
 
 TP = TopicPartition("t", 3)
 ENDS = PartitionDescription(log_start_offset=10, last_stable_offset=90, log_end_offset=100)
@@ -48,7 +49,7 @@ def test_a_target_means_an_offset_within_the_log(
 
 
 def test_there_is_nothing_to_shift_without_an_offset() -> None:
-    with pytest.raises(InvalidRequest, match="t-3 has no committed offset"):
+    with refuses(InvalidRequest, topic="t", partition=3):
         new_offset(TP, ShiftBy(1), committed=None, ends=ENDS, at_time=None)
 
 
@@ -77,5 +78,5 @@ def test_the_time_that_a_target_means(target: Target, expected: int | None) -> N
     [(timedelta(seconds=-1), "does not go back"), (datetime(2026, 1, 31), "no time zone")],  # noqa: DTZ001 - that is refused
 )
 def test_a_time_that_cannot_be_meant_is_refused(target: Target, words: str) -> None:
-    with pytest.raises(InvalidRequest, match=words):
+    with refuses(InvalidRequest, name="target"):
         time_of(target, NOW)

@@ -26,6 +26,7 @@ import msgtx
 from msgtx import ProcessReport, Record, TopicPartition, errors, orm
 from msgtx.process.into import Into, IntoAsync
 from tests.databases import Connection, wait_until, waiting_backends
+from tests.refusals import refuses
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
 pytestmark = pytest.mark.slow
@@ -211,7 +212,7 @@ def test_a_dead_letter_that_is_refused_says_what_it_was_for(
     def handler(session: Session, record: Record) -> None:
         raise ValueError("no amount")
 
-    with pytest.raises(errors.RecordTooLarge, match=grave) as caught:
+    with refuses(errors.RecordTooLarge, topic=grave) as caught:
         run(handler, on_error="dead-letter", dead_letter=grave, retries=0)
     assert caught.value.__notes__ == [
         "it was to be set aside: ValueError: no amount",
@@ -456,7 +457,7 @@ def test_a_handler_that_would_do_nothing_is_refused_before_anything_is_read(
     run: Run, send: Any, handler: Any, client: msgtx.Client, topic: str
 ) -> None:
     send(b"1")
-    with pytest.raises(TypeError, match="handler is"):
+    with refuses(TypeError, name="handler"):
         run(handler)
     for hidden in (of_a_loop, a_generator, a_generator_of_a_loop):
         with pytest.raises(TypeError, match="nobody runs"):
@@ -889,13 +890,13 @@ def test_settings_that_do_not_fit_together_are_refused(run: Run, options: dict[s
 
 
 def test_what_is_not_there_is_said_before_anything_is_read(client: msgtx.Client, topic: str, app: sqlalchemy.Engine) -> None:
-    with pytest.raises(errors.UnknownTopicOrPartition, match="nowhere"):
+    with refuses(errors.UnknownTopicOrPartition, topic="nowhere"):
         client.process_into(sessionmaker(app), store, "nowhere", group=topic)
-    with pytest.raises(errors.UnknownTopicOrPartition, match="grave"):
+    with refuses(errors.UnknownTopicOrPartition, topic="grave"):
         client.process_into(sessionmaker(app), store, topic, group=topic, on_error="dead-letter", dead_letter="grave")
-    with pytest.raises(errors.ConfigError, match="name the topics"):
+    with refuses(errors.ConfigError, name="topics"):
         client.process_into(sessionmaker(app), store, group=topic)
-    with Session(app) as session, pytest.raises(TypeError, match="session_factory makes sessions"):
+    with Session(app) as session, refuses(TypeError, name="session_factory"):
         client.process_into(session, store, topic, group=topic)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ import msgtx
 from msgtx import Outcome, TopicPartition, errors, orm
 from msgtx.observer import Observer
 from tests.databases import Connection, wait_until
+from tests.refusals import refuses
 from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url, refuse_the_next
 
 pytestmark = pytest.mark.slow
@@ -174,7 +175,7 @@ def test_a_commit_inside_the_block_is_refused_and_everything_is_taken_back(
     client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
 ) -> None:
     session.add(Order(number=1))
-    with pytest.raises(errors.IllegalState, match="block"), producer.transaction(session=session) as transaction:  # noqa: PT012 - the block raises at its end
+    with refuses(errors.IllegalState, reason="block"), producer.transaction(session=session) as transaction:
         producer.send(topic, b"gone")
         producer.flush(SECONDS)
         session.commit()
@@ -223,14 +224,14 @@ def test_a_producer_that_is_closed_inside_the_block_says_so_at_its_end(
 ) -> None:
     """Also where its transaction could not be aborted, and the session was rolled back."""
 
-    def refuses(*_: object, **__: object) -> None:
+    def no_database(*_: object, **__: object) -> None:
         raise errors.DatabaseNotFound("database does not exist")
 
-    with pytest.raises(errors.IllegalState, match="closed"), producer.transaction(session=session):  # noqa: PT012 - the block raises at its end
+    with refuses(errors.IllegalState, reason="closed"), producer.transaction(session=session):
         producer.send(topic, b"gone")
         producer.flush(SECONDS)
         session.rollback()
-        monkeypatch.setattr("msgtx.producer.transaction.decide", refuses)
+        monkeypatch.setattr("msgtx.producer.transaction.decide", no_database)
         producer.close()
     assert seen(topic) == ([], [])
 
@@ -267,7 +268,7 @@ def test_no_other_transaction_begins_until_the_session_has_ended(
         producer.transaction(session=session).__enter__,
     ]
     for call in refused:
-        with pytest.raises(errors.IllegalState, match="session decides"):
+        with refuses(errors.IllegalState, reason="sealed"):
             call()
     session.commit()
     assert seen(topic) == ([b"x"], [1])

@@ -20,6 +20,7 @@ from msgtx.store.server import describe_lock_table
 from msgtx.store.topics import create_topic, describe_topics
 from msgtx.types import GroupMetadata
 from tests.databases import Connection
+from tests.refusals import refuses
 from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import batch, committed_at, count, new_partition, new_topic, offsets_of, plain, unique, values
 
@@ -128,7 +129,7 @@ def test_a_session_whose_calls_want_more_locks_than_there_are_is_refused(
     query(user, "begin")
     for first in (10**9, 10**9 + wanted):
         commit_in_session(user, [batch(first + n, b"x") for n in range(wanted)])
-    with pytest.raises(errors.InvalidRequest, match="max_locks_per_transaction"):
+    with refuses(errors.InvalidRequest, name="max_locks_per_transaction"):
         query(user, "commit")
 
 

@@ -23,6 +23,7 @@ from msgtx.store.records import first_records
 from msgtx.store.topics import create_topic, describe_topics
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, backend, wait_for_lock
+from tests.refusals import refuses
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, count, new_partition, new_topic, plain, seal, unique
@@ -158,7 +159,7 @@ def test_a_group_is_deleted_with_its_offsets_and_another_one_is_not(connection: 
 
 
 def test_a_group_that_is_not_there_is_not_deleted(connection: Connection) -> None:
-    with pytest.raises(errors.GroupNotFound, match="nowhere"):
+    with refuses(errors.GroupNotFound, group="nowhere"):
         delete_group(connection, "nowhere")
 
 
@@ -168,14 +169,14 @@ def test_a_group_with_members_is_not_deleted_until_their_sessions_are_over(
     partition, group = new_partition(connection), unique("group")
     one = join(connection, group, "one")
     assigned(connection, group, {partition: one.member_number})
-    with pytest.raises(errors.GroupNotEmpty, match=rf"group {group} has a member \(one on here\)"):
+    with refuses(errors.GroupNotEmpty, group=group):
         delete_group(connection, group)
     join(connection, group, "two")
-    with pytest.raises(errors.GroupNotEmpty, match=r"has 2 members \(one on here, …\)"):
+    with refuses(errors.GroupNotEmpty, group=group):
         delete_group(connection, group)
     join(connection, group, "three", session_timeout_ms=90_000)
     clock("1 minute")
-    with pytest.raises(errors.GroupNotEmpty, match=r"has a member \(three on here\)"):
+    with refuses(errors.GroupNotEmpty, group=group):
         delete_group(connection, group)
     clock("2 minutes")
     delete_group(connection, group)
@@ -203,7 +204,7 @@ def test_offsets_are_deleted_with_the_pending_ones_and_others_stay(connection: C
     committed_by_hand(connection, writer.name)
     assert offsets(connection, group) == {second: 2}
     assert delete_offsets(connection, group, [first]) == []
-    with pytest.raises(errors.GroupNotFound, match="there is no consumer group nowhere"):
+    with refuses(errors.GroupNotFound, group="nowhere"):
         delete_offsets(connection, "nowhere", [first])
 
 
@@ -225,7 +226,7 @@ def test_offsets_that_a_living_member_owns_are_not_deleted(connection: Connectio
     one = join(connection, group, "one")
     join(connection, group, "two", session_timeout_ms=90_000)
     assigned(connection, group, {second: one.member_number})
-    with pytest.raises(errors.GroupSubscribedToTopic, match=f"group {group}: member one on here owns {topic}-1"):
+    with refuses(errors.GroupSubscribedToTopic, group=group):
         delete_offsets(connection, group, [first, second])
     assert offsets(connection, group) == {first: 1, second: 1}
     assert delete_offsets(connection, group, [first]) == [first]
@@ -260,7 +261,7 @@ def test_a_group_with_members_is_not_reset_and_those_whose_session_is_over_are_r
     partition, group = new_partition(connection), unique("group")
     one = join(connection, group, "one")
     assigned(connection, group, {partition: one.member_number})
-    with pytest.raises(errors.GroupNotEmpty, match="one on here"):
+    with refuses(errors.GroupNotEmpty, group=group):
         reset_offsets(connection, group, {partition: 5})
     reset_offsets(connection, group, {})  # which asks for nothing
     assert offsets(connection, group) == {}

@@ -16,6 +16,7 @@ from msgtx.store.members import Beat, heartbeat
 from msgtx.store.topics import topics_version
 from msgtx.types import OffsetAndMetadata
 from tests.databases import Connection, backend, wait_for_lock
+from tests.refusals import refuses
 from tests.store.roster import Roster
 from tests.store.steps import count, new_topic, spoiled, unique
 
@@ -132,7 +133,7 @@ def test_who_is_not_a_member_is_told_so(group: Roster, stranger: str) -> None:
         case "gone":
             group.leave("a")
     before = count(group.connection, "group_heartbeat")
-    with pytest.raises(errors.UnknownMember, match=f"group {name} has no member {who['member_id']} "):
+    with refuses(errors.UnknownMember, group=name):
         heartbeat(group.connection, name, **who)
     assert count(group.connection, "group_heartbeat") == before
 
@@ -140,7 +141,7 @@ def test_who_is_not_a_member_is_told_so(group: Roster, stranger: str) -> None:
 def test_a_static_member_that_was_replaced_is_fenced(group: Roster) -> None:
     group.join("a", "i")
     group.join("a2", "i")
-    with pytest.raises(errors.FencedInstance, match="group_instance_id i belongs to member a2 now, not to a"):
+    with refuses(errors.FencedInstance, member_id="a"):
         group.beat("a")
     group.beat("a2")
     group.leave("a2")

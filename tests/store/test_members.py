@@ -23,6 +23,7 @@ from msgtx.store.topics import create_topic
 from msgtx.store.wakeups import woken_since
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
+from tests.refusals import refuses
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
 from tests.store.steps import count, delete_topic_of, new_partition, unique
@@ -136,7 +137,7 @@ def test_a_join_that_cannot_be_changes_nothing(connection: Connection, change: d
 
 
 def test_a_group_without_a_name_is_refused(connection: Connection) -> None:
-    with pytest.raises(errors.InvalidRequest, match="name of a group has 1 to 1000 bytes"):
+    with refuses(errors.InvalidRequest, name="a group"):
         join(connection, "", "a")
 
 
@@ -166,7 +167,8 @@ def test_the_database_refuses_names_that_a_client_would_not_send(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "topics", "error"), [("range", ["topic", None], "InvalidRequest"), (None, ["topic"], "ConfigError")]
+    ("strategy", "topics", "error"),
+    [("range", ["topic", None], "InvalidRequest"), (None, ["topic"], "ConfigError: strategy")],
 )
 def test_the_database_refuses_nulls_that_a_client_would_not_send(
     connection: Connection, strategy: str | None, topics: list[str | None], error: str
@@ -182,7 +184,7 @@ def test_the_database_refuses_nulls_that_a_client_would_not_send(
 
 def test_an_unknown_strategy_is_refused(connection: Connection) -> None:
     name = unique("group")
-    with pytest.raises(errors.ConfigError, match="strategy 'sticky'; known are range, roundrobin, cooperative-sticky"):
+    with refuses(errors.ConfigError, member_id="a"):
         join(connection, name, "a", strategy="sticky")
     assert describe_members(connection, name) is None
 
@@ -190,18 +192,18 @@ def test_an_unknown_strategy_is_refused(connection: Connection) -> None:
 def test_a_join_with_another_strategy_than_the_others_is_refused(group: Roster) -> None:
     group.join("a", strategy="range")
     before = group.rows()
-    with pytest.raises(errors.ConfigError, match=f"{group.name} assigns by range; member b asks for roundrobin"):
+    with refuses(errors.ConfigError, group=group.name, member_id="b"):
         group.join("b", strategy="roundrobin")
     assert group.rows() == before
     group.join("b", strategy="range")
-    with pytest.raises(errors.ConfigError, match="member a asks for roundrobin"):
+    with refuses(errors.ConfigError, member_id="a"):
         group.join("a", strategy="roundrobin")
 
 
 def test_who_joins_a_share_group_by_mistake_is_no_member_of_it(connection: Connection) -> None:
     share = ShareGroup(connection, new_partition(connection))
     before = describe_members(connection, share.name)
-    with pytest.raises(errors.ConfigError, match=f"{share.name} is a share group"):
+    with refuses(errors.ConfigError, group=share.name):
         join(connection, share.name, "mistaken")
     assert describe_members(connection, share.name) == before
 
@@ -289,7 +291,7 @@ def test_a_member_keeps_its_instance_id(group: Roster, before: str | None, after
     group.join("other", "k")
     group.join("a", before)
     rows = group.rows()
-    with pytest.raises(errors.InvalidRequest, match="member a has the group_instance_id"):
+    with refuses(errors.InvalidRequest, member_id="a"):
         group.join("a", after, topics=["other"])
     assert group.rows() == rows
 
@@ -531,7 +533,7 @@ def test_a_release_of_who_is_no_member_or_of_no_group_is_harmless(group: Roster)
     assert group.assign({group.partitions[0]: "a"})
     group.leave("a")
     assert group.release("a", group.partitions[0]) == group.generation == 3
-    with pytest.raises(errors.GroupNotFound, match="no consumer group nowhere"):
+    with refuses(errors.GroupNotFound, group="nowhere"):
         release_partitions(group.connection, "nowhere", 1, group.partitions)
 
 
@@ -549,7 +551,7 @@ def test_who_leaves_leaves_its_partitions_to_those_that_shall_own_them(group: Ro
     assert group.assignment("b") == Assignment(6, stale=True, owned={first: 6, third: 4}, target=frozenset({first}))
     assert group.targets == {first: "b"}, "what it should have owned is nobody's"
     assert count(group.connection, "group_assignment", "group_id = %s", group.state.group_id) == 2
-    with pytest.raises(errors.UnknownMember, match="no member of number"):
+    with refuses(errors.UnknownMember, group=group.name):
         group.assignment("a")
 
 
@@ -678,7 +680,7 @@ def test_a_session_lasts_no_longer_and_no_shorter_than_the_installation_allows(
 ) -> None:
     """A member that says nothing keeps its partitions for as long."""
     name = unique("group")
-    with pytest.raises(errors.InvalidSessionTimeout, match=f"{timeout_ms} ms; .* is 100, .* is 1800000"):
+    with refuses(errors.InvalidSessionTimeout, group=name):
         join(connection, name, "a", session_timeout_ms=timeout_ms)
     assert describe_members(connection, name) is None
     for allowed in (100, 1_800_000):
@@ -691,7 +693,7 @@ def test_a_group_has_no_more_members_than_the_installation_allows(connection: Co
         group.join("a")
         group.join("b", "static")
         before = group.rows()
-        with pytest.raises(errors.GroupMaxSizeReached, match="group_max_members is 2") as raised:
+        with refuses(errors.GroupMaxSizeReached, group=group.name) as raised:
             group.join("c")
         assert failure_of(raised.value).exit_code == 1  # other arguments would not help
         assert group.rows() == before

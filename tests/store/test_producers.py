@@ -10,6 +10,7 @@ from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.transactions import Decision, transaction_outcome
 from msgtx.types import Outcome, ProducerId
 from tests.databases import Connection, backend, wait_for_lock
+from tests.refusals import refuses
 from tests.store.steps import Writer, count, ends, new_partition, unique, values
 
 
@@ -148,7 +149,7 @@ def test_an_id_that_expired_is_not_known_to_its_old_producer(connection: Connect
 @pytest.mark.parametrize("timeout_ms", [0, -5, 900_001])
 def test_a_timeout_out_of_range_is_refused_and_changes_nothing(connection: Connection, timeout_ms: int) -> None:
     name = unique("id")
-    with pytest.raises(errors.InvalidTransactionTimeout, match=str(timeout_ms)):
+    with refuses(errors.InvalidTransactionTimeout, given=timeout_ms):
         init(connection, name, timeout_ms=timeout_ms)
     assert count(connection, "producer", "transactional_id = %s", name) == 0
 
@@ -189,7 +190,7 @@ def test_a_fence_of_an_unknown_id_says_so(connection: Connection) -> None:
 
 def test_a_transactional_id_is_not_empty(connection: Connection) -> None:
     """Also by SQL."""
-    with pytest.raises(errors.InvalidRequest, match="has 1 to 1000 bytes"):
+    with refuses(errors.InvalidRequest, name="a transactional id"):
         init_producer_id(connection, "", timeout_ms=60_000)
     with pytest.raises(Exception, match="a transactional id cannot be empty"):
         connection.execute("select * from msgtx.init_producer_id('', 60000)")

@@ -22,6 +22,7 @@ from msgtx.rules.partitioner import by_crc32
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.wakeups import woken_since
 from tests.databases import Connection, Server, backend, connect, partitions_held, wait_for_lock
+from tests.refusals import refuses
 from tests.roles import Roles, open_roles
 from tests.store.steps import count, plain, unique, values
 
@@ -199,7 +200,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key(connection: Connection)
     topic = make_topic(connection, cleanup_policy="compact")
     with connection.transaction():
         publish(connection, topic, value="a", key="k")
-        with pytest.raises(errors.InvalidRecord, match="needs a key"), connection.transaction():
+        with refuses(errors.InvalidRecord, reason="no key"), connection.transaction():
             publish(connection, topic, value="a")
         publish(connection, topic, key="k")
     assert published(connection, topic) == [b"a", None]
@@ -210,7 +211,7 @@ def test_a_kept_snapshot_is_refused(connection: Connection, topic: str, level: s
     """P23: at COMMIT it would not see the end of the log."""
     with connection.transaction(force_rollback=True):
         connection.execute(f"set transaction isolation level {level}")
-        with pytest.raises(errors.ConfigError, match=f"needs READ COMMITTED, and this transaction is {level.upper()}"):
+        with refuses(errors.ConfigError, name="transaction_isolation"):
             publish(connection, topic, value="a")
     assert count(connection, "staged_record") == 0
 
@@ -531,7 +532,7 @@ def test_who_may_produce_to_a_topic_may_publish_there(connection: Connection, ro
     with connect(roles.url_of(role)) as session:
         publish(session, topic, value="a")
         for name in (other, "no-such-topic"):
-            with pytest.raises(errors.AuthorizationFailed, match=f"lacks the right to produce on topic {name}"):
+            with refuses(errors.AuthorizationFailed, topic=name, right="produce"):
                 publish(session, name, value="a")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             session.execute("select from msgtx.staged_record")

@@ -10,6 +10,7 @@ from msgtx.config import ROW_BYTES, ROW_RECORDS
 from msgtx.rules.record import Headers, record_bytes
 from msgtx.store.rows import OpenRow
 from msgtx.store.topics import Topic
+from tests.refusals import refuses
 
 Record = tuple[bytes | None, bytes | None, int | None, Headers]
 SEEDS = range(20)
@@ -118,6 +119,5 @@ def test_a_records_size_is_that_of_its_parts() -> None:
 def test_a_partition_that_a_topic_has_not_is_refused(index: int) -> None:
     topic = Topic("orders", (7, 8), {})
     assert [topic.partition_id(0), topic.partition_id(1)] == [7, 8]
-    words = f"there is no partition orders-{index}; orders has partitions 0 to 1"
-    with pytest.raises(errors.UnknownTopicOrPartition, match=words):
+    with refuses(errors.UnknownTopicOrPartition, topic=topic.name, partition=index):
         topic.partition_id(index)

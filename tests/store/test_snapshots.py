@@ -31,12 +31,12 @@ def test_what_is_refused_is_not_kept(connection: Connection, incarnation: str) -
         (
             None,
             incarnation,
-            "InvalidRequest",
+            "InvalidRequest: name",
             "the name NULL is not allowed for a snapshot: use 1 to 249 of a-z A-Z 0-9 . _ -",
         ),
         (name, "other t:0:1", "IncarnationChanged", f"the snapshot is of incarnation other, the database has {incarnation}"),
         (
-            *(name, incarnation.ljust(LONGEST + 1), "InvalidRequest"),
+            *(name, incarnation.ljust(LONGEST + 1), "InvalidRequest: size"),
             f"snapshot {name} has {LONGEST + 1} characters; at most {LONGEST} are stored",
         ),
     ):

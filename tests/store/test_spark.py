@@ -26,6 +26,7 @@ from msgtx.store.spark import (
 from msgtx.store.transactions import expire_transactions
 from msgtx.types import Outcome
 from tests.databases import Connection, backend, wait_for_lock
+from tests.refusals import refuses
 from tests.store.batches import TIMEOUT_MS, attempt, begin_many, name, noted, outcome, undecided, write
 from tests.store.roster import Roster
 from tests.store.steps import (
@@ -133,9 +134,9 @@ def test_a_batch_that_outlived_its_timeout_is_refused_and_says_why(
 
 
 def test_a_timeout_above_the_installations_is_refused(connection: Connection) -> None:
-    with pytest.raises(errors.InvalidTransactionTimeout, match="transaction_max_timeout_ms"):
+    with refuses(errors.InvalidTransactionTimeout, limit=900_000):
         begin_attempt(connection, name(), timeout_ms=2_000_000_000)
-    with pytest.raises(errors.InvalidTransactionTimeout, match="transaction_max_timeout_ms"):
+    with refuses(errors.InvalidTransactionTimeout, limit=900_000):
         renew_attempts(connection, name(), session_ms=1, timeout_ms=2_000_000_000)
 
 
@@ -157,7 +158,7 @@ def test_a_snapshot_that_is_kept_is_refused(
         lambda: record_range(session, of.query_id, 0, group=None, ranges={}),
     ]
     for each in calls:
-        with pytest.raises(errors.ConfigError, match="READ COMMITTED"):
+        with refuses(errors.ConfigError, name="transaction_isolation"):
             each()
 
 
@@ -261,7 +262,7 @@ def test_a_batch_that_was_planned_otherwise_before_is_refused(connection: Connec
     source = new_partition(connection)
     query, group = unique("query"), unique("group")
     record_range(connection, query, 0, group=group, ranges={source: (0, 1)})
-    with pytest.raises(errors.BatchConflict, match="fell behind"):
+    with refuses(errors.BatchConflict, group=group):
         record_range(connection, query, 0, group=group, ranges={source: (0, 2)})
 
 
@@ -337,7 +338,7 @@ def test_two_sources_of_a_run_do_not_read_one_partition_for_one_group(connection
     record_range(connection, query, 0, group="group", ranges={third: (0, 1)}, run_id="run", source_id="b")
     record_range(connection, query, 0, group="group", ranges=ranges, run_id="later", source_id="b")
     record_range(connection, query, 0, group="third", ranges=ranges, run_id="", source_id="b")
-    with pytest.raises(errors.ConfigError, match=f"two sources of one query read partition {first} for group group"):
+    with refuses(errors.ConfigError, group="group"):
         record_range(connection, query, 0, group="group", ranges=ranges, run_id="run", source_id="b")
 
 
@@ -550,9 +551,9 @@ def test_two_sources_of_one_run_cannot_have_one_group(connection: Connection) ->
 
     note("run 1", "one", 1)
     note("run 1", "one", 1)
-    with pytest.raises(errors.ConfigError, match="two sources of one query"):
+    with refuses(errors.ConfigError, group=group):
         note("run 1", "two", 1)
-    with pytest.raises(errors.ConfigError, match="two sources of one query"):
+    with refuses(errors.ConfigError, group=group):
         note("run 1", "two", 2)
     note("run 2", "three", 1)
 
@@ -571,7 +572,7 @@ def test_where_nothing_can_be_written_a_source_without_a_group_goes_on(connectio
     source, query = new_partition(connection), unique("query")
     connection.execute("set default_transaction_read_only = on")
     record_range(connection, query, 0, group=None, ranges={source: (0, 1)})
-    with pytest.raises(errors.MsgtxError, match="read-only"):
+    with refuses(errors.MsgtxError, reason="read-only"):
         record_range(connection, query, 0, group=unique("group"), ranges={source: (0, 1)})
     assert noted(connection, query) == []
 
@@ -607,7 +608,7 @@ def test_a_batch_that_is_not_known_any_more_is_not_taken_for_new(connection: Con
         decide_batch(connection, of._replace(batch_id=number), [])
     connection.execute("select msgtx.remove_spark_history()")
     record_range(connection, of.query_id, 3, group=group, ranges={source: (3, 4)})
-    with pytest.raises(errors.BatchConflict, match="has committed batch 3: the checkpoint fell behind"):
+    with refuses(errors.BatchConflict, group=group):
         record_range(connection, of.query_id, 1, group=group, ranges={source: (1, 4)})
 
 
@@ -759,7 +760,7 @@ def test_a_batch_of_more_tasks_than_locks_is_refused(connection: Connection) -> 
     """I16: all that it accepts is decided in one SQL transaction."""
     of = name()
     accepted = [Attempt(n, {}, 0) for n in range(describe_lock_table(connection).places // 2 + 1)]
-    with pytest.raises(errors.InvalidRequest, match=r"tasks of a batch .* max_locks_per_transaction"):
+    with refuses(errors.InvalidRequest, name="max_locks_per_transaction"):
         decide_batch(connection, of, accepted)
     assert not is_batch_committed(connection, of)
 

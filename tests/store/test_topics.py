@@ -20,6 +20,7 @@ from msgtx.store.topics import (
 )
 from msgtx.store.transactions import mark
 from tests.databases import PATIENCE_SECONDS, Connection
+from tests.refusals import refuses
 from tests.store.steps import Writer, append_one, batch, count, fill, forget, plain, spoiled, unique, values
 
 
@@ -101,7 +102,7 @@ def test_a_setting_that_cannot_be_is_refused_and_nothing_is_created(
 def test_a_name_that_is_taken_is_refused(connection: Connection) -> None:
     name = unique("topic")
     create_topic(connection, name, 1, {})
-    with pytest.raises(errors.TopicExists, match=name):
+    with refuses(errors.TopicExists, topic=name):
         create_topic(connection, name, 2, {})
 
 
@@ -489,5 +490,5 @@ def test_a_setting_that_cannot_be_is_told_with_what_it_can_be(
 
 
 def test_a_topic_that_is_not_there_cannot_be_altered(connection: Connection) -> None:
-    with pytest.raises(errors.UnknownTopicOrPartition, match="nowhere"):
+    with refuses(errors.UnknownTopicOrPartition, topic="nowhere"):
         alter_topic(connection, "nowhere", 2, {})

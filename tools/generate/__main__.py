@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tools.generate import decisions
+from tools.generate import decisions, sentences
 
 ROOT: Final = Path(__file__).parents[2]
 # Each file, and what writes it: the text, without the first line.
 OUTPUTS: Final[dict[str, Callable[[], str]]] = {
     "docs/decisions/README.md": decisions.index,
+    "tests/sentences.txt": sentences.page,
 }
 COMMENTS: Final = {".py": "#", ".sql": "--", ".txt": "#", ".md": "<!--"}
 

@@ -95,7 +95,9 @@ def drop(connection: Connection) -> None:
         if len(refused) == len(left):
             ours = tuple(f"{found.description} depends on " for found in left)
             lines = {line for dependents in refused.values() for line in dependents if not line.startswith(ours)}
-            raise ConfigError(f"{'; '.join(sorted(lines))}: drop it, run `msgtx db upgrade`, and create it again")
+            raise ConfigError(
+                f"{'; '.join(sorted(lines))}: drop it, run `msgtx db upgrade`, and create it again", reason="in use"
+            )
         left = list(refused)
 
 

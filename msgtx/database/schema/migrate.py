@@ -64,7 +64,8 @@ def upgrade(connection: Connection) -> Upgrade:
     if before is None and (found := connection.scalar(text(A_TABLE))) is not None:
         raise ConfigError(
             f"the schema msgtx has a table {found}, and no version that msgtx wrote: it is another program's, or was"
-            " restored in part; restore it whole, or drop it"
+            " restored in part; restore it whole, or drop it",
+            reason="another schema",
         )
     if before == head and not _functions_differ(connection):
         return Upgrade(before=before, after=head, functions_renewed=False)

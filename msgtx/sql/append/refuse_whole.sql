@@ -45,7 +45,7 @@ begin
         in_producer_id, in_producer_epoch, in_transaction_number) r;
     error := replace(error, 'InvalidProducerEpoch', 'ProducerFenced');
     if state.status = 'open' then
-        error := 'InvalidTransactionState';
+        error := 'InvalidTransactionState: rows';
         detail := format('transaction %s.%s.%s has rows: append and decide it in steps',
                          in_producer_id, in_producer_epoch, in_transaction_number);
     elsif error is null then

@@ -16,7 +16,7 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if in_name is null or in_name !~ '^[a-zA-Z0-9._-]{1,249}$' then
-        error := 'InvalidRequest';
+        error := 'InvalidRequest: name';
         detail := format('the name %s is not allowed for a snapshot: use 1 to 249 of a-z A-Z 0-9 . _ -',
                          quote_nullable(in_name));
         return;
@@ -28,7 +28,7 @@ begin
         return;
     end if;
     if length(in_snapshot) > most_characters then
-        error := 'InvalidRequest';
+        error := 'InvalidRequest: size';
         detail := format('snapshot %s has %s characters; at most %s are stored', in_name, length(in_snapshot), most_characters);
         return;
     end if;

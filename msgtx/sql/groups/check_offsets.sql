@@ -77,7 +77,7 @@ begin
             from msgtx.partition p join msgtx.topic t using (topic_id) where p.partition_id = bad.partition_id);
         error := (array[
             'UnknownTopicOrPartition', 'FencedInstance', 'UnknownMember', 'IllegalGeneration', 'NotAssigned',
-            'OffsetMetadataTooLarge', 'LogTruncated', 'InvalidRequest', 'ConfigError'])[bad.rank];
+            'OffsetMetadataTooLarge', 'LogTruncated', 'InvalidRequest', 'ConfigError: share group'])[bad.rank];
         detail := case error
             when 'UnknownTopicOrPartition' then
                 format('group %s: partition %s does not exist (any more)', bad.group_name, bad.partition_id)
@@ -99,7 +99,7 @@ begin
                        bad.group_name, place, bad.member_id, bad.group_generation, bad.generation)
             when 'OffsetMetadataTooLarge' then
                 format('group %s: metadata of %s bytes; at most 4096 are stored', bad.group_name, bad.note_bytes)
-            when 'ConfigError' then
+            when 'ConfigError: share group' then
                 format('%s is a share group: choose another name for the consumer group, or delete that group', bad.group_name)
             when 'LogTruncated' then
                 format('%s: what was read at offset %s is no longer in the log: a crash of the server took it back; rewind, or'

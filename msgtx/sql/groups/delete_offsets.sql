@@ -19,7 +19,7 @@ begin
         return;
     end if;
     if exists (select from msgtx.share_group s where s.group_id = found_group) then
-        error := 'ConfigError';
+        error := 'ConfigError: share group';
         detail := format('%s is a share group, which has no committed offsets (client.admin.shares)', group_name);
         return;
     end if;

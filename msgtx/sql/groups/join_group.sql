@@ -61,7 +61,7 @@ begin
         return;
     end if;
     if in_strategy is null or in_strategy not in ('range', 'roundrobin', 'cooperative-sticky') then
-        error := 'ConfigError';
+        error := 'ConfigError: strategy';
         detail := format('there is no assignment strategy %s; known are range, roundrobin, cooperative-sticky',
                          quote_nullable(in_strategy));
         return;
@@ -76,7 +76,7 @@ begin
     end if;
     select g.group_id, g.generation, g.strategy into joined from msgtx.consumer_group g where g.name = group_name;
     if exists (select from msgtx.share_group s where s.group_id = joined.group_id) then
-        error := 'ConfigError';
+        error := 'ConfigError: share group';
         detail := format('%s is a share group: choose another name for the consumer group, or delete that group', group_name);
         return;
     end if;
@@ -93,7 +93,7 @@ begin
         select m.* into before from msgtx.group_member m
         where m.group_id = joined.group_id and m.group_instance_id = in_instance_id;
     elsif before.group_instance_id is distinct from in_instance_id then
-        error := 'InvalidRequest';
+        error := 'InvalidRequest: instance';
         detail := format('group %s: member %s has the group_instance_id %s, and asks for %s', group_name, in_member_id,
                          quote_nullable(before.group_instance_id), quote_nullable(in_instance_id));
         return;
@@ -101,7 +101,7 @@ begin
     if joined.strategy <> in_strategy and exists (
         select from msgtx.group_member m
         where m.group_id = joined.group_id and m.member_number is distinct from before.member_number) then
-        error := 'ConfigError';
+        error := 'ConfigError: strategies';
         detail := format('group %s assigns by %s; member %s asks for %s: all members of a group use one strategy',
                          group_name, joined.strategy, in_member_id, in_strategy);
         return;

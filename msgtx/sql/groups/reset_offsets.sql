@@ -16,7 +16,7 @@ begin
     ignored := msgtx.lock_group(group_name);
     select g.group_id into found_group from msgtx.consumer_group g where g.name = group_name;
     if exists (select from msgtx.share_group s where s.group_id = found_group) then
-        error := 'ConfigError';
+        error := 'ConfigError: share group';
         detail := format('%s is a share group, whose offsets are reset as one (client.admin.shares)', group_name);
         return;
     end if;

@@ -9,7 +9,8 @@ create function msgtx.answer_or_raise(
 declare
     refused record;
 begin
-    select r.error, r.group_name, r.first_offset, r.last_offset, coalesce(t.name || '-' || p.partition_index, r.partition_id::text) as place
+    select r.error, r.group_name, r.first_offset, r.last_offset, t.name as topic, p.partition_index,
+           coalesce(t.name || '-' || p.partition_index, r.partition_id::text) as place
     into refused
     from msgtx.apply_answers(group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons,
                              delays_ms, in_call_number, in_producer_id, in_producer_epoch, in_transaction_number) r
@@ -22,7 +23,9 @@ begin
             case when refused.last_offset > refused.first_offset then ' to ' || refused.last_offset else '' end,
             case refused.error when 'TransactionConflict'
                 then 'it is acknowledged in a transaction that is not decided'
-                else 'the lock has expired, or the session of this member is over, and others get it; or the topic was deleted' end);
+                else 'the lock has expired, or the session of this member is over, and others get it; or the topic was deleted' end),
+            detail = jsonb_build_object('group', refused.group_name, 'topic', refused.topic, 'partition', refused.partition_index,
+                                        'offset', refused.first_offset);
     end if;
     return msgtx.flush_at_commit();
 end $$;

@@ -60,7 +60,7 @@ begin
     end if;
     select g.group_id into group_id from msgtx.consumer_group g where g.name = group_name;
     if found and not exists (select from msgtx.share_group s where s.group_id = join_share_group.group_id) then
-        error := 'ConfigError';
+        error := 'ConfigError: consumer group';
         detail := format('%s is a consumer group: choose another name for the share group, or delete that group', group_name);
         return;
     end if;
@@ -73,7 +73,7 @@ begin
     where m.group_id = join_share_group.group_id and m.member_id = in_member_id;
     if found then
         if member_number <> in_member_number or in_member_number is null and not msgtx.acts_for_owner() then
-            error := 'InvalidRequest';
+            error := 'InvalidRequest: another member';
             detail := format('share group %s: member %s is another one', group_name, in_member_id);
             group_id := null;
             member_number := null;
@@ -81,7 +81,7 @@ begin
         return;
     end if;
     if exists (select from msgtx.group_member m where m.member_number = in_member_number) then
-        error := 'InvalidRequest';
+        error := 'InvalidRequest: number';
         detail := format('share group %s: the number of member %s is another member''s; draw one', group_name, in_member_id);
         group_id := null;
         return;

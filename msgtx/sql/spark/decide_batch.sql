@@ -46,7 +46,7 @@ begin
     if skipped then
         newest := msgtx.last_batch(in_app_id, in_query_id);
         if in_query_id <> '' and newest > in_batch_id then
-            error := 'BatchConflict';
+            error := 'BatchConflict: checkpoint';
             detail := format('application %s has committed batch %s of query %s, which is at batch %s: the checkpoint fell behind;'
                              ' restore the newest one, or start with a new one from the offsets of a group',
                              in_app_id, newest, in_query_id, in_batch_id);
@@ -57,7 +57,7 @@ begin
             select from msgtx.transaction_decision d
             where d.producer_id = any(accepted) and d.producer_epoch = 0 and d.transaction_number = 0
               and d.outcome = 'COMMIT') then
-            error := 'BatchConflict';
+            error := 'BatchConflict: run';
             detail := format('batch %s of application %s was written before in this run of the query: each write of one batch'
                              ' needs an application of its own (app_id, txnAppId)', in_batch_id, in_app_id);
         else
@@ -71,7 +71,7 @@ begin
             where r.query_id = in_query_id and r.batch_id = in_batch_id
               and r.group_name not in ('', coalesce(in_group_name, '')));
         if noted is not null then
-            error := 'ConfigError';
+            error := 'ConfigError: group';
             detail := format('the source of the query reads for group %s, and its sink has %s: give both the same option group',
                              noted, coalesce('group ' || in_group_name, 'no group'));
             return;
@@ -79,7 +79,7 @@ begin
     end if;
     if in_group_name is not null and offset_partitions is null and accepted <> '{}' and not exists (
         select from msgtx.spark_range r where r.query_id = in_query_id and r.group_name = in_group_name) then
-        error := 'ConfigError';
+        error := 'ConfigError: source';
         detail := format('the sink has group %s, and no source of the query has read for it in this database: give the source the'
                          ' same option group and the same database, or leave the group out at the sink', in_group_name);
         return;

@@ -27,7 +27,7 @@ begin
     end if;
     outcome := decided.outcome;
     if outcome is distinct from in_outcome then
-        error := 'InvalidTransactionState';
+        error := 'InvalidTransactionState: ' || case when outcome is null then 'unknown' else 'decided' end;
         detail := case
             when outcome is null then format(
                 'transaction %s is not prepared, or not known (any more); `msgtx transactions prepared` lists what waits', name)

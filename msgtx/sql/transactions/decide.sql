@@ -93,11 +93,11 @@ begin
     if outcome = 'ABORT' then
         last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, null, tail_partitions);
         if in_outcome = 'COMMIT' then
-            error := case when decided_by = 'fence' then 'ProducerFenced' else 'TransactionAborted' end;
+            error := case when decided_by = 'fence' then 'ProducerFenced' else 'TransactionAborted: ' || decided_by end;
             detail := format('transaction %s was aborted (reason: %s)', name, decided_by);
         end if;
     elsif in_outcome = 'ABORT' then
-        error := 'InvalidTransactionState';
+        error := 'InvalidTransactionState: committed';
         detail := format('transaction %s is committed and cannot be aborted', name);
     end if;
 end $$;

@@ -23,23 +23,23 @@ begin
                 error := 'ProducerFenced';
                 detail := format('transaction %s was aborted when a newer producer took over', name);
             elsif outcome = 'ABORT' and decided_by <> 'client' then
-                error := 'TransactionAborted';
+                error := 'TransactionAborted: ' || decided_by;
                 detail := format('transaction %s was aborted (reason: %s)', name, decided_by);
             else
-                error := 'InvalidTransactionState';
+                error := 'InvalidTransactionState: over';
                 detail := format('transaction %s is over: it ended with %s', name, outcome);
             end if;
         when 'sealed' then
-            error := 'InvalidTransactionState';
+            error := 'InvalidTransactionState: sealed';
             detail := format('transaction %s is sealed and takes no more records', name);
         when 'concurrent' then
             error := 'ConcurrentTransactions';
             detail := format('an earlier transaction of producer %s is undecided', producer_id);
         when 'busy' then
-            error := 'InvalidTransactionState';
+            error := 'InvalidTransactionState: open';
             detail := format('producer %s has a transaction open; an append outside it is refused', producer_id);
         else
-            error := 'InvalidTransactionState';
+            error := 'InvalidTransactionState: over';
             detail := format('transaction %s is not the next one of its producer and has no rows: it is over', name);
     end case;
 end $$;

@@ -92,7 +92,7 @@ begin
             in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', aborted_by);
         ignored := msgtx.wake_readers(tail_partitions);
         last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, null, tail_partitions);
-        error := 'TransactionAborted';
+        error := 'TransactionAborted: ' || aborted_by;
         detail := format('transaction %s.%s.%s was aborted (reason: %s)',
                          in_producer_id, in_producer_epoch, in_transaction_number, aborted_by);
         return;
