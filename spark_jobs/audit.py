@@ -224,7 +224,7 @@ def _look(connection: RawConnection, scope: Scope, part: Part, found: Found) -> 
         ends = verify_partition(connection, part.partition_id)
         if ends is not None:  # else it was deleted
             facts = {name: getattr(ends, name) for name in ("log_start_offset", "log_end_offset", "stable_floor")}
-            _broken(scope, found, part.partition_id, None, [{**facts, "rules": ends.rules}])
+            _broken(scope, found, part.partition_id, None, [{**facts, "rules": ends.broken}])
         return
     for piece, at in _pieces(connection, scope, part):
         if part.partition_id is not None and part.look == "batches":

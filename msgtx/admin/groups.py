@@ -53,7 +53,7 @@ class GroupsAdmin:
             found = list_groups(connection, None)
         wanted = set(states) if states else set(State) - {State.DEAD}
         return [
-            GroupListing(group.name, state, group.strategy, group.members)
+            GroupListing(group.group_name, state, group.strategy, group.members)
             for group in found
             if (state := _state(group)) in wanted
         ]
@@ -273,7 +273,7 @@ def _scope(
     """Return the partitions to reset: the named ones and all of the named topics, else those with an offset."""
     if topics is None and partitions is None:
         if not list_groups(connection, [group]):
-            known = [listed.name for listed in list_groups(connection, None)]
+            known = [listed.group_name for listed in list_groups(connection, None)]
             advice = f"{did_you_mean(group, known, otherwise='')} to make it, name topics or partitions".strip()
             raise errors.GroupNotFound(f"there is no consumer group {group!r}; {advice}", group=group)
         names = _names(connection)

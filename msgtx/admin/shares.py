@@ -185,7 +185,7 @@ def _described(connection: RawConnection, rows: Iterable[ShareState]) -> list[Sh
     topics = describe_topics(connection, None)
     names = partitions_of(topics.values())
     found = []
-    for group, states in groupby(rows, key=lambda row: row.group):
+    for group, states in groupby(rows, key=lambda row: row.group_name):
         known = list(states)
         letters = topics.get(str(known[0].settings["dead_letter_topic"]))
         # Where a redrive would begin.

@@ -172,7 +172,7 @@ class _Verifier:
             "log_end_offset": ends.log_end_offset,
             "stable_floor": ends.stable_floor,
         }
-        for name in ends.rules:
+        for name in ends.broken:
             self._violated(partition_id, None, name, facts)
         words = str(self._partitions[partition_id])
         for piece in self._pieces(verify_batches, partition_id, words):

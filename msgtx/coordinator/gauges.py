@@ -119,14 +119,16 @@ def _server(connection: RawConnection, _: float) -> Iterator[Metric]:
 def _groups(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
     groups, more = _split(measure_groups(connection, most=MOST_GROUPS, deadline=deadline))
     yield from more
-    yield _labelled("group_members", "Living members.", {(one.name,): one.members for one in groups})
+    yield _labelled("group_members", "Living members.", {(one.group_name,): one.members for one in groups})
     yield _labelled(
         "group_overdue_members",
         "Members whose session is over: their partitions wait.",
-        {(one.name,): one.overdue for one in groups},
+        {(one.group_name,): one.overdue for one in groups},
     )
     yield _labelled(
-        "group_settled", "Whether each partition is where it belongs.", {(one.name,): int(one.settled) for one in groups}
+        "group_settled",
+        "Whether each partition is where it belongs.",
+        {(one.group_name,): int(one.settled) for one in groups},
     )
 
 
@@ -144,8 +146,8 @@ def _lags(connection: RawConnection, deadline: float) -> Iterator[Metric | None]
     records: dict[tuple[str, str], int] = defaultdict(int)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for lag in lags:
-        records[lag.group, lag.topic] += lag.records
-        seconds[lag.group, lag.topic] = max(seconds[lag.group, lag.topic], (lag.age_ms or 0) / 1000)
+        records[lag.group_name, lag.topic] += lag.records
+        seconds[lag.group_name, lag.topic] = max(seconds[lag.group_name, lag.topic], (lag.age_ms or 0) / 1000)
     yield _labelled("group_lag_records", "Records behind the committed offsets, aborted ones among them.", records)
     yield _labelled("group_lag_seconds", "Age of the oldest batch that is not read to its end.", seconds)
 
@@ -158,7 +160,7 @@ def _shares(connection: RawConnection, deadline: float) -> Iterator[Metric | Non
     parked: dict[tuple[str, str], int] = defaultdict(int)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for one in shares:
-        place = (one.group, one.topic)
+        place = (one.group_name, one.topic)
         records[place] += one.records
         in_flight[place] += one.in_flight
         parked[place] += one.parked
@@ -167,13 +169,15 @@ def _shares(connection: RawConnection, deadline: float) -> Iterator[Metric | Non
     yield _labelled("share_lag_seconds", "Age of the oldest batch of which something is not done.", seconds)
     yield _labelled("share_in_flight_records", "Acquired, pending, or to be delivered again.", in_flight)
     yield _labelled("share_parked_records", "Delayed, or waiting for their key.", parked)
-    yield _labelled("share_members", "Living members.", {(one.group,): one.members for one in shares})
+    yield _labelled("share_members", "Living members.", {(one.group_name,): one.members for one in shares})
 
 
 def _dead_letters(connection: RawConnection, deadline: float) -> Iterator[Metric | None]:
     letters, more = _split(measure_dead_letters(connection, most=MOST_SHARES, deadline=deadline))
     yield from more
-    yield _labelled("share_dead_letters", "That were not sent back.", {(group,): count for group, count in letters})
+    yield _labelled(
+        "share_dead_letters", "That were not sent back.", {(one.group_name,): one.dead_letters for one in letters}
+    )
 
 
 # In this order: slow figures come last, so that a timeout leaves out only them.

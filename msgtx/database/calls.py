@@ -4,7 +4,6 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -16,50 +15,24 @@ from msgtx import errors
 from msgtx.database.connection import AsyncRawConnection, Connection, RawConnection
 from msgtx.database.translation import translated
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor, numbered
+from msgtx.declared.function import Function, Row
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A database function and the types of its arguments, by name; `statement` is the call."""
-
-    name: str
-    arguments: dict[str, str]
-    flushed: bool = True
-
-    statement: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Write the SQL that calls it; not flushed: with synchronous_commit off for this one transaction."""
-        # Names in full: the search_path is the user's, and may hold a type or a function of the same name.
-        kinds = {name: kind if "." in kind else f"pg_catalog.{kind}" for name, kind in self.arguments.items()}
-        values = {name: f"%s::{kind}" for name, kind in kinds.items()}
-        source = ""
-        if not self.flushed:
-            # A value of the call needs the setting, so it comes first with any plan of the join. After it, it would
-            # take back the flush that the function itself may ask for.
-            source = "(select pg_catalog.set_config('synchronous_commit', 'off', true) offset 0) relaxed(mode), lateral "
-            name, value = values.popitem()
-            values[name] = f"case relaxed.mode when 'off' then {value} end"
-        call = f"msgtx.{self.name}({', '.join(f'{name} => {value}' for name, value in values.items())})"
-        statement = f"select f.* from {source}{call} f"  # noqa: S608 - names are constants of this package, values are bound
-        object.__setattr__(self, "statement", statement)
-
-
-def call(connection: RawConnection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:
+def call(connection: RawConnection, function: Function[Row], *arguments: object) -> list[Row]:
     """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's."""
     with translated(connection):
         if (of_async := of_async_session(connection)) is not None:
-            return await_only(_awaited(of_async, function.statement, arguments))
+            return function.rows(await_only(_awaited(of_async, function.statement, arguments)))
         if isinstance(connection, Connection) and connection.statements.usable:
-            return connection.statements.run(function.statement, arguments)
+            return function.rows(connection.statements.run(function.statement, arguments))
         cursor = Cursor(connection)
         cursor.execute(function.statement, arguments, prepare=True)
-        return cursor.fetchall()
+        return function.rows(cursor.fetchall())
 
 
 def call_and_notify(
-    connection: RawConnection, function: Function, *arguments: object, words: str
-) -> tuple[list[tuple[Any, ...]], bool]:
+    connection: RawConnection, function: Function[Row], *arguments: object, words: str
+) -> tuple[list[Row], bool]:
     """Call a function and notify listeners after its COMMIT: one round trip, but two SQL transactions.
 
     Returns its rows, and whether listeners were notified: not on a connection that keeps no statements. No failure of the
@@ -67,32 +40,33 @@ def call_and_notify(
     """
     if isinstance(connection, Connection) and connection.statements.usable:
         with translated(connection):
-            return connection.statements.run_both(function.statement, arguments, NOTIFY_SOON, (words,))
+            rows, is_notified = connection.statements.run_both(function.statement, arguments, NOTIFY_SOON, (words,))
+        return function.rows(rows), is_notified
     return call(connection, function, *arguments), False
 
 
 def call_and_flush(
-    connection: RawConnection, function: Function, *arguments: object, flush: Function
-) -> list[tuple[Any, ...]]:
+    connection: RawConnection, function: Function[Row], *arguments: object, flush: Function[Any]
+) -> list[Row]:
     """Call a function that does not flush, and after its COMMIT one that does: its locks are free during the flush.
 
     Raise `DatabaseUnavailable` if the second one failed: whether the first one lasts is not known then.
     """
     if not (isinstance(connection, Connection) and connection.statements.usable):
-        rows = call(connection, function, *arguments)
+        found = call(connection, function, *arguments)
         call(connection, flush)
-        return rows
+        return found
     with translated(connection):
         rows, is_flushed = connection.statements.run_both(function.statement, arguments, flush.statement, ())
     if not is_flushed:
         raise errors.DatabaseUnavailable(f"what {function.name} did could not be flushed")
-    return rows
+    return function.rows(rows)
 
 
 def call_together(
     connection: Connection,
-    first: tuple[Function, tuple[object, ...]],
-    others: Sequence[tuple[Function, tuple[object, ...]]],
+    first: tuple[Function[Any], tuple[object, ...]],
+    others: Sequence[tuple[Function[Any], tuple[object, ...]]],
     left_out: Callable[[list[tuple[Any, ...]]], Container[int]],
 ) -> list[list[tuple[Any, ...]] | None]:
     """Call several functions in one SQL transaction. See `Statements.run_together`."""
@@ -144,7 +118,7 @@ def query(connection: RawConnection, statement: str, *arguments: object) -> list
         return cursor.fetchall() if cursor.description else []
 
 
-def prepare(connection: RawConnection, name: str, function: Function) -> None:
+def prepare(connection: RawConnection, name: str, function: Function[Any]) -> None:
     """Have the session keep the call of a function under a name, for as long as it lasts."""
     query(connection, f"prepare {name} as {numbered(function.statement).decode()}")
 

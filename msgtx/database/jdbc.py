@@ -8,10 +8,11 @@ from typing import Final
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
-from msgtx.database.calls import Function, query
+from msgtx.database.calls import query
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import ConfigError
+from msgtx.generated import calls
 
 DRIVER: Final = "org.postgresql.Driver"
 # Of one round trip, in rows of the log: 8 MiB go through the heap faster than 25 (measured); 64 rows are enough that round
@@ -27,16 +28,6 @@ END: Final = 2**63 - 1
 # from disk, and would compile a statement that ends before its compilation.
 IN_ITS_TRANSACTION: Final = "set local jit = off"
 SOCKET_TIMEOUT_SECONDS: Final = 600  # a server that died without a word is noticed then; rows come within seconds
-CHECK_RANGE: Final = Function(
-    "check_range",
-    {
-        "in_partition_id": "int4",
-        "start_offset": "int8",
-        "end_offset": "int8",
-        "planned_incarnation": "uuid",
-        "strict": "bool",
-    },
-)
 _SESSION_ATTRIBUTES: Final = {
     "any": "any",
     "read-write": "primary",
@@ -182,7 +173,7 @@ def predicate(place: int, partition_id: int, bounds: tuple[int, int], *, incarna
     """
     start, end = bounds
     arguments = f"{partition_id}, {start}, {end}, '{incarnation}'::pg_catalog.uuid, {str(strict).lower()}"
-    check = f"msgtx.{CHECK_RANGE.name}({arguments})"
+    check = f"msgtx.{calls.CHECK_RANGE.name}({arguments})"
     return (
         f"{check} is not null and range_number = {place + 1} and partition_id = {partition_id}"
         f" and base_offset >= {check} and base_offset < {end} and last_offset >= {start}"

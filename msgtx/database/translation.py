@@ -126,7 +126,7 @@ def _values(detail: str | None) -> dict[str, Any]:
 
 def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:
     """Add to PostgreSQL's own refusals the command for the owner; in every language they name the object."""
-    known = set(re.findall(r"\w+", message)) & privileges.MANAGED
+    known = set(re.findall(r"\w+", message)) & privileges.managed()
     if "`" in message or not known:
         return message
     rights = privileges.rights_on(min(known))

@@ -1,1 +1,1 @@
-"""Tables of what is said once: settings. `make generate` writes their copies."""
+"""What is declared once: tables without logic, from which `make generate` writes the copies."""

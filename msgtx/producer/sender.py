@@ -29,6 +29,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
 from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
+from msgtx.generated import calls
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS, Calls
 from msgtx.producer.state import ProducerState, interrupted
@@ -37,14 +38,7 @@ from msgtx.rules.record import lacks_key, too_large
 from msgtx.rules.transaction import Call
 from msgtx.session.answers import Answers
 from msgtx.store.answers import acknowledge_in_transaction
-from msgtx.store.append import (
-    APPEND,
-    APPEND_UNFLUSHED,
-    CALL_BYTES,
-    PARTITIONS_AT_ONCE,
-    append_arguments,
-    read_appended,
-)
+from msgtx.store.append import APPEND_UNFLUSHED, CALL_BYTES, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.producers import init_producer_id
 from msgtx.store.topics import Topic
 from msgtx.types import TopicPartition
@@ -313,7 +307,7 @@ class Sender:
 
     def _hand_over(self, connection: RawConnection, call: CallInFlight) -> None:
         transaction = self._state.transaction
-        function = APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
+        function = calls.APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
         partition_ids = [lane.partition_id for lane in call.lanes]
         columns = [
             batch.columns(partition_id, self._state.producer or (None, None))
@@ -322,7 +316,7 @@ class Sender:
         arguments = append_arguments(
             connection,
             columns,
-            durable=function is APPEND,
+            durable=function is calls.APPEND,
             wake=False,
             timeout_ms=None if transaction is None else transaction.timeout_ms,
             client_host=self._host,

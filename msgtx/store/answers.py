@@ -3,48 +3,12 @@
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
 from msgtx.types import TransactionId
-
-# Answers as columns; of a session and of a whole transaction, beside other arguments, under other names.
-ANSWER_ARGUMENTS: Final = {
-    "group_names": "text[]",
-    "member_numbers": "int8[]",
-    "partition_ids": "int4[]",
-    "first_offsets": "int8[]",
-    "last_offsets": "int8[]",
-    "answers": "text[]",
-    "reasons": "text[]",
-    "delays_ms": "int4[]",
-}
-SHARE_ARGUMENTS: Final = {
-    "share_groups": "text[]",
-    "share_members": "int8[]",
-    "share_partitions": "int4[]",
-    "share_firsts": "int8[]",
-    "share_lasts": "int8[]",
-    "share_answers": "text[]",
-    "share_reasons": "text[]",
-    "share_delays": "int4[]",
-}
-ACKNOWLEDGE: Final = Function("acknowledge_records", {**ANSWER_ARGUMENTS, "in_call_number": "int8"})
-ACKNOWLEDGE_IN_TRANSACTION: Final = Function(
-    "acknowledge_in_transaction",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "in_call_number": "int8",
-        **ANSWER_ARGUMENTS,
-        "timeout_ms": "int4",
-        "client_host": "text",
-        "client_process": "int4",
-    },
-)
-ACKNOWLEDGE_IN_SESSION: Final = Function("acknowledge_in_session", SHARE_ARGUMENTS)
 
 
 class OffsetRange(NamedTuple):
@@ -97,7 +61,7 @@ def acknowledge_records(connection: RawConnection, answers: AnswerColumns, *, ca
 
     Return the ranges that are refused: if there are any, nothing was done.
     """
-    rows = call(connection, ACKNOWLEDGE, *answers.arguments(), call_number)
+    rows = call(connection, calls.ACKNOWLEDGE_RECORDS, *answers.arguments(), call_number)
     return [(error, OffsetRange(*row)) for error, _, *row in rows]
 
 
@@ -117,7 +81,7 @@ def acknowledge_in_transaction(
     """
     ((name, detail),) = call(
         connection,
-        ACKNOWLEDGE_IN_TRANSACTION,
+        calls.ACKNOWLEDGE_IN_TRANSACTION,
         *transaction_id,
         call_number,
         *answers.arguments(),
@@ -134,4 +98,4 @@ def acknowledge_in_session(connection: RawConnection, answers: AnswerColumns) ->
 
     Returns False above READ COMMITTED, where nothing was done.
     """
-    return not call(connection, ACKNOWLEDGE_IN_SESSION, *answers.arguments())
+    return not call(connection, calls.ACKNOWLEDGE_IN_SESSION, *answers.arguments())

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from msgtx.database.calls import Function, batch_array, call, call_and_notify, call_together
+from msgtx.database.calls import batch_array, call, call_and_notify, call_together
 from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.translation import answered
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
+from msgtx.declared.function import Function
 from msgtx.errors import MsgtxError
-from msgtx.store.answers import NO_ANSWERS, SHARE_ARGUMENTS, AnswerColumns
-from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
+from msgtx.generated import calls
+from msgtx.store.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns
 from msgtx.store.wakeups import words_of
 from msgtx.types import TransactionId
 
@@ -19,39 +21,9 @@ from msgtx.types import TransactionId
 PARTITIONS_AT_ONCE: Final = 256
 # Of batches: enough to share a flush and a round trip, little enough to hold locks shortly; one batch may be larger.
 CALL_BYTES: Final = 2 * 1024 * 1024
-_ARGUMENTS: Final = {
-    "batches": "msgtx.batch[]",
-    "durable": "bool",
-    "wake": "bool",
-    "timeout_ms": "int4",
-    "client_host": "text",
-    "client_process": "int4",
-}
-APPEND: Final = Function("append", _ARGUMENTS)
-APPEND_UNFLUSHED: Final = Function("append", _ARGUMENTS, flushed=False)
-_WHOLE: Final = {
-    "in_producer_id": "int8",
-    "in_producer_epoch": "int4",
-    "in_transaction_number": "int8",
-    "batches": "msgtx.batch[]",
-    "wake": "bool",
-}
+APPEND_UNFLUSHED: Final = calls.APPEND.unflushed()
 # Without offsets their arrays are not sent: a tenth of the call's cost.
-APPEND_AND_DECIDE: Final = Function("append_and_decide", _WHOLE)
-APPEND_AND_DECIDE_WITH_OFFSETS: Final = Function("append_and_decide", {**_WHOLE, **OFFSET_ARGUMENTS})
-APPEND_ACKNOWLEDGE_DECIDE: Final = Function("append_acknowledge_decide", {**_WHOLE, **OFFSET_ARGUMENTS, **SHARE_ARGUMENTS})
-
-
-TRY_LOCKS: Final = Function(
-    "try_lock_transactions",
-    {
-        "producer_ids": "int8[]",
-        "partition_owners": "int4[]",
-        "partition_ids": "int4[]",
-        "group_owners": "int4[]",
-        "group_names": "text[]",
-    },
-)
+APPEND_AND_DECIDE: Final = calls.APPEND_AND_DECIDE.first(5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +57,7 @@ def error_of(name: str | None, detail: str | None) -> MsgtxError | None:
 
 
 def _appended(row: tuple[Any, ...]) -> Appended:
-    name, detail, base_offset, appended_at, duplicate = row
+    name, detail, base_offset, appended_at, duplicate = row  # of any function that appends
     return Appended(
         error=error_of(name, detail),
         base_offset=-1 if base_offset is None else base_offset,
@@ -104,11 +76,11 @@ def append_arguments(
     client_host: str | None = None,
     client_process: int | None = None,
 ) -> tuple[object, ...]:
-    """Return the arguments of `APPEND`, for a pipeline; `read_appended` reads what it answers."""
+    """Return the arguments of `calls.APPEND`, for a pipeline; `read_appended` reads what it answers."""
     return (batch_array(connection, batches), durable, wake, timeout_ms, client_host, client_process)
 
 
-def read_appended(rows: Sequence[tuple[Any, ...]]) -> list[Appended]:
+def read_appended(rows: Sequence[Any]) -> list[Appended]:
     """Return the answers to a set of batches, in their order."""
     return [_appended(row) for row in rows]
 
@@ -123,7 +95,7 @@ def append(
 ) -> list[Appended]:
     """Store batches, ascending by partition, in one call. Returns one answer per batch; refusals are answers, too (I1)."""
     arguments = append_arguments(connection, batches, durable=flushed, wake=wake, timeout_ms=timeout_ms)
-    return read_appended(call(connection, APPEND if flushed else APPEND_UNFLUSHED, *arguments))
+    return read_appended(call(connection, calls.APPEND if flushed else APPEND_UNFLUSHED, *arguments))
 
 
 def append_and_decide(
@@ -159,19 +131,19 @@ def append_and_decide_together(connection: Connection, wholes: Sequence[Whole]) 
     """
     found = call_together(
         connection,
-        (TRY_LOCKS, _locks_of(wholes)),
+        (calls.TRY_LOCK_TRANSACTIONS, _locks_of(wholes)),
         [_call_of(connection, whole, wake=False) for whole in wholes],
         left_out=lambda rows: {position - 1 for position in rows[0][0]},
     )
     return [None if rows is None else read_appended(rows) for rows in found]
 
 
-def _call_of(connection: RawConnection, whole: Whole, *, wake: bool) -> tuple[Function, tuple[object, ...]]:
+def _call_of(connection: RawConnection, whole: Whole, *, wake: bool) -> tuple[Function[Any], tuple[object, ...]]:
     arguments = (*whole.id, batch_array(connection, whole.batches), wake)
     if whole.answers.groups:
-        return APPEND_ACKNOWLEDGE_DECIDE, (*arguments, *whole.offsets.arguments(), *whole.answers.arguments())
+        return calls.APPEND_ACKNOWLEDGE_DECIDE, (*arguments, *whole.offsets.arguments(), *whole.answers.arguments())
     if whole.offsets.groups:
-        return APPEND_AND_DECIDE_WITH_OFFSETS, (*arguments, *whole.offsets.arguments())
+        return calls.APPEND_AND_DECIDE, (*arguments, *whole.offsets.arguments())
     return APPEND_AND_DECIDE, arguments
 
 

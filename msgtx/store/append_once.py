@@ -2,28 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import ByteaArray, Int4Array, Int8Array, TextArray
 from msgtx.errors import MsgtxError
+from msgtx.generated import calls
 from msgtx.store.append import error_of
-
-APPEND_ONCE: Final = Function(
-    "append_once",
-    {
-        "partition_ids": "int4[]",
-        "dedup_keys": "text[]",
-        "timestamps": "int8[]",
-        "record_keys": "bytea[]",
-        "record_values": "bytea[]",
-        "header_counts": "int4[]",
-        "header_keys": "text[]",
-        "header_values": "bytea[]",
-        "wake": "bool",
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +39,7 @@ def append_once(connection: RawConnection, records: Sequence[KeyedRecord], *, wa
     pairs = [pair for record in records for pair in record.headers]
     rows = call(
         connection,
-        APPEND_ONCE,
+        calls.APPEND_ONCE,
         Int4Array(record.partition_id for record in records),
         TextArray(record.dedup_key for record in records),
         Int8Array(record.timestamp for record in records),

@@ -5,49 +5,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import ByteaArray, Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
 from msgtx.rules.compaction import KeyedBatch
-from msgtx.store.coordinators import LED, Leases, led
+from msgtx.store.coordinators import Leases, led
 
-FIND: Final = Function("find_dirty_log", {"in_after": "int8[]", "most": "int4", "min_dirty_ratio": "float8", **LED})
-READ: Final = Function(
-    "read_keys",
-    {
-        "in_partition_id": "int4",
-        "from_offset": "int8",
-        "until_offset": "int8",
-        "with_tombstones": "bool",
-        "most_rows": "int4",
-        "most_bytes": "int8",
-    },
-)
-COMPACT: Final = Function(
-    "compact_batches",
-    {
-        "in_partition_id": "int4",
-        "base_offsets": "int8[]",
-        "identities": "text[]",
-        "record_counts": "int4[]",
-        "stay": "bytea[]",
-        "waiting": "int4[]",
-        "seen": "int8[]",
-        **LED,
-    },
-    flushed=False,
-)
-FINISH: Final = Function(
-    "finish_compaction",
-    {
-        "in_partition_id": "int4",
-        "from_offset": "int8",
-        "until_offset": "int8",
-        "in_tombstones_since": "timestamptz",
-        **LED,
-    },
-    flushed=False,
-)
 LOOKED_AT_ONCE: Final = 500  # partitions that one call looks at
 
 
@@ -85,7 +49,7 @@ def find_dirty_log(
     """Return the next partition after this one that is worth a pass, and where the search came to (None: the end)."""
     position = None if after is None else Int8Array([after])
     arguments = (position, LOOKED_AT_ONCE, min_dirty_ratio, *led(leases))
-    ((partition_id, compacted, until, came_to),) = call(connection, FIND, *arguments)
+    ((partition_id, compacted, until, came_to),) = call(connection, calls.FIND_DIRTY_LOG, *arguments)
     found = None if partition_id is None else DirtyLog(partition_id, compacted, until)
     return found, None if came_to is None else came_to[0]
 
@@ -101,7 +65,7 @@ def read_keys(
     most_bytes: int,
 ) -> list[ReadBatch]:
     """Return the next rows of a log that hold records, from `start` on and in front of `until`."""
-    rows = call(connection, READ, partition_id, start, until, with_tombstones, most_rows, most_bytes)
+    rows = call(connection, calls.READ_KEYS, partition_id, start, until, with_tombstones, most_rows, most_bytes)
     return [
         ReadBatch(
             KeyedBatch(
@@ -132,7 +96,7 @@ def compact_batches(
     """Rewrite rows; `seen`: offsets of rows that stay whole, whose tombstones' time begins. Returns when; None: not done."""
     ((done, done_at),) = call(
         connection,
-        COMPACT,
+        calls.COMPACT_BATCHES,
         partition_id,
         Int8Array(rewrite.batch.keyed.base_offset for rewrite in rewrites),
         TextArray(rewrite.batch.identity for rewrite in rewrites),
@@ -149,7 +113,9 @@ def finish_compaction(
     connection: RawConnection, log: DirtyLog, *, until: int, tombstones_since: datetime | None, leases: Leases | None
 ) -> bool:
     """Note that a pass has gone over the whole log in front of `until`. Returns False if another one was faster."""
-    ((done,),) = call(connection, FINISH, log.partition_id, log.compacted_offset, until, tombstones_since, *led(leases))
+    ((done,),) = call(
+        connection, calls.FINISH_COMPACTION, log.partition_id, log.compacted_offset, until, tombstones_since, *led(leases)
+    )
     return bool(done)
 
 

@@ -6,19 +6,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from msgtx import errors
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
+from msgtx.generated import calls
 from msgtx.store.append import milliseconds
 from msgtx.types import Coordinator
-
-LEASE: Final = Function(
-    "lease_shards", {"in_coordinator_id": "int8", "in_host": "text", "in_process": "int4"}, flushed=False
-)
-RELEASE: Final = Function("release_shards", {"in_coordinator_id": "int8"}, flushed=False)
-LIST: Final = Function("list_coordinators", {})
-FIND: Final = Function("find_coordinator", {"in_transactional_id": "text"})
-
 
 SHARDS: Final = 50
 
@@ -57,23 +50,23 @@ class Shard:
 
 def lease_shards(connection: RawConnection, coordinator_id: int | None, *, host: str, process: int) -> Leases:
     """Renew a coordinator's lease, or begin one, and take its share of the shards."""
-    ((found, shards, epochs, *times),) = call(connection, LEASE, coordinator_id, host, process)
+    ((found, shards, epochs, *times),) = call(connection, calls.LEASE_SHARDS, coordinator_id, host, process)
     return Leases(found, dict(zip(shards, epochs, strict=True)), *times)
 
 
 def release_shards(connection: RawConnection, coordinator_id: int) -> None:
     """End a coordinator's lease: its shards are free at once."""
-    call(connection, RELEASE, coordinator_id)
+    call(connection, calls.RELEASE_SHARDS, coordinator_id)
 
 
 def list_shards(connection: RawConnection) -> list[Shard]:
     """Return all shards, in order."""
-    return [_shard(row) for row in call(connection, LIST)]
+    return [_shard(row) for row in call(connection, calls.LIST_COORDINATORS, None)]
 
 
 def find_coordinator(connection: RawConnection, transactional_id: str) -> Coordinator:
     """Return who leads the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
-    (row,) = call(connection, FIND, transactional_id)
+    (row,) = call(connection, calls.FIND_COORDINATOR, transactional_id)
     found = _shard(row)
     if found.owner is None or found.host is None or found.process is None or found.lease_until is None:
         raise errors.CoordinatorNotAvailable(

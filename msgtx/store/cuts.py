@@ -4,17 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.generated import calls
 from msgtx.rules.boundary import Span
 from msgtx.types import TransactionId
 
-CUT: Final = Function("consistent_cut", {"partition_ids": "int4[]", "positions": "int8[]"})
 NO_POSITIONS: Final[Mapping[int, int]] = {}
-SPANS: Final = Function(
-    "spans_of_transactions", {"partition_ids": "int4[]", "start_offsets": "int8[]", "end_offsets": "int8[]"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +32,11 @@ def consistent_cut(
     alone, unless they are an earlier cut.
     """
     asked = list(partition_ids)
-    rows = call(connection, CUT, Int4Array(asked), Int8Array(positions.get(each, 0) for each in asked))
-    return {row[0]: CutPartition(row[1], row[2], None if row[3] is None else TransactionId(*row[3:6])) for row in rows}
+    rows = call(connection, calls.CONSISTENT_CUT, Int4Array(asked), Int8Array(positions.get(each, 0) for each in asked))
+    return {
+        partition_id: CutPartition(start, end, None if number is None else TransactionId(producer_id, epoch, number))
+        for partition_id, start, end, producer_id, epoch, number in rows
+    }
 
 
 def spans_of_transactions(connection: RawConnection, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
@@ -44,7 +44,13 @@ def spans_of_transactions(connection: RawConnection, starts: Mapping[int, int], 
 
     Left out is what lies in one row inside its range. For `rules.boundary.lowered`.
     """
-    rows = call(connection, SPANS, Int4Array(starts), Int8Array(starts.values()), Int8Array(ends[each] for each in starts))
+    rows = call(
+        connection,
+        calls.SPANS_OF_TRANSACTIONS,
+        Int4Array(starts),
+        Int8Array(starts.values()),
+        Int8Array(ends[each] for each in starts),
+    )
     return [
         {partition: (first, last) for partition, first, last in zip(partitions, firsts, lasts, strict=True)}
         for partitions, firsts, lasts in rows

@@ -2,31 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal, cast
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import MsgtxError
+from msgtx.generated import calls
 from msgtx.store.append import error_of
-from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns
 from msgtx.types import TransactionId
 
 Ending = Literal["COMMIT", "ABORT"]
-DECIDE: Final = Function(
-    "decide",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "in_outcome": "text",
-        "tail_partitions": "int4[]",
-        "tail_sequences": "int8[]",
-        **OFFSET_ARGUMENTS,
-        "in_decided_by": "text",
-        "wake": "bool",
-    },
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +41,6 @@ def decide(
 ) -> Decided:
     """End a transaction by its name (I4). `tails`: the last sequence sent, by partition id. Repeatable."""
     arguments = (*transaction_id, outcome, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
-    ((decided, _, name, detail, stored),) = call(connection, DECIDE, *arguments, decided_by, wake)
-    last = dict(zip(tails, stored, strict=True)) if stored else {}
-    return Decided(error_of(name, detail), decided, last)
+    (row,) = call(connection, calls.DECIDE, *arguments, decided_by, wake)
+    last = dict(zip(tails, row.last_sequences, strict=True)) if row.last_sequences else {}
+    return Decided(error_of(row.error, row.detail), cast(Ending | None, row.outcome), last)

@@ -2,26 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
 from msgtx.types import Isolation, TransactionId
 
-FETCH: Final = Function(
-    "fetch_batches",
-    {
-        "partition_ids": "int4[]",
-        "positions": "int8[]",
-        "tokens": "text[]",
-        "isolation": "text",
-        "max_bytes": "int8",
-        "max_rows": "int4",
-        "total_bytes": "int8",
-    },
-)
-LIST_OFFSETS: Final = Function("list_offsets", {"partition_ids": "int4[]", "times": "int8[]", "isolation": "text"})
 MAX_ROWS: Final = 1_000  # rows of one partition in one answer; bounds the work on logs of one-record batches
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -84,25 +72,25 @@ class Position:
         return None if self.token is None else self.token.partition(" ")[2]
 
 
-def _partition(row: tuple[Any, ...], offset: int) -> FetchedPartition:
-    start, stable, end, _, truncated, producer_id, epoch, number, overdue = row[1:10]
+def _partition(row: calls.FetchBatchesRow, offset: int) -> FetchedPartition:
+    blocked_by = row[6:9]
     return FetchedPartition(
-        log_start_offset=start,
-        last_stable_offset=stable,
-        log_end_offset=end,
+        log_start_offset=row.log_start_offset,
+        last_stable_offset=row.last_stable_offset,
+        log_end_offset=row.log_end_offset,
         position=offset,
         token=None,
-        truncated=bool(truncated),
-        blocked_by=None if producer_id is None else TransactionId(producer_id, epoch, number),
-        blocked_overdue=bool(overdue),
+        truncated=row.truncated,
+        blocked_by=None if row.blocked_producer_id is None else TransactionId(*blocked_by),
+        blocked_overdue=bool(row.blocked_overdue),
         batches=[],
     )
 
 
-def _holds_records(row: tuple[Any, ...], start: int) -> bool:
+def _holds_records(row: calls.FetchBatchesRow, start: int) -> bool:
     """Return whether compaction has left records at or after this offset in a row."""
-    base_offset, deltas = row[10], row[21]
-    return deltas is None or (len(deltas) > 0 and base_offset + deltas[-1] >= start)
+    deltas = row.offset_deltas
+    return deltas is None or (len(deltas) > 0 and row.base_offset + deltas[-1] >= start)
 
 
 def fetch(
@@ -122,7 +110,7 @@ def fetch(
     asked = positions.values()
     rows = call(
         connection,
-        FETCH,
+        calls.FETCH_BATCHES,
         Int4Array(positions),
         Int8Array(position.offset for position in asked),
         TextArray(position.token for position in asked),
@@ -134,18 +122,19 @@ def fetch(
     answers: dict[int, FetchedPartition] = {}
     identities: dict[int, str | None] = {}
     for row in rows:
-        partition_id = row[0]
+        partition_id = row.partition_id
         answer = answers.get(partition_id)
         if answer is None:
             answer = answers[partition_id] = _partition(row, positions[partition_id].offset)
-            identities[partition_id] = row[4]
-        base_offset, last_offset, identity, visible = row[10:14]
-        if base_offset is None:
+            identities[partition_id] = row.previous_identity
+        if row.base_offset is None:
             continue
-        if visible and _holds_records(row, positions[partition_id].offset):
-            answer.batches.append(FetchedBatch(base_offset, last_offset, identity, identities[partition_id], *row[14:22]))
-        answer.position = last_offset + 1
-        identities[partition_id] = identity
+        if row.visible and _holds_records(row, positions[partition_id].offset):
+            answer.batches.append(
+                FetchedBatch(row.base_offset, row.last_offset, row.identity, identities[partition_id], *row[14:])
+            )
+        answer.position = row.last_offset + 1
+        identities[partition_id] = row.identity
     for partition_id, answer in answers.items():
         identity = identities[partition_id]
         if identity is not None and not answer.truncated:
@@ -167,5 +156,5 @@ class ListedOffset:
 
 def list_offsets(connection: RawConnection, times: Mapping[int, int], isolation: Isolation) -> dict[int, ListedOffset]:
     """Look up offsets by time (milliseconds, `EARLIEST`, `LATEST`) by partition id; unknown partitions are absent."""
-    rows = call(connection, LIST_OFFSETS, Int4Array(times), Int8Array(times.values()), isolation.value)
+    rows = call(connection, calls.LIST_OFFSETS, Int4Array(times), Int8Array(times.values()), isolation.value)
     return {row[0]: ListedOffset(*row[1:]) for row in rows}

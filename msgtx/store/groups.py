@@ -3,35 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from msgtx.arguments import check_name
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-
-OFFSET_ARGUMENTS: Final = {
-    "group_names": "text[]",
-    "offset_partitions": "int4[]",
-    "offsets": "int8[]",
-    "metadata": "text[]",
-    "member_ids": "text[]",
-    "generations": "int4[]",
-    "read_identities": "text[]",
-    "instance_ids": "text[]",
-}
-COMMIT_OFFSETS: Final = Function(
-    "commit_offsets",
-    {("partition_ids" if name == "offset_partitions" else name): kind for name, kind in OFFSET_ARGUMENTS.items()},
-)
-COMMITTED_OFFSETS: Final = Function("committed_offsets", {"group_name": "text", "partition_ids": "int4[]"})
-LIST_GROUPS: Final = Function("list_groups", {"names": "text[]"})
-NEGLECTED: Final = Function("neglected_groups", {"most": "int4"})
-DELETE_GROUP: Final = Function("delete_group", {"group_name": "text"})
-DELETE_OFFSETS: Final = Function("delete_offsets", {"group_name": "text", "partition_ids": "int4[]"})
-RESET_OFFSETS: Final = Function("reset_offsets", {"group_name": "text", "partition_ids": "int4[]", "offsets": "int8[]"})
 
 GroupOffsets = Mapping[GroupMetadata, Mapping[int, OffsetAndMetadata]]
 OffsetRows = dict[tuple[str, int], tuple[str, int, int, str, str | None, int | None, str | None, str | None]]
@@ -107,7 +87,7 @@ def commit_offsets(connection: RawConnection, offsets: GroupOffsets) -> None:
     columns = offset_columns(offsets)
     if not columns.groups:
         return
-    ((name, detail),) = call(connection, COMMIT_OFFSETS, *columns.arguments())
+    ((name, detail),) = call(connection, calls.COMMIT_OFFSETS, *columns.arguments())
     if name is not None:
         raise answered(name, detail)
 
@@ -125,29 +105,20 @@ def committed_offsets(
 ) -> dict[int, CommittedOffset]:
     """Return the group's offsets by partition id; partitions without one are absent."""
     asked = None if partition_ids is None else Int4Array(partition_ids)
-    rows: list[tuple[Any, ...]] = call(connection, COMMITTED_OFFSETS, group, asked)
+    rows = call(connection, calls.COMMITTED_OFFSETS, group, asked)
     return {
         partition: CommittedOffset(None if offset is None else OffsetAndMetadata(offset, metadata), pending)
         for partition, offset, metadata, pending in rows
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
-    """A group as its rows show it; see `list_groups.sql`."""
-
-    name: str
-    generation: int
-    strategy: str | None
-    members: int
-    overdue: int
-    settled: bool
-    has_offsets: bool
+# A group as its rows show it; see `list_groups.sql`.
+ListedGroup = calls.ListGroupsRow
 
 
 def list_groups(connection: RawConnection, names: Sequence[str] | None) -> list[ListedGroup]:
     """Return groups by name (None: all), in order of their names; unknown ones are absent."""
-    return [ListedGroup(*row) for row in call(connection, LIST_GROUPS, None if names is None else TextArray(names))]
+    return call(connection, calls.LIST_GROUPS, None if names is None else TextArray(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +138,13 @@ class Neglected:
 
 def neglected_groups(connection: RawConnection, *, most: int) -> tuple[list[Neglected], int]:
     """Return such groups, the oldest first, at most `most`; and how many there are."""
-    rows = call(connection, NEGLECTED, most)
-    return [Neglected(*row[:-1]) for row in rows], rows[0][-1] if rows else 0
+    rows = call(connection, calls.NEGLECTED_GROUPS, most)
+    return [Neglected(*row[:-1]) for row in rows], rows[0].found if rows else 0
 
 
 def delete_group(connection: RawConnection, group: str) -> None:
     """Delete a group with its offsets. Raise `GroupNotFound`, `GroupNotEmpty`."""
-    ((name, detail),) = call(connection, DELETE_GROUP, group)
+    ((name, detail),) = call(connection, calls.DELETE_GROUP, group)
     if name is not None:
         raise answered(name, detail, group=group)
 
@@ -183,7 +154,7 @@ def delete_offsets(connection: RawConnection, group: str, partition_ids: Sequenc
 
     Raise `GroupNotFound`, `GroupSubscribedToTopic`.
     """
-    ((name, detail, removed),) = call(connection, DELETE_OFFSETS, group, Int4Array(partition_ids))
+    ((name, detail, removed),) = call(connection, calls.DELETE_OFFSETS, group, Int4Array(partition_ids))
     if name is not None:
         raise answered(name, detail, group=group)
     return list(removed)
@@ -193,6 +164,6 @@ def reset_offsets(connection: RawConnection, group: str, offsets: Mapping[int, i
     """Commit offsets by partition id for a group without members. Raise `GroupNotEmpty`, and what a commit raises."""
     if not offsets:
         return
-    ((name, detail),) = call(connection, RESET_OFFSETS, group, Int4Array(offsets), Int8Array(offsets.values()))
+    ((name, detail),) = call(connection, calls.RESET_OFFSETS, group, Int4Array(offsets), Int8Array(offsets.values()))
     if name is not None:
         raise answered(name, detail, group=group)

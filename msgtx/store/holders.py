@@ -2,15 +2,13 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
+from msgtx.generated import calls
 from msgtx.store import cuts, fetch, groups
 from msgtx.types import Isolation, TransactionId
-
-EXPIRE_HOLDERS: Final = Function("expire_holders", {"partition_ids": "int4[]", "group_name": "text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +41,8 @@ def expire_holders(connection: RawConnection, partition_ids: Collection[int], gr
     """
     if not partition_ids:
         return []
-    rows = call(connection, EXPIRE_HOLDERS, Int4Array(partition_ids), group)
-    return [Holder(row[0], TransactionId(*row[1:4]), row[4], row[5]) for row in rows]
+    rows = call(connection, calls.EXPIRE_HOLDERS, Int4Array(partition_ids), group)
+    return [Holder(row.partition_id, TransactionId(*row[1:4]), row.kind, row.expired) for row in rows]
 
 
 def expired_any(connection: RawConnection, partition_ids: Collection[int], group: str | None = None) -> bool:

@@ -2,21 +2,19 @@
 
 import uuid
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
+from msgtx.declared.function import Function
 from msgtx.errors import ConfigError, IncarnationChanged
+from msgtx.generated import calls
 from msgtx.types import Snapshot
 
 SCHEMA_VERSION: Final = 8  # the schema that this package was made for; it accepts the next one, too
-DESCRIBE: Final = Function("describe_installation", {})
-CHANGE_INCARNATION: Final = Function("change_incarnation", {})
-FENCE: Final = Function("fence_everybody", {"in_after": "int8[]"})
-FENCE_PLAIN: Final = Function("fence_plain_producers", {"in_after": "int8[]"})
-DESCRIBE_PLACE: Final = Function("describe_place", {})
-END_SESSIONS: Final = Function("end_sessions", {})
+FENCE: Final = calls.FENCE_EVERYBODY.first(1)
+FENCE_PLAIN: Final = calls.FENCE_PLAIN_PRODUCERS.first(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +37,13 @@ class Place:
 
 def describe_place(connection: RawConnection) -> tuple[Place, Place] | None:
     """Return where the database was when its incarnation was made, and where it is; None if one of them is not known."""
-    (row,) = call(connection, DESCRIBE_PLACE)
+    (row,) = call(connection, calls.DESCRIBE_PLACE)
     return None if None in row else (Place(*row[:3]), Place(*row[3:]))
 
 
 def describe_installation(connection: RawConnection) -> Installation:
     """Return the installation's row. Raise `ConfigError` if there is no msgtx schema."""
-    ((incarnation, version, functions_hash),) = call(connection, DESCRIBE)
+    ((incarnation, version, functions_hash),) = call(connection, calls.DESCRIBE_INSTALLATION)
     return Installation(incarnation, version, functions_hash)
 
 
@@ -72,7 +70,7 @@ def require_version(found: Installation) -> None:
 
 def change_incarnation(connection: RawConnection) -> uuid.UUID:
     """Make the database another one for its clients; ids skip ahead. Returns the new incarnation."""
-    ((changed,),) = call(connection, CHANGE_INCARNATION)
+    ((changed,),) = call(connection, calls.CHANGE_INCARNATION)
     return uuid.UUID(str(changed))
 
 
@@ -80,8 +78,9 @@ def fence_everybody(connection: RawConnection, *, plain: bool) -> int:
     """Raise the epoch of every producer: of those that have a row, or of plain ones. Returns how many."""
     fenced: int = 0
     after: list[int] | None = None
+    function: Function[Any] = FENCE_PLAIN if plain else FENCE
     while True:
-        ((count, after),) = call(connection, FENCE_PLAIN if plain else FENCE, None if after is None else Int8Array(after))
+        ((count, after),) = call(connection, function, None if after is None else Int8Array(after))
         fenced += count
         if after is None:
             return fenced
@@ -89,5 +88,5 @@ def fence_everybody(connection: RawConnection, *, plain: bool) -> int:
 
 def end_sessions(connection: RawConnection) -> int:
     """End the sessions of other processes of msgtx, as far as the role may. Returns how many."""
-    ((ended,),) = call(connection, END_SESSIONS)
+    ((ended,),) = call(connection, calls.END_SESSIONS)
     return int(ended)

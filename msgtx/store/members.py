@@ -7,58 +7,16 @@ its planned owner at once; any other one stays with its owner until that one rel
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, cast
 
 from msgtx.arguments import check_name
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.errors import GroupNotFound, UnknownMember
+from msgtx.generated import calls
 from msgtx.types import Strategy
-
-JOIN: Final = Function(
-    "join_group",
-    {
-        "group_name": "text",
-        "in_member_id": "text",
-        "in_instance_id": "text",
-        "in_client_host": "text",
-        "in_client_process": "int4",
-        "in_session_timeout_ms": "int4",
-        "in_strategy": "text",
-        "in_topics": "text[]",
-        "in_pattern": "text",
-        "in_topics_version": "int8",
-    },
-)
-DESCRIBE: Final = Function("describe_members", {"group_name": "text"})
-ASSIGN: Final = Function(
-    "assign_partitions",
-    {
-        "group_name": "text",
-        "expected_generation": "int4",
-        "in_topics_version": "int8",
-        "partition_ids": "int4[]",
-        "targets": "int8[]",
-    },
-)
-RELEASE: Final = Function(
-    "release_partitions", {"group_name": "text", "in_member_number": "int8", "partition_ids": "int4[]"}
-)
-LEAVE: Final = Function("leave_group", {"group_name": "text", "in_member_id": "text", "in_member_number": "int8"})
-HEARTBEAT: Final = Function(
-    "heartbeat_group",
-    {
-        "group_name": "text",
-        "in_member_number": "int8",
-        "in_member_id": "text",
-        "in_instance_id": "text",
-        "in_heartbeat_number": "int8",
-    },
-    flushed=False,
-)
-ASSIGNMENT: Final = Function("member_assignment", {"group_name": "text", "in_member_number": "int8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +111,24 @@ def join_group(
     names = None if topics is None else TextArray(sorted(set(topics)))
     who = (member_id, group_instance_id, client_host, client_process)
     subscription = (names, pattern, topics_version)
-    ((error, detail, *joined),) = call(connection, JOIN, group, *who, session_timeout_ms, strategy, *subscription)
+    ((error, detail, *joined),) = call(
+        connection, calls.JOIN_GROUP, group, *who, session_timeout_ms, strategy, *subscription
+    )
     if error is not None:
         raise answered(error, detail, group=group, member_id=member_id)
     return Joined(*joined)
 
 
-def describe_members(connection: RawConnection, group: str) -> GroupState | None:
+def describe_members(connection: RawConnection, group_name: str) -> GroupState | None:
     """Return a group as it stands; None if there is none."""
-    rows = call(connection, DESCRIBE, group)
+    rows = call(connection, calls.DESCRIBE_MEMBERS, group_name)
     if not rows:
         return None
-    group_id, generation, stale, strategy, assigned_of, topics_version, *_ = rows[0]
-    members = [_member(row[6:]) for row in rows if row[6] is not None]
-    return GroupState(group_id, generation, stale or assigned_of != topics_version, strategy, topics_version, members)
+    group = rows[0]
+    stale = group.stale or group.group_topics_version != group.topics_version
+    strategy = cast(Strategy | None, group.strategy)
+    members = [_member(row[6:]) for row in rows if row.member_number is not None]
+    return GroupState(group.group_id, group.generation, stale, strategy, group.topics_version, members)
 
 
 def assign_partitions(
@@ -178,7 +140,7 @@ def assign_partitions(
     state that this was made of.
     """
     partitions, numbers = Int4Array(targets), Int8Array(targets.values())
-    ((done,),) = call(connection, ASSIGN, group, generation, topics_version, partitions, numbers)
+    ((done,),) = call(connection, calls.ASSIGN_PARTITIONS, group, generation, topics_version, partitions, numbers)
     return bool(done)
 
 
@@ -187,7 +149,7 @@ def release_partitions(connection: RawConnection, group: str, member_number: int
 
     One that is to be the member's own (again) is given back to it, since the new generation. Raise `GroupNotFound`.
     """
-    ((generation,),) = call(connection, RELEASE, group, member_number, Int4Array(partition_ids))
+    ((generation,),) = call(connection, calls.RELEASE_PARTITIONS, group, member_number, Int4Array(partition_ids))
     if generation is None:
         raise GroupNotFound(f"there is no consumer group {group}", group=group)
     return int(generation)
@@ -198,7 +160,7 @@ def leave_group(connection: RawConnection, group: str, member_id: str, *, number
 
     `number`: of a member of a share group, which proves that it is this one.
     """
-    ((left,),) = call(connection, LEAVE, group, member_id, number)
+    ((left,),) = call(connection, calls.LEAVE_GROUP, group, member_id, number)
     return bool(left)
 
 
@@ -216,7 +178,7 @@ def heartbeat(
     Raise `FencedInstance` if another member has taken the instance id, `UnknownMember` if it is not a member any more.
     """
     ((error, detail, generation, stale),) = call(
-        connection, HEARTBEAT, group, member_number, member_id, group_instance_id, number
+        connection, calls.HEARTBEAT_GROUP, group, member_number, member_id, group_instance_id, number
     )
     if error is not None:
         raise answered(error, detail, group=group, member_id=member_id)
@@ -225,7 +187,7 @@ def heartbeat(
 
 def member_assignment(connection: RawConnection, group: str, member_number: int) -> Assignment:
     """Return what a member owns and is to own. Raise `UnknownMember` if it is not a member any more."""
-    rows = call(connection, ASSIGNMENT, group, member_number)
+    rows = call(connection, calls.MEMBER_ASSIGNMENT, group, member_number)
     if not rows:
         raise UnknownMember(f"group {group} has no member of number {member_number} (any more)", group=group)
     ((generation, stale, owned, since, target),) = rows

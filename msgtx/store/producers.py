@@ -4,23 +4,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from msgtx.arguments import check_name
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.errors import TransactionalIdNotFound
+from msgtx.generated import calls
 from msgtx.store.append import milliseconds
 from msgtx.types import ProducerId, ProducerState
 
-INIT: Final = Function(
-    "init_producer_id",
-    {"in_transactional_id": "text", "in_timeout_ms": "int4", "expected_producer_id": "int8", "expected_epoch": "int4"},
-)
-INIT_AND_KEEP: Final = Function(
-    "init_producer_id", {"in_transactional_id": "text", "in_timeout_ms": "int4", "in_keep_prepared": "bool"}
-)
-LOCK: Final = Function("lock_producers", {"producer_ids": "int8[]"})
-FENCE: Final = Function("fence_producer", {"in_transactional_id": "text"})
-DESCRIBE: Final = Function("describe_producers", {"in_partition_id": "int4", "after_producer_id": "int8", "most": "int4"})
+INIT: Final = calls.INIT_PRODUCER_ID.first(4)
 DESCRIBED_AT_ONCE: Final = 1_000  # producers of a partition that one call describes
 
 
@@ -39,7 +31,7 @@ def init_producer_id(
     if transactional_id is not None:
         check_name("a transactional id", transactional_id)
     if keep_prepared:
-        ((producer_id, epoch),) = call(connection, INIT_AND_KEEP, transactional_id, timeout_ms, True)
+        ((producer_id, epoch),) = call(connection, calls.INIT_PRODUCER_ID, transactional_id, timeout_ms, None, None, True)
         return ProducerId(producer_id, epoch)
     pair = (None, None) if expected is None else expected
     ((producer_id, epoch),) = call(connection, INIT, transactional_id, timeout_ms, *pair)
@@ -48,7 +40,7 @@ def init_producer_id(
 
 def fence_producer(connection: RawConnection, transactional_id: str) -> ProducerId:
     """Raise the epoch of a transactional id and abort what it has open. Returns the new pair."""
-    ((producer_id, epoch),) = call(connection, FENCE, transactional_id)
+    ((producer_id, epoch),) = call(connection, calls.FENCE_PRODUCER, transactional_id)
     if producer_id is None:
         raise TransactionalIdNotFound(
             f"there is no transactional id {transactional_id!r}", transactional_id=transactional_id
@@ -58,7 +50,7 @@ def fence_producer(connection: RawConnection, transactional_id: str) -> Producer
 
 def lock_producers(connection: RawConnection, producer_ids: Iterable[int]) -> None:
     """Take the producers' exclusive locks for the SQL transaction, in their order: first in the order of locks."""
-    call(connection, LOCK, Int8Array(producer_ids))
+    call(connection, calls.LOCK_PRODUCERS, Int8Array(producer_ids))
 
 
 def describe_producers(connection: RawConnection, partition_id: int) -> list[ProducerState]:
@@ -66,7 +58,7 @@ def describe_producers(connection: RawConnection, partition_id: int) -> list[Pro
     found: list[ProducerState] = []
     after = -1
     while True:
-        rows = call(connection, DESCRIBE, partition_id, after, DESCRIBED_AT_ONCE)
+        rows = call(connection, calls.DESCRIBE_PRODUCERS, partition_id, after, DESCRIBED_AT_ONCE)
         for producer_id, epoch, sequence, time, coordinator_epoch, start in rows:
             found.append(ProducerState(producer_id, epoch, sequence, milliseconds(time), coordinator_epoch, start))
         if len(rows) < DESCRIBED_AT_ONCE:

@@ -4,14 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.generated import calls
 
-MEASURE: Final = Function(
-    "measure_ranges",
-    {"partition_ids": "int4[]", "starts": "int8[]", "ends": "int8[]", "bucket_ms": "int8", "max_rows": "int4"},
-)
 MAX_ROWS: Final = 2_000  # of a partition's log in one answer, so that each takes milliseconds
 MAX_PARTITIONS: Final = 500  # in one call: bounds what one answer holds
 
@@ -38,7 +35,7 @@ def measure_ranges(connection: RawConnection, ranges: Mapping[int, Range], bucke
         asked = dict(list(left.items())[:MAX_PARTITIONS])
         rows = call(
             connection,
-            MEASURE,
+            calls.MEASURE_RANGES,
             Int4Array(asked),
             Int8Array(start for start, _ in asked.values()),
             Int8Array(end for _, end in asked.values()),

@@ -7,17 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
-from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.generated import calls
 from msgtx.store.fetch import FetchedBatch
 from msgtx.types import Headers, Isolation, Record, TopicPartition
-
-COUNT: Final = Function("count_records", {"partition_ids": "int4[]", "positions": "int8[]", "isolation": "text"})
-
-FIRST: Final = Function("first_records", {"partition_ids": "int4[]", "positions": "int8[]"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +27,13 @@ class FirstRecord:
 
 def first_records(connection: RawConnection, positions: Mapping[int, int]) -> dict[int, FirstRecord]:
     """Return, by partition id, the first committed record at or after a position; where there is none, it is absent."""
-    rows = call(connection, FIRST, Int4Array(positions), Int8Array(positions.values()))
-    return {row[0]: FirstRecord(*row[1:]) for row in rows}
+    rows = call(connection, calls.FIRST_RECORDS, Int4Array(positions), Int8Array(positions.values()))
+    return {row.partition_id: FirstRecord(*row[1:]) for row in rows}
 
 
 def count_records(connection: RawConnection, positions: Mapping[int, int], isolation: Isolation) -> dict[int, int]:
     """Return, by partition id, how many records lie at or after a position, as `isolation` sees them."""
-    rows = call(connection, COUNT, Int4Array(positions), Int8Array(positions.values()), isolation.value)
+    rows = call(connection, calls.COUNT_RECORDS, Int4Array(positions), Int8Array(positions.values()), isolation.value)
     return {partition_id: count for partition_id, count in rows}  # noqa: C416 - typed, which dict(rows) is not
 
 

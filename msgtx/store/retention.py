@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.generated import calls
 
-DELETE_RECORDS: Final = Function("delete_records", {"partition_ids": "int4[]", "befores": "int8[]"})
 LOG_END: Final = -1
 
 
@@ -16,5 +16,5 @@ def delete_records(connection: RawConnection, befores: Mapping[int, int]) -> dic
 
     Raise `OffsetOutOfRange` beyond a log end, `UnknownTopicOrPartition`; then nothing has changed.
     """
-    rows = call(connection, DELETE_RECORDS, Int4Array(befores), Int8Array(befores.values()))
+    rows = call(connection, calls.DELETE_RECORDS, Int4Array(befores), Int8Array(befores.values()))
     return {partition_id: start for partition_id, start in rows}  # noqa: C416 - typed, which dict(rows) is not

@@ -5,54 +5,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import SEAT_AND_CALLER, Function, batch_array, call, query
+from msgtx.database.calls import SEAT_AND_CALLER, batch_array, call, query
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array
 from msgtx.errors import MsgtxError
+from msgtx.generated import calls
 from msgtx.store.append import error_of
 from msgtx.store.decide import Ending
-from msgtx.store.groups import NO_OFFSETS, OFFSET_ARGUMENTS, OffsetColumns
+from msgtx.store.groups import NO_OFFSETS, OffsetColumns
 from msgtx.types import TransactionId
 
 Kind = Literal["session", "external"]
-SEAL: Final = Function(
-    "seal",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "in_kind": "text",
-        "tail_partitions": "int4[]",
-        "tail_sequences": "int8[]",
-        **OFFSET_ARGUMENTS,
-        "timeout_ms": "int4",
-        "client_host": "text",
-        "client_process": "int4",
-        "seat": "int4",
-    },
-)
-TAKE_SEAT: Final = Function("take_seat", {})
-DECIDE_SEALED: Final = Function(
-    "decide_sealed",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "deadline": "timestamptz",
-        "partitions": "int4[]",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-        "signature": "bytea",
-    },
-)
 # Without offsets their arrays are not sent: a third of the call's cost for the client.
-COMMIT_IN_SESSION: Final = Function("commit_in_session", {"batches": "msgtx.batch[]"})
-COMMIT_IN_SESSION_WITH_OFFSETS: Final = Function("commit_in_session", {"batches": "msgtx.batch[]", **OFFSET_ARGUMENTS})
-COMPLETE: Final = Function(
-    "complete_prepared",
-    {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8", "in_outcome": "text"},
-)
-UNDECIDED_PREPARED: Final = Function("undecided_prepared", {"in_producer_id": "int8"})
+COMMIT_IN_SESSION: Final = calls.COMMIT_IN_SESSION.first(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +59,7 @@ def seal(
     """
     arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
     answer: tuple[Any, ...]
-    (answer,) = call(connection, SEAL, *arguments, timeout_ms, client_host, client_process, seat)
+    (answer,) = call(connection, calls.SEAL, *arguments, timeout_ms, client_host, client_process, seat)
     name, detail, stored, deadline, partitions, firsts, lasts, signature = answer
     error = error_of(name, detail)
     sealed = None if error else Sealed(transaction_id, deadline, partitions, firsts, lasts, bytes(signature))
@@ -103,7 +68,7 @@ def seal(
 
 def take_seat(connection: RawConnection) -> int | None:
     """Take a seat for a user's session, to the end of its SQL transaction: for what is sealed for it. None: it got none."""
-    seat: int | None = call(connection, TAKE_SEAT)[0][0]
+    seat: int | None = call(connection, calls.TAKE_SEAT)[0][0]
     return seat
 
 
@@ -119,18 +84,18 @@ def decide_sealed(connection: RawConnection, sealed: Sealed) -> None:
     Raise `TransactionAborted` past its deadline or decided meanwhile, `IncarnationChanged`; the SQL transaction has failed.
     """
     spans = (Int4Array(sealed.partitions), Int8Array(sealed.first_offsets), Int8Array(sealed.last_offsets))
-    call(connection, DECIDE_SEALED, *sealed.transaction_id, sealed.deadline, *spans, sealed.signature)
+    call(connection, calls.DECIDE_SEALED, *sealed.transaction_id, sealed.deadline, *spans, sealed.signature)
 
 
 def undecided_prepared(connection: RawConnection, producer_id: int) -> TransactionId | None:
     """Return the transaction of a producer id that is prepared for an outside decision, if there is one."""
-    rows = call(connection, UNDECIDED_PREPARED, producer_id)
+    rows = call(connection, calls.UNDECIDED_PREPARED, producer_id)
     return TransactionId(producer_id, *rows[0]) if rows else None
 
 
 def complete_prepared(connection: RawConnection, transaction_id: TransactionId, outcome: Ending) -> None:
     """Decide a prepared transaction. Repeatable. Raise `InvalidTransactionState` for one that is not, or ended otherwise."""
-    ((_, name, detail),) = call(connection, COMPLETE, *transaction_id, outcome)
+    ((_, name, detail),) = call(connection, calls.COMPLETE_PREPARED, *transaction_id, outcome)
     if (error := error_of(name, detail)) is not None:
         raise error
 
@@ -144,5 +109,5 @@ def commit_in_session(
     """
     rows = batch_array(connection, batches)
     if offsets.groups:
-        return not call(connection, COMMIT_IN_SESSION_WITH_OFFSETS, rows, *offsets.arguments())
+        return not call(connection, calls.COMMIT_IN_SESSION, rows, *offsets.arguments())
     return not call(connection, COMMIT_IN_SESSION, rows)

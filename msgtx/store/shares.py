@@ -7,96 +7,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from msgtx.database.calls import Function, call, call_and_flush
+from msgtx.database.calls import call, call_and_flush
 from msgtx.database.connection import RawConnection
 from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
-from msgtx.store import sweeps, transactions
+from msgtx.generated import calls
+from msgtx.store import transactions
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns, OffsetRange, Refused
 from msgtx.store.coordinators import led
 from msgtx.store.transactions import Position
 from msgtx.types import Acknowledgement, Headers, TopicPartition, TransactionId
 
-JOIN: Final = Function(
-    "join_share_group",
-    {
-        "group_name": "text",
-        "in_member_id": "text",
-        "in_client_host": "text",
-        "in_client_process": "int4",
-        "in_session_timeout_ms": "int4",
-        "in_topics": "text[]",
-        "in_member_number": "int8",
-    },
-)
-ACQUIRE: Final = Function(
-    "acquire_records",
-    {
-        "group_name": "text",
-        "in_member_number": "int8",
-        "in_call_number": "int8",
-        "partition_ids": "int4[]",
-        "max_records": "int4",
-        "max_bytes": "int8",
-        "answered_partitions": "int4[]",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-        "answers": "text[]",
-        "reasons": "text[]",
-        "delays_ms": "int4[]",
-        "flushes": "bool",
-        "is_again": "bool",
-    },
-    flushed=False,
-)
-ACQUIRE_TOGETHER: Final = Function(
-    "acquire_records_together",
-    {
-        "group_name": "text",
-        "member_numbers": "int8[]",
-        "call_numbers": "int8[]",
-        "partition_ids": "int4[]",
-        "mosts": "int4[]",
-        "max_bytes": "int8",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-    },
-    flushed=False,
-)
-READ: Final = Function("read_records", {"partition_ids": "int4[]", "first_offsets": "int8[]", "last_offsets": "int8[]"})
-FLUSH: Final = Function("flush_log", {})
-ENSURE_DEAD_LETTERS: Final = Function("ensure_dead_letters", {"group_name": "text"})
-CONFIGURE: Final = Function("configure_share_group", {"group_name": "text", "settings": "jsonb"})
-NAMES: Final = Function("share_group_names", {})
-DESCRIBE: Final = Function("describe_share_groups", {"names": "text[]"})
-RESET: Final = Function("reset_share_offsets", {"group_name": "text", "partition_ids": "int4[]", "offsets": "int8[]"})
-REDRIVE: Final = Function(
-    "redrive_dead_letters",
-    {"group_name": "text", "in_index": "int4", "in_upto": "int8", "most": "int4", "skip_missing": "bool"},
-)
-WAITING: Final = Function("waiting_shares", {"most": "int4"})
 ACCEPT: Final = Acknowledgement.ACCEPT.value
 NOTHING: Final = (-1, -1)  # that a member accepts
 LEAST_NUMBER: Final = 1 << 60  # of a member: those of consumer groups are counted from 1 on
 TIDIED_AT_ONCE: Final = 10  # calls of up to 10,000 rows: more than a member writes between two heartbeats
 
 
-class ShareState(NamedTuple):
-    """A row of `describe_share_groups`; without a partition the rest is None, too."""
-
-    group: str
-    settings: dict[str, object]
-    members: int
-    partition_id: int | None
-    start_offset: int
-    next_offset: int
-    available: int
-    acquired: int
-    pending: int
-    rejected: int
-    lag: int
-    parked: int
-    lag_ms: int | None
+# Without a partition the rest is None, too.
+ShareState = calls.DescribeShareGroupsRow
 
 
 class Redriven(NamedTuple):
@@ -247,7 +176,9 @@ def join_share_group(
     reads; `InvalidSessionTimeout`, `GroupMaxSizeReached`, `InvalidRequest`.
     """
     who = (member_id, client_host, client_process, session_timeout_ms)
-    ((error, detail, group_id, known),) = call(connection, JOIN, group, *who, TextArray(sorted(set(topics))), number)
+    ((error, detail, group_id, known),) = call(
+        connection, calls.JOIN_SHARE_GROUP, group, *who, TextArray(sorted(set(topics))), number
+    )
     if error is not None:
         raise answered(error, detail, group=group)
     return Membership(group_id, known)
@@ -270,12 +201,13 @@ def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
         asked.is_again,
     )
     if asked.answers is NO_ANSWERS:
-        rows = call(connection, ACQUIRE, *arguments)
+        rows = call(connection, calls.ACQUIRE_RECORDS, *arguments)
     else:  # others have the locks while this is flushed
-        rows = call_and_flush(connection, ACQUIRE, *arguments, flush=FLUSH)
-    if rows and rows[0][0] is not None:
-        return Acquisition([], [(row[0], OffsetRange(*row[1:4])) for row in rows], has_passed=False)
-    if rows and rows[0][1] is None:
+        rows = call_and_flush(connection, calls.ACQUIRE_RECORDS, *arguments, flush=calls.FLUSH_LOG)
+    if rows and rows[0].error is not None:
+        refused = [(row.error, OffsetRange(row.partition_id, row.first_offset, row.last_offset)) for row in rows]
+        return Acquisition([], refused, has_passed=False)
+    if rows and rows[0].partition_id is None:
         return Acquisition([], [], has_passed=True)
     records = [Acquired(OffsetRange(*row[1:4]), *row[4:]) for row in rows]
     _read_rest(connection, records)
@@ -302,19 +234,18 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
         Int8Array(last for _, last in accepted),
     )
     if any(each is not NOTHING for each in accepted):
-        rows = call_and_flush(connection, ACQUIRE_TOGETHER, *arguments, flush=FLUSH)
+        rows = call_and_flush(connection, calls.ACQUIRE_RECORDS_TOGETHER, *arguments, flush=calls.FLUSH_LOG)
     else:
-        rows = call(connection, ACQUIRE_TOGETHER, *arguments)
+        rows = call(connection, calls.ACQUIRE_RECORDS_TOGETHER, *arguments)
     if not rows:
         return [None] * len(several)
     found: list[list[Acquired]] = [[] for _ in several]
-    for asker, partition_id, first, last, lock_ms, max_timestamp, *columns in rows:
-        if asker > 0:
-            acquired = Acquired(OffsetRange(partition_id, first, last), 1, lock_ms, max_timestamp, None, *columns)
-            found[asker - 1].append(acquired)
+    for row in rows:
+        if row.asker > 0:
+            found[row.asker - 1].append(Acquired(OffsetRange(*row[1:4]), 1, row.lock_ms, row.max_timestamp, None, *row[6:]))
     _read_rest(connection, [each for records in found for each in records])
     # Who got nothing looks for what is not usual by itself, unless there is none; what it accepts is accepted.
-    is_empty = rows[-1][0] < 0
+    is_empty = rows[-1].asker < 0
     has_all = [
         each.max_records == 0 or len(each.partition_ids) == (len(partition_ids) if is_empty else 1) for each in several
     ]
@@ -333,10 +264,10 @@ def _read_rest(connection: RawConnection, records: Sequence[Acquired]) -> None:
     ids, firsts, lasts = zip(*(each.range for each in left_out), strict=True)
     for each in left_out:  # what compaction has removed since has no row
         each.values = ()
-    for place, _, _, *columns in call(connection, READ, Int4Array(ids), Int8Array(firsts), Int8Array(lasts)):
-        each = left_out[place - 1]
-        each.max_timestamp, each.offsets, each.keys, each.values, each.timestamps, *headers = columns
-        each.header_counts, each.header_keys, each.header_values = headers
+    for row in call(connection, calls.READ_RECORDS, Int4Array(ids), Int8Array(firsts), Int8Array(lasts)):
+        each = left_out[row.place - 1]
+        each.max_timestamp, each.offsets, each.keys, each.values, each.timestamps = row[3:8]
+        each.header_counts, each.header_keys, each.header_values = row[8:]
 
 
 def tidy(connection: RawConnection, membership: Membership) -> None:
@@ -348,7 +279,7 @@ def tidy(connection: RawConnection, membership: Membership) -> None:
     for start, looked_at in (((1, membership.group_id, -1), most), ((2, membership.number - 1), 1)):
         after: Position = start
         for _ in range(TIDIED_AT_ONCE):
-            ((_, next_after),) = call(connection, sweeps.REMOVE_SHARES, Int8Array(after), looked_at, *led(None))
+            ((_, next_after),) = call(connection, calls.REMOVE_SUPERSEDED_SHARES, Int8Array(after), looked_at, *led(None))
             if next_after is None or tuple(next_after[:2]) != start[:2]:
                 break
             after = tuple(next_after)
@@ -356,30 +287,30 @@ def tidy(connection: RawConnection, membership: Membership) -> None:
 
 def ensure_dead_letters(connection: RawConnection, group: str) -> str:
     """Make the group's topic of dead letters, if there is none. Return its name."""
-    ((topic,),) = call(connection, ENSURE_DEAD_LETTERS, group)
+    ((topic,),) = call(connection, calls.ENSURE_DEAD_LETTERS, group)
     return str(topic)
 
 
 def configure_share_group(connection: RawConnection, group: str, settings: Mapping[str, object]) -> None:
     """Change settings of a share group, which is made if need be. Raise `ConfigError`, `GroupNotEmpty`."""
-    ((error, detail),) = call(connection, CONFIGURE, group, json.dumps(settings))
+    ((error, detail),) = call(connection, calls.CONFIGURE_SHARE_GROUP, group, json.dumps(settings))
     if error is not None:
         raise answered(error, detail, group=group)
 
 
 def share_group_names(connection: RawConnection) -> list[str]:
     """Return the names of all share groups."""
-    return [name for (name,) in call(connection, NAMES)]
+    return [name for (name,) in call(connection, calls.SHARE_GROUP_NAMES)]
 
 
 def describe_share_groups(connection: RawConnection, groups: Collection[str] | None) -> list[ShareState]:
     """Return what there is to know of share groups (None: of all), by partition."""
-    return [ShareState(*row) for row in call(connection, DESCRIBE, None if groups is None else TextArray(groups))]
+    return call(connection, calls.DESCRIBE_SHARE_GROUPS, None if groups is None else TextArray(groups))
 
 
 def reset_share_offsets(connection: RawConnection, group: str, offsets: Mapping[int, int]) -> None:
     """Have a share group go on elsewhere. Raise `GroupNotFound`, `GroupNotEmpty`, `UnknownTopicOrPartition`."""
-    ((error, detail),) = call(connection, RESET, group, Int4Array(offsets), Int8Array(offsets.values()))
+    ((error, detail),) = call(connection, calls.RESET_SHARE_OFFSETS, group, Int4Array(offsets), Int8Array(offsets.values()))
     if error is not None:
         raise answered(error, detail, group=group)
 
@@ -391,26 +322,29 @@ def redrive_dead_letters(
 
     Raise `GroupNotFound`, `UnknownTopicOrPartition` if the topic of the next one is gone, and what refuses a record.
     """
-    ((error, detail, *done),) = call(connection, REDRIVE, group, partition, upto, most, skip_missing)
-    if error is not None:
-        raise answered(error, detail, group=group)
-    return Redriven(*done)
+    (row,) = call(connection, calls.REDRIVE_DEAD_LETTERS, group, partition, upto, most, skip_missing)
+    if row.error is not None:
+        raise answered(row.error, row.detail, group=group)
+    return Redriven(*row[2:])
 
 
 def waiting_shares(connection: RawConnection, *, most: int) -> tuple[list[WaitingShare], int]:
     """Return share partitions on which something waits, at most `most`; and how many there are."""
-    found, total = [], 0
-    for row in call(connection, WAITING, most):
-        holder, lock_ms, opened, checked_at, total = row[17:21], row[21], row[22:32], row[32], row[33]
-        columns = (
-            row[0],
-            TopicPartition(row[1], row[2]),
-            *row[3:17],
-            lock_ms,
-            None if holder[-1] is None else Holder(*holder),
-            None if opened[0] is None else Pending(*(TransactionId(*opened[:3]), *opened[3:], checked_at)),
-            checked_at,
-            *row[34:],
-        )
-        found.append(WaitingShare(*columns))
-    return found, total
+    rows = call(connection, calls.WAITING_SHARES, most)
+    return [_waiting(row) for row in rows], rows[0].found if rows else 0
+
+
+def _waiting(row: calls.WaitingSharesRow) -> WaitingShare:
+    held = Holder(row.member_id, row.client_host, row.client_process, row.locked_until)
+    opened = row[25:33]
+    return WaitingShare(
+        row.group_name,
+        TopicPartition(row.topic, row.partition_index),
+        *row[3:17],
+        row.lock_ms,
+        None if row.locked_until is None else held,
+        None if row.producer_id is None else Pending(TransactionId(*row[22:25]), *opened),
+        row.checked_at,
+        row.writes_letters,
+        row.exhausted,
+    )

@@ -5,47 +5,14 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from msgtx.arguments import check_name
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import MsgtxError
+from msgtx.generated import calls
 
 _BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}
-BEGIN: Final = Function("begin_attempt", {**_BATCH, "in_timeout_ms": "int4"})
-IS_COMMITTED: Final = Function("is_batch_committed", _BATCH)
-LAST: Final = Function("last_batch", {"in_app_id": "text", "in_query_id": "text"})
-DECIDE: Final = Function(
-    "decide_batch",
-    {
-        **_BATCH,
-        "accepted": "int8[]",
-        "tail_owners": "int8[]",
-        "tail_partitions": "int4[]",
-        "tail_sequences": "int8[]",
-        "in_group_name": "text",
-        "offset_partitions": "int4[]",
-        "start_offsets": "int8[]",
-        "end_offsets": "int8[]",
-        "in_run_id": "text",
-        "whole_query": "bool",
-    },
-)
-RENEW: Final = Function("renew_attempts", {**_BATCH, "session_ms": "int4", "in_timeout_ms": "int4"})
-ABORT: Final = Function("abort_batch", {**_BATCH, "most": "int4"})
-RECORD_RANGE: Final = Function(
-    "record_range",
-    {
-        "in_query_id": "text",
-        "in_batch_id": "int8",
-        "in_group_name": "text",
-        "partition_ids": "int4[]",
-        "start_offsets": "int8[]",
-        "end_offsets": "int8[]",
-        "in_run_id": "text",
-        "in_source_id": "text",
-    },
-)
 
 # Attempts that one SQL transaction aborts, each with a place of the lock table; also in decide_batch.sql.
 AT_ONCE: Final = 250
@@ -106,19 +73,19 @@ def begin_attempt(connection: RawConnection, batch: BatchName, *, timeout_ms: in
     Raise `InvalidRequest` for what is no name.
     """
     check_name("an application", batch.app_id)
-    ((producer_id,),) = call(connection, BEGIN, *batch, timeout_ms)
+    ((producer_id,),) = call(connection, calls.BEGIN_ATTEMPT, *batch, timeout_ms)
     return None if producer_id is None else int(producer_id)
 
 
 def is_batch_committed(connection: RawConnection, batch: BatchName) -> bool:
     """Return whether this batch, or a later one of its query, is committed."""
-    ((committed,),) = call(connection, IS_COMMITTED, *batch)
+    ((committed,),) = call(connection, calls.IS_BATCH_COMMITTED, *batch)
     return bool(committed)
 
 
 def last_batch(connection: RawConnection, app_id: str, query_id: str = "") -> int | None:
     """Return the newest committed batch of an application's query; None: there is none."""
-    ((batch_id,),) = call(connection, LAST, app_id, query_id)
+    ((batch_id,),) = call(connection, calls.LAST_BATCH, app_id, query_id)
     return None if batch_id is None else int(batch_id)
 
 
@@ -142,7 +109,7 @@ def decide_batch(
     known = None if ranges is None else sorted(ranges.items())
     ((skipped, aborted, name, detail),) = call(
         connection,
-        DECIDE,
+        calls.DECIDE_BATCH,
         *batch,
         Int8Array(attempt.producer_id for attempt in accepted),
         Int8Array(owner for owner, _, _ in tails),
@@ -163,7 +130,7 @@ def abort_batch(connection: RawConnection, batch: BatchName, *, of_any_query: bo
     query_id = None if of_any_query else batch.query_id
     total = 0
     while True:
-        ((aborted,),) = call(connection, ABORT, batch.app_id, query_id, batch.batch_id, AT_ONCE)
+        ((aborted,),) = call(connection, calls.ABORT_BATCH, batch.app_id, query_id, batch.batch_id, AT_ONCE)
         total += int(aborted)
         if aborted < AT_ONCE:
             return total
@@ -171,7 +138,7 @@ def abort_batch(connection: RawConnection, batch: BatchName, *, of_any_query: bo
 
 def renew_attempts(connection: RawConnection, batch: BatchName, *, session_ms: int, timeout_ms: int) -> int:
     """Give the open attempts of a batch so much time from now on, at most `timeout_ms` in all (I12). Returns how many."""
-    ((renewed,),) = call(connection, RENEW, *batch, session_ms, timeout_ms)
+    ((renewed,),) = call(connection, calls.RENEW_ATTEMPTS, *batch, session_ms, timeout_ms)
     return int(renewed)
 
 
@@ -193,7 +160,7 @@ def record_range(
     known = sorted(ranges.items())
     ((name, detail),) = call(
         connection,
-        RECORD_RANGE,
+        calls.RECORD_RANGE,
         query_id,
         batch_id,
         group or "",

@@ -3,30 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
+from msgtx.declared.function import Function
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, NotCoordinator
+from msgtx.generated import calls
 from msgtx.store import transactions
 from msgtx.store.coordinators import Leases
-from msgtx.store.topics import REMOVE_LOGS
-from msgtx.store.transactions import RESUMABLE, Position
+from msgtx.store.transactions import Position
 
-REMOVE_PRODUCERS: Final = Function("remove_idle_producers", RESUMABLE)
-PURGE: Final = Function("purge_transactions", RESUMABLE, flushed=False)
-REMOVE_OFFSETS: Final = Function("remove_superseded_offsets", RESUMABLE, flushed=False)
-REMOVE_FLOORS: Final = Function("remove_superseded_floors", RESUMABLE, flushed=False)
-REMOVE_MEMBERS: Final = Function("remove_members", RESUMABLE)
-REMOVE_HEARTBEATS: Final = Function("remove_heartbeats", RESUMABLE, flushed=False)
-REMOVE_BATCHES: Final = Function("remove_old_batches", RESUMABLE)
-REMOVE_SEALS: Final = Function("remove_decided_seals", RESUMABLE, flushed=False)
-REMOVE_SPARK_HISTORY: Final = Function("remove_spark_history", RESUMABLE, flushed=False)
-REMOVE_DEDUP_KEYS: Final = Function("remove_dedup_keys", RESUMABLE, flushed=False)
-SETTLE_SHARES: Final = Function("settle_shares", RESUMABLE)
-BURY_SHARES: Final = Function("bury_dead_shares", RESUMABLE)
-REMOVE_SHARES: Final = Function("remove_superseded_shares", RESUMABLE, flushed=False)
-REMOVE_WAKE_UPS: Final = Function("remove_wake_ups", RESUMABLE, flushed=False)
 MANY_MARKERS: Final = 1_000
 # Positions of `mark`: what dates find comes first, and again while it is much; then partition by partition.
 DATES: Final = (-2,)
@@ -66,9 +53,9 @@ def settle_shares(connection: RawConnection, after: Position | None, leases: Lea
     share-upkeep#dead-letters.
     """
     if after is not None and len(after) == len(DEAD):
-        ((_, next_after),) = call(connection, BURY_SHARES, *transactions.step(after, leases))
+        ((_, next_after),) = call(connection, calls.BURY_DEAD_SHARES, *transactions.step(after, leases))
         return Swept({}, None if next_after is None else tuple(next_after), is_busy=True)
-    ((settled, expired, next_after),) = call(connection, SETTLE_SHARES, *transactions.step(after, leases))
+    ((settled, expired, next_after),) = call(connection, calls.SETTLE_SHARES, *transactions.step(after, leases))
     done = {"shares_settled": settled, "transactions_aborted": expired}
     return Swept(done, DEAD if next_after is None else tuple(next_after), is_busy=True)
 
@@ -90,7 +77,7 @@ def _resume(
     after: Position | None,
     leases: Leases | None,
     *,
-    function: Function,
+    function: Function[Any],
     field: str,
     is_busy: bool = False,
 ) -> Swept:
@@ -99,28 +86,28 @@ def _resume(
 
 
 # Removes transactional ids and producer ids that are idle for longer than their expiry (I13).
-remove_idle_producers: Step = partial(_resume, function=REMOVE_PRODUCERS, field="producer_ids_removed")
+remove_idle_producers: Step = partial(_resume, function=calls.REMOVE_IDLE_PRODUCERS, field="producer_ids_removed")
 # Removes complete transactions that are past their history (internals: transactions#history).
-purge_transactions: Step = partial(_resume, function=PURGE, field="transactions_purged")
+purge_transactions: Step = partial(_resume, function=calls.PURGE_TRANSACTIONS, field="transactions_purged")
 # Removes committed offsets for which a newer one counts.
-remove_superseded_offsets: Step = partial(_resume, function=REMOVE_OFFSETS, field="offsets_removed")
+remove_superseded_offsets: Step = partial(_resume, function=calls.REMOVE_SUPERSEDED_OFFSETS, field="offsets_removed")
 # Removes floors below the newest of their partition.
-remove_superseded_floors: Step = partial(_resume, function=REMOVE_FLOORS, field="floors_removed")
+remove_superseded_floors: Step = partial(_resume, function=calls.REMOVE_SUPERSEDED_FLOORS, field="floors_removed")
 # Removes members whose session is over from their groups.
-remove_members: Step = partial(_resume, function=REMOVE_MEMBERS, field="members_removed", is_busy=True)
+remove_members: Step = partial(_resume, function=calls.REMOVE_MEMBERS, field="members_removed", is_busy=True)
 # Removes heartbeats below the newest of their member, and those of members that are gone.
-remove_heartbeats: Step = partial(_resume, function=REMOVE_HEARTBEATS, field="heartbeats_removed")
+remove_heartbeats: Step = partial(_resume, function=calls.REMOVE_HEARTBEATS, field="heartbeats_removed")
 # Removes states of share groups below the newest, and calls of their members (internals: shares).
-remove_superseded_shares: Step = partial(_resume, function=REMOVE_SHARES, field="share_rows_removed")
+remove_superseded_shares: Step = partial(_resume, function=calls.REMOVE_SUPERSEDED_SHARES, field="share_rows_removed")
 # Removes what retention has let go from the fronts of logs (internals: cleaning).
-remove_old_batches: Step = partial(_resume, function=REMOVE_BATCHES, field="batches_removed")
+remove_old_batches: Step = partial(_resume, function=calls.REMOVE_OLD_BATCHES, field="batches_removed")
 # Removes what Spark's batches left: decided attempts, and what newer batches have superseded.
-remove_spark_history: Step = partial(_resume, function=REMOVE_SPARK_HISTORY, field="spark_rows_removed")
+remove_spark_history: Step = partial(_resume, function=calls.REMOVE_SPARK_HISTORY, field="spark_rows_removed")
 # Removes the seals of decided transactions, and the offsets that waited for an ABORT.
-remove_decided_seals: Step = partial(_resume, function=REMOVE_SEALS, field="seals_removed")
+remove_decided_seals: Step = partial(_resume, function=calls.REMOVE_DECIDED_SEALS, field="seals_removed")
 # Removes what deleted topics have left of their logs.
-remove_deleted_logs: Step = partial(_resume, function=REMOVE_LOGS, field="log_rows_removed")
+remove_deleted_logs: Step = partial(_resume, function=calls.REMOVE_DELETED_LOGS, field="log_rows_removed")
 # Removes keys of deduplication that are past their window.
-remove_dedup_keys: Step = partial(_resume, function=REMOVE_DEDUP_KEYS, field="dedup_keys_removed")
+remove_dedup_keys: Step = partial(_resume, function=calls.REMOVE_DEDUP_KEYS, field="dedup_keys_removed")
 # Removes what listeners have seen long ago.
-remove_wake_ups: Step = partial(_resume, function=REMOVE_WAKE_UPS, field="wake_ups_removed")
+remove_wake_ups: Step = partial(_resume, function=calls.REMOVE_WAKE_UPS, field="wake_ups_removed")

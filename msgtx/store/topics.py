@@ -6,21 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array, TextArray
 from msgtx.declared.settings import TOPIC
+from msgtx.generated import calls
 from msgtx.rules.names import did_you_mean
-from msgtx.store.coordinators import LED, led
+from msgtx.store.coordinators import led
 from msgtx.types import TopicPartition
 
-CREATE: Final = Function("create_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
-ALTER: Final = Function("alter_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"})
-DELETE: Final = Function("delete_topic", {"topic_name": "text"})
-REMOVE_LOGS: Final = Function("remove_deleted_logs", {"in_after": "int8[]", "most": "int4", **LED})
 LOGS_AT_ONCE: Final = 250  # partitions that one call looks at, and locks
-DESCRIBE: Final = Function("describe_topics", {"names": "text[]"})
-VERSION: Final = Function("topics_version", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +55,12 @@ TopicsNow = Callable[[Sequence[str]], dict[str, Topic]]  # several as they are n
 
 def create_topic(connection: RawConnection, name: str, partitions: int, settings: Mapping[str, object]) -> None:
     """Create a topic. Raise `TopicExists`, `InvalidTopic`, `ConfigError` for an unknown setting."""
-    call(connection, CREATE, name, partitions, json.dumps(dict(settings)))
+    call(connection, calls.CREATE_TOPIC, name, partitions, json.dumps(dict(settings)))
 
 
 def alter_topic(connection: RawConnection, name: str, partitions: int | None, settings: Mapping[str, object]) -> None:
     """Change settings, add partitions (None: as many as there are). Raise `UnknownTopicOrPartition`, `InvalidRequest`."""
-    call(connection, ALTER, name, partitions, json.dumps(dict(settings)))
+    call(connection, calls.ALTER_TOPIC, name, partitions, json.dumps(dict(settings)))
 
 
 def delete_topic(connection: RawConnection, name: str) -> None:
@@ -73,10 +68,10 @@ def delete_topic(connection: RawConnection, name: str) -> None:
 
     What is left when this process ends on the way goes with the next sweep.
     """
-    call(connection, DELETE, name)
+    call(connection, calls.DELETE_TOPIC, name)
     position: Int8Array | None = None
     while True:
-        ((_, after),) = call(connection, REMOVE_LOGS, position, LOGS_AT_ONCE, *led(None))
+        ((_, after),) = call(connection, calls.REMOVE_DELETED_LOGS, position, LOGS_AT_ONCE, *led(None))
         if after is None:
             return
         position = Int8Array(after)
@@ -84,13 +79,13 @@ def delete_topic(connection: RawConnection, name: str) -> None:
 
 def topics_version(connection: RawConnection) -> int:
     """Return a number that every change of the topics raises."""
-    ((version,),) = call(connection, VERSION)
+    ((version,),) = call(connection, calls.TOPICS_VERSION)
     return int(version)
 
 
 def describe_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:
     """Return topics by name (None: all), in order of their names; unknown ones are absent."""
-    rows = call(connection, DESCRIBE, None if names is None else TextArray(names))
+    rows = call(connection, calls.DESCRIBE_TOPICS, None if names is None else TextArray(names))
     return {name: Topic(name, tuple(partition_ids), _in_order(settings)) for name, partition_ids, settings in rows}
 
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import Function, call, select
+from msgtx.database.calls import call, select
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
+from msgtx.generated import calls
 from msgtx.store.append import milliseconds
 from msgtx.store.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TopicPartition, TransactionDescription, TransactionId
@@ -13,12 +14,6 @@ from msgtx.types import Outcome, TopicPartition, TransactionDescription, Transac
 _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
 # Arguments of what a sweep calls again and again, each time from where the call before came to.
 RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
-OUTCOME: Final = Function("transaction_outcome", _NAME)
-END: Final = Function("end_transaction", {**_NAME, "in_decided_by": "text"})
-EXPIRE_OVERDUE: Final = Function("expire_overdue", RESUMABLE)
-MARK_PARTITIONS: Final = Function("mark_partitions", RESUMABLE, flushed=False)
-DESCRIBE: Final = Function("describe_transaction", {"in_transactional_id": "text"})
-MARK: Final = Function("mark", {"everything": "bool", **LED, "rest_ms": "int4"}, flushed=False)
 # Rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go, and few locks.
 LOOKED_AT_ONCE: Final = 250
 Position = tuple[int, ...]  # where a sweep came to
@@ -41,7 +36,7 @@ class Decision:
 
 def transaction_outcome(connection: RawConnection, transaction_id: TransactionId) -> Decision:
     """Return how a transaction ended, as far as it has. Never raises for a name that is not known."""
-    ((outcome, decided_by),) = call(connection, OUTCOME, *transaction_id)
+    ((outcome, decided_by),) = call(connection, calls.TRANSACTION_OUTCOME, *transaction_id)
     return Decision(OUTCOMES[outcome], decided_by)
 
 
@@ -49,7 +44,7 @@ def end_transaction(
     connection: RawConnection, transaction_id: TransactionId, decided_by: Literal["admin", "resolve"]
 ) -> Outcome:
     """Abort a transaction that its producer will not end; what is decided stays (I4). Returns the outcome."""
-    ((outcome,),) = call(connection, END, *transaction_id, decided_by)
+    ((outcome,),) = call(connection, calls.END_TRANSACTION, *transaction_id, decided_by)
     return OUTCOMES[outcome]
 
 
@@ -68,7 +63,7 @@ def expire_overdue(
     connection: RawConnection, after: Position | None, *, leases: Leases | None = None
 ) -> tuple[int, Position | None]:
     """Do a step of `expire_transactions`. Returns how many it aborted, and where the next one goes on (None: nowhere)."""
-    ((expired, next_after),) = call(connection, EXPIRE_OVERDUE, *step(after, leases))
+    ((expired, next_after),) = call(connection, calls.EXPIRE_OVERDUE, *step(after, leases))
     return expired, None if next_after is None else tuple(next_after)
 
 
@@ -82,13 +77,13 @@ def mark(connection: RawConnection, *, everything: bool = False, leases: Leases 
 
     Raise `CoordinatorFenced` if one of the `leases` has passed to a newer coordinator.
     """
-    ((markers, floors),) = call(connection, MARK, everything, *led(leases), None)
+    ((markers, floors),) = call(connection, calls.MARK, everything, *led(leases), None)
     return markers, floors
 
 
 def mark_in_turn(connection: RawConnection, *, rest_ms: int) -> bool:
     """Do the same, unless another client has done so within `rest_ms` or is at it. Returns whether it was done."""
-    ((markers, _),) = call(connection, MARK, False, *led(None), rest_ms)
+    ((markers, _),) = call(connection, calls.MARK, False, *led(None), rest_ms)
     return markers is not None
 
 
@@ -96,7 +91,7 @@ def mark_partitions(
     connection: RawConnection, after: Position | None, *, leases: Leases | None = None
 ) -> tuple[int, int, Position | None]:
     """Bring the floors of the next partitions up. Returns markers, floors, and where the next goes on (None: nowhere)."""
-    ((markers, floors, next_after),) = call(connection, MARK_PARTITIONS, *step(after, leases))
+    ((markers, floors, next_after),) = call(connection, calls.MARK_PARTITIONS, *step(after, leases))
     return markers, floors, None if next_after is None else tuple(next_after)
 
 
@@ -107,7 +102,7 @@ def transactions(connection: RawConnection) -> list[dict[str, Any]]:
 
 def describe_transaction(connection: RawConnection, transactional_id: str) -> TransactionDescription | None:
     """Return a transactional id with its newest transaction; None for one that is not known."""
-    rows = call(connection, DESCRIBE, transactional_id)
+    rows = call(connection, calls.DESCRIBE_TRANSACTION, transactional_id)
     if not rows:
         return None
     ((producer_id, current_epoch, epoch, number, state, timeout_ms, opened_at, host, decided_by, topics, indexes),) = rows

@@ -3,25 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
+from msgtx.generated import calls
 from msgtx.types import TopicPartition, TransactionId
-
-UNDECIDED: Final = Function(
-    "undecided_transactions",
-    {
-        "in_partition_ids": "int4[]",
-        "each_partition": "int4",
-        "overdue_only": "bool",
-        "limit_ms": "int8",
-        "most": "int4",
-    },
-)
-SEALS: Final = Function("undecided_seals", {"most": "int4"})
-UNFINISHED: Final = Function("unfinished_decisions", {"older_than_ms": "int8", "most": "int4"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +79,8 @@ def undecided_transactions(
     `overdue_only`: older than `limit_ms` (None: than their own timeout), or without transaction or producer row.
     """
     asked = None if partition_ids is None else Int4Array(partition_ids)
-    rows = call(connection, UNDECIDED, asked, each_partition, overdue_only, limit_ms, most)
-    return [_undecided(row) for row in rows], rows[0][-1] if rows else 0
+    rows = call(connection, calls.UNDECIDED_TRANSACTIONS, asked, each_partition, overdue_only, limit_ms, most)
+    return [_undecided(row) for row in rows], rows[0].found if rows else 0
 
 
 def _undecided(row: tuple[Any, ...]) -> Undecided:
@@ -102,11 +90,11 @@ def _undecided(row: tuple[Any, ...]) -> Undecided:
 
 def undecided_seals(connection: RawConnection, *, most: int) -> tuple[list[UndecidedSeal], int]:
     """Return prepared transactions, the oldest first, at most `most`; and how many there are."""
-    rows = call(connection, SEALS, most)
-    return [UndecidedSeal(TransactionId(*row[:3]), *row[3:-1]) for row in rows], rows[0][-1] if rows else 0
+    rows = call(connection, calls.UNDECIDED_SEALS, most)
+    return [UndecidedSeal(TransactionId(*row[:3]), *row[3:-1]) for row in rows], rows[0].found if rows else 0
 
 
 def unfinished_decisions(connection: RawConnection, *, older_than_ms: int, most: int) -> tuple[list[Unfinished], int]:
     """Return decided transactions that are not complete, the oldest first, at most `most`; and how many there are."""
-    rows = call(connection, UNFINISHED, older_than_ms, most)
-    return [Unfinished(TransactionId(*row[:3]), *row[3:-1]) for row in rows], rows[0][-1] if rows else 0
+    rows = call(connection, calls.UNFINISHED_DECISIONS, older_than_ms, most)
+    return [Unfinished(TransactionId(*row[:3]), *row[3:-1]) for row in rows], rows[0].found if rows else 0

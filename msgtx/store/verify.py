@@ -7,38 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.generated import calls
 
 Facts = dict[str, Any]  # of a row: the names of the rules that it breaks, in `rules`, and its columns
 
-PARTITION: Final = Function("verify_partition", {"in_partition_id": "int4"})
-BATCHES: Final = Function(
-    "verify_batches",
-    {"in_partition_id": "int4", "after_offset": "int8", "max_rows": "int4", "max_bytes": "int8", "until_offset": "int8"},
-)
-_OF_PARTITION: Final = {"in_partition_id": "int4", "in_after": "int8[]", "most": "int4"}
-BEGINNINGS: Final = Function("verify_beginnings", _OF_PARTITION)
-MARKERS: Final = Function("verify_markers", _OF_PARTITION)
-_OF_PARTITIONS: Final = {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}
-DECISIONS: Final = Function("verify_decisions", _OF_PARTITIONS)
-CUT: Final = Function("verify_cut", {"partition_ids": "int4[]", "ends": "int8[]", "in_after": "int8[]", "most": "int4"})
-OFFSETS: Final = Function("verify_offsets", _OF_PARTITIONS)
-ASSIGNMENTS: Final = Function("verify_assignments", _OF_PARTITIONS)
 MAX_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all that it could complain of fits into memory
 MAX_BYTES: Final = 32 * 1024 * 1024  # of batches that one answer looks at; more only for a single one
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """A partition's ends and floor as its rows say them; None where there is no row. `rules`: those that they break."""
-
-    log_start_offset: int
-    first_offset: int | None
-    log_end_offset: int
-    stable_floor: int | None
-    rules: list[str]
+# A partition's ends and floor as its rows say them; None where there is no row. `rules`: those that they break.
+Ends = calls.VerifyPartitionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +37,8 @@ class Piece:
 
 def verify_partition(connection: RawConnection, partition_id: int) -> Ends | None:
     """Return a partition's ends, None if it is gone."""
-    (row,) = call(connection, PARTITION, partition_id)
-    return None if row[0] is None else Ends(*row)
+    (row,) = call(connection, calls.VERIFY_PARTITION, partition_id)
+    return None if row.log_start_offset is None else row
 
 
 def verify_batches(
@@ -65,47 +46,49 @@ def verify_batches(
 ) -> Piece:
     """Look at the next batches of a log, up to those that begin at offset `until` (None: to the end)."""
     arguments = (partition_id, -1 if after is None else after[0], MAX_ROWS, MAX_BYTES, until)
-    ((came_to, rows, records, broken),) = call(connection, BATCHES, *arguments)
+    ((came_to, rows, records, broken),) = call(connection, calls.VERIFY_BATCHES, *arguments)
     return Piece(rows, None if came_to is None else [came_to], broken, records=int(records))
 
 
 def verify_beginnings(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
     """Look at the next rows that say where transactions began on a partition."""
-    ((came_to, rows, undecided, broken),) = call(connection, BEGINNINGS, partition_id, _position(after), MAX_ROWS)
+    ((came_to, rows, undecided, broken),) = call(
+        connection, calls.VERIFY_BEGINNINGS, partition_id, _position(after), MAX_ROWS
+    )
     return Piece(rows, came_to, broken, transactions=undecided)
 
 
 def verify_markers(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
     """Look at the next markers of a partition."""
-    ((came_to, rows, broken),) = call(connection, MARKERS, partition_id, _position(after), MAX_ROWS)
+    ((came_to, rows, broken),) = call(connection, calls.VERIFY_MARKERS, partition_id, _position(after), MAX_ROWS)
     return Piece(rows, came_to, broken)
 
 
 def verify_decisions(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
     """Look at the next decisions; only those on these partitions are compared."""
     arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
-    ((came_to, rows, concerned, broken),) = call(connection, DECISIONS, *arguments)
+    ((came_to, rows, concerned, broken),) = call(connection, calls.VERIFY_DECISIONS, *arguments)
     return Piece(rows, came_to, broken, transactions=concerned)
 
 
 def verify_cut(connection: RawConnection, ends: Mapping[int, int], after: Sequence[int] | None) -> Piece:
     """Look at the next decisions: whether they have records on both sides of a cut, of these ends by partition id."""
     arguments = (Int4Array(ends), Int8Array(ends.values()), _position(after), MAX_ROWS)
-    ((came_to, rows, concerned, broken),) = call(connection, CUT, *arguments)
+    ((came_to, rows, concerned, broken),) = call(connection, calls.VERIFY_CUT, *arguments)
     return Piece(rows, came_to, broken, transactions=concerned)
 
 
 def verify_offsets(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
     """Look at the next committed offsets; only those of these partitions are compared."""
     arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
-    ((came_to, rows, concerned, behind, broken),) = call(connection, OFFSETS, *arguments)
+    ((came_to, rows, concerned, behind, broken),) = call(connection, calls.VERIFY_OFFSETS, *arguments)
     return Piece(rows, came_to, broken, offsets=concerned, behind=behind)
 
 
 def verify_assignments(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
     """Look at the next partitions that members of groups own; only these partitions are compared."""
     arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
-    ((came_to, rows, broken),) = call(connection, ASSIGNMENTS, *arguments)
+    ((came_to, rows, broken),) = call(connection, calls.VERIFY_ASSIGNMENTS, *arguments)
     return Piece(rows, came_to, broken)
 
 

@@ -8,16 +8,15 @@ from typing import Final
 
 from psycopg import pq
 
-from msgtx.database.calls import NOTIFY, Function, call, prepare, query
+from msgtx.database.calls import NOTIFY, call, prepare, query
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, numbered
+from msgtx.generated import calls
 
 MOST_TOLD: Final = 700  # partitions of one notification: PostgreSQL refuses one of 8000 bytes
-WOKEN: Final = Function("woken_since", {"in_snapshot": "text"})
 LOOK: Final = "msgtx_look"  # the name of a call of `woken_since` that the session keeps
 _SEND: Final = numbered(NOTIFY)
-TELL: Final = Function("tell_readers", {"partition_ids": "int4[]"}, flushed=False)
-REMOVE: Final = Function("remove_wake_ups", {"in_after": "int8[]"}, flushed=False)
+REMOVE: Final = calls.REMOVE_WAKE_UPS.first(1)
 
 
 def notify(connection: RawConnection, words: str) -> None:
@@ -38,18 +37,18 @@ def send_notification(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
 
 def tell_readers(connection: RawConnection, partition_ids: Iterable[int]) -> None:
     """Have listeners find these partitions when they look the next time, where nothing can be notified."""
-    call(connection, TELL, Int4Array(partition_ids))
+    call(connection, calls.TELL_READERS, Int4Array(partition_ids))
 
 
 def woken_since(connection: RawConnection, snapshot: str | None) -> tuple[str, str | None]:
     """Return the snapshot for the next call, and whom commits since the last one concern (None: none)."""
-    ((next_snapshot, words),) = call(connection, WOKEN, snapshot)
+    ((next_snapshot, words),) = call(connection, calls.WOKEN_SINCE, snapshot)
     return next_snapshot, words
 
 
 def prepare_looks(connection: RawConnection) -> str:
     """Make ready for many looks over one connection, for `look` and `seen`. Returns the snapshot for the first one."""
-    prepare(connection, LOOK, WOKEN)
+    prepare(connection, LOOK, calls.WOKEN_SINCE)
     return woken_since(connection, None)[0]
 
 

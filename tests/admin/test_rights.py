@@ -3,13 +3,14 @@
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 import msgtx
 from msgtx import errors
 from msgtx.cli.main import run
-from msgtx.database.schema import migrate, privileges, rights
+from msgtx.database.schema import functions, migrate, privileges, rights
 from msgtx.database.schema.privileges import Right
 from tests.databases import Connection, Server
 from tests.refusals import refuses
@@ -73,7 +74,7 @@ def test_granting_and_revoking_again_changes_nothing_and_says_so(roles: Roles, c
     assert given(connection, role) == before  # it still produces to b*
     assert roles.read() == [(role, "consume", "a", True), (role, "produce", "b*", True)]
     assert roles.revoke(role, "produce:b*")
-    assert given(connection, role) == there(connection, privileges.NEEDS[Right.CONSUME])
+    assert given(connection, role) == there(connection, privileges.needed([(Right.CONSUME, "x")]))
 
 
 @pytest.mark.parametrize("topic", ["", "*a", "a*b", "a**", "a b", "ä", "%", "a'; drop role x", "x" * 250])
@@ -144,9 +145,9 @@ def test_an_upgrade_keeps_rights_and_extends_them(
     connection.execute(f"grant usage on schema msgtx to {by_hand}")
     connection.execute(f"grant execute on function msgtx.clock() to {by_hand}")
     before = given(connection, role)
-    later = {right: names | {"clock"} for right, names in privileges.NEEDS.items()}
-    later[Right.PRODUCE] -= {"lock_producers"}
-    monkeypatch.setattr(privileges, "NEEDS", later)
+    changed = {"clock": frozenset({privileges.ANY}), "lock_producers": frozenset({privileges.OWNER})}
+    later = tuple(replace(file, rights=changed.get(file.name, file.rights)) for file in functions.files())
+    monkeypatch.setattr(privileges, "files", lambda: later)
     renew(connection, roles)
     assert given(connection, role) == before - {"lock_producers"} | {"clock"}
     assert given(connection, by_hand) == {"clock"}
@@ -185,7 +186,7 @@ def test_a_dropped_roles_rights_are_shown_and_then_forgotten(made_again: bool, r
         assert roles.read()[0] == (role, "consume", "x", False)
         renew(connection, roles)
         assert roles.read() == [(other, "consume", "y", True)]
-    assert given(connection, other) == there(connection, privileges.NEEDS[Right.CONSUME])
+    assert given(connection, other) == there(connection, privileges.needed([(Right.CONSUME, "x")]))
 
 
 # ── the command line ──

@@ -12,8 +12,9 @@ from msgtx import errors
 from msgtx.cli.main import run
 from msgtx.database.calls import call
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
 from msgtx.store.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.append import TRY_LOCKS, append_and_decide
+from msgtx.store.append import append_and_decide
 from msgtx.store.decide import decide
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.holders import expire_holders
@@ -108,7 +109,7 @@ def try_locks(connection: Connection, producer: int, *groups: str) -> list[int]:
     """Try the locks of one transaction without batches. Returns whether it lacks one."""
     found = call(
         connection,
-        TRY_LOCKS,
+        calls.TRY_LOCK_TRANSACTIONS,
         Int8Array([producer]),
         Int4Array(),
         Int4Array(),

@@ -15,13 +15,14 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.database.calls import call
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
 from msgtx.store.answers import (
     AnswerColumns,
     acknowledge_in_session,
     acknowledge_in_transaction,
     acknowledge_records,
 )
-from msgtx.store.append import TRY_LOCKS, append, append_and_decide
+from msgtx.store.append import append, append_and_decide
 from msgtx.store.append_once import KeyedRecord, append_once
 from msgtx.store.cuts import consistent_cut, spans_of_transactions
 from msgtx.store.fetch import Position, fetch, list_offsets
@@ -32,14 +33,7 @@ from msgtx.store.ranges import measure_ranges
 from msgtx.store.records import count_records
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import commit_in_session
-from msgtx.store.shares import (
-    READ,
-    Acquiring,
-    acquire_records,
-    acquire_records_together,
-    join_share_group,
-    redrive_dead_letters,
-)
+from msgtx.store.shares import Acquiring, acquire_records, acquire_records_together, join_share_group, redrive_dead_letters
 from msgtx.store.spark import record_range
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import describe_transaction, mark
@@ -409,7 +403,13 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
         c, p.name, [row for row in p.rows() if row.partition_id == p.ours], offsets=offsets_of(("g", p.theirs, 1))
     ),
     "try_lock_transactions": lambda c, p: call(
-        c, TRY_LOCKS, Int8Array([p.producer[0]]), Int4Array([1, 1]), Int4Array([p.ours, p.theirs]), Int4Array(), TextArray()
+        c,
+        calls.TRY_LOCK_TRANSACTIONS,
+        Int8Array([p.producer[0]]),
+        Int4Array([1, 1]),
+        Int4Array([p.ours, p.theirs]),
+        Int4Array(),
+        TextArray(),
     ),
     "tell_readers": lambda c, p: tell_readers(c, [p.ours, p.theirs]),
     "decide_with_offsets": decide_with_offsets,
@@ -419,7 +419,7 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "commit_as_a_member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
     "acquire_records": lambda c, p: acquire_records(c, Acquiring("g", 1, 1, [p.theirs], 1, 1)),
     "acquire_records_together": lambda c, p: acquire_records_together(c, [Acquiring("g", 1, 1, [p.theirs], 1, 1)]),
-    "read_records": lambda c, p: call(c, READ, Int4Array([p.theirs]), Int8Array([0]), Int8Array([9])),
+    "read_records": lambda c, p: call(c, calls.READ_RECORDS, Int4Array([p.theirs]), Int8Array([0]), Int8Array([9])),
     "acknowledge_records": lambda c, p: acknowledge_records(c, answers_for(p.theirs), call_number=1),
     "acknowledge_in_transaction": lambda c, p: acknowledge_in_transaction(c, p.name, answers_for(p.theirs), call_number=1),
     "acknowledge_in_session": lambda c, p: acknowledge_in_session(c, answers_for(p.theirs)),

@@ -10,9 +10,10 @@ import pytest
 
 from msgtx.admin import verify as admin
 from msgtx.database.calls import call
+from msgtx.generated import calls
 from msgtx.store import verify
 from msgtx.store.append import milliseconds
-from msgtx.store.producers import DESCRIBE, describe_producers
+from msgtx.store.producers import describe_producers
 from msgtx.types import ProducerState
 from tests.databases import Connection
 from tests.store.soup import Row, Soup, Tables, below, named, nth
@@ -360,7 +361,7 @@ def test_the_database_and_this_file_read_the_rules_alike(
             assert sum(piece.transactions for piece in pieces) == counted
             compare(whole(verify.verify_markers, partition)[1], tables.markers(partition))
             states = {state.producer_id: state for state in describe_producers(connection, partition)}
-            assert len(call(connection, DESCRIBE, partition, -1, 1)) == min(len(states), 1)
+            assert len(call(connection, calls.DESCRIBE_PRODUCERS, partition, -1, 1)) == min(len(states), 1)
             clear = tables.producers(partition)
             assert {producer: states[producer] for producer in clear} == clear
         some = dice.sample(partitions, dice.choice((1, 2, 2, 3)))

@@ -13,6 +13,7 @@ import pytest
 import msgtx
 from msgtx import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.wire import BatchColumns
+from msgtx.generated import calls
 from msgtx.observer import Observer
 from msgtx.producer import sender
 from msgtx.producer.group_commit import GroupCommit
@@ -727,7 +728,7 @@ def test_half_a_transaction_is_not_committed_where_a_part_of_it_was_refused_for_
         stretch(producer, topic)
         with monkeypatch.context() as patched:
             if part == "function":
-                patched.setattr(sender, "APPEND_UNFLUSHED", replace(sender.APPEND_UNFLUSHED, name="no_such_function"))
+                patched.setattr(sender, "APPEND_UNFLUSHED", replace(calls.APPEND, name="no_such_function"))
             else:
                 patched.setattr(producer._sender, "_engine", Refusing())
             assert isinstance(producer.send(topic, b"refused").exception(SECONDS), errors.ConfigError)

@@ -12,10 +12,11 @@ import sqlalchemy
 
 from msgtx import errors
 from msgtx.database.address import public_url
-from msgtx.database.calls import Function, call, driver_of, query, savepoint
+from msgtx.database.calls import call, driver_of, query, savepoint
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
+from msgtx.declared.function import Function
 from msgtx.store.installation import describe_installation
 from tests.databases import Connection, backend, wait_until
 from tests.faults import Faults
@@ -193,7 +194,7 @@ def test_an_unflushed_call_is_relaxed_first_whatever_the_planner_thinks(
     )
     connection.execute(f"alter function msgtx.flushes_at(int8) {estimate}")
     try:
-        relaxed = Function("flushes_at", {"number": "int8"}, flushed=False)
+        relaxed = Function("flushes_at", {"number": "int8"}, tuple, flushed=False)
         with engine.rolled_back() as lent:
             assert call(lent, relaxed, 1) == [("off",)]
             assert query(lent, "show synchronous_commit") == [("on",)]
@@ -204,7 +205,7 @@ def test_an_unflushed_call_is_relaxed_first_whatever_the_planner_thinks(
 
 
 def test_an_unflushed_call_relaxes_nothing_beyond_itself(engine: Engine) -> None:
-    relaxed = Function("setting_value", {"setting_name": "text"}, flushed=False)
+    relaxed = Function("setting_value", {"setting_name": "text"}, tuple, flushed=False)
     with engine.connection() as lent:
         assert call(lent, relaxed, "lease_ms") == [(10_000,)]
         assert query(lent, "show synchronous_commit") == [("on",)]

@@ -13,18 +13,19 @@ import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.database.calls import Function, call, call_and_notify, call_together
+from msgtx.database.calls import call, call_and_notify, call_together
 from msgtx.database.connection import Connection, until
 from msgtx.database.pool import Engine
 from msgtx.database.wire import Statements
+from msgtx.declared.function import Function
 from tests.databases import wait_until
 from tests.refusals import refuses
 
-ECHO = Function("echo", {"a": "int8", "b": "text", "c": "int4[]", "d": "bool"})
-SLEEP = Function("doze", {"seconds": "float8"})
-LARGE = Function("large", {"bytes": "int8"})
-FAIL = Function("fail", {"message": "text"})
-KEEP = Function("keep", {"number": "int8"})
+ECHO = Function("echo", {"a": "int8", "b": "text", "c": "int4[]", "d": "bool"}, tuple)
+SLEEP = Function("doze", {"seconds": "float8"}, tuple)
+LARGE = Function("large", {"bytes": "int8"}, tuple)
+FAIL = Function("fail", {"message": "text"}, tuple)
+KEEP = Function("keep", {"number": "int8"}, tuple)
 FUNCTIONS = (
     "create function msgtx.echo(a bigint, b text, c int[], d boolean, out e bigint, out f text, out g int[], out h boolean)"
     " language sql immutable as 'select $1, $2, $3, $4'",
@@ -55,7 +56,7 @@ def session(engine: Engine, functions: None) -> Iterator[Connection]:
 Asked = Callable[..., list[tuple[Any, ...]]]
 
 
-def and_notified(session: Connection, function: Function, *arguments: object) -> list[tuple[Any, ...]]:
+def and_notified(session: Connection, function: Function[Any], *arguments: object) -> list[tuple[Any, ...]]:
     return call_and_notify(session, function, *arguments, words="1")[0]
 
 
@@ -105,7 +106,7 @@ def test_an_error_is_translated_and_the_next_call_works(asked: Asked, session: C
         with pytest.raises(errors.InvalidRequest):
             asked(session, FAIL, "a\0b")
         with refuses(errors.ConfigError, reason="no schema"):
-            asked(session, Function("there_is_none", {}))
+            asked(session, Function("there_is_none", {}, tuple))
         assert asked(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
 
 
@@ -223,7 +224,7 @@ def test_calls_that_go_together_are_one_sql_transaction(session: Connection, kee
 def test_an_error_undoes_all_calls_that_go_together(session: Connection, fails: int) -> None:
     """And their connection can be used."""
     session.execute("create temporary table kept (number bigint)")
-    calls: list[tuple[Function, tuple[object, ...]]] = [(KEEP, (0,)), (KEEP, (1,)), (KEEP, (2,))]
+    calls: list[tuple[Function[Any], tuple[object, ...]]] = [(KEEP, (0,)), (KEEP, (1,)), (KEEP, (2,))]
     calls[fails] = (FAIL, ("no such thing",))
     for _ in range(2):
         with pytest.raises(errors.UnknownTopicOrPartition, match="no such thing"):

@@ -1,11 +1,12 @@
 """The functions that promise to be flushed (I9), each with calls that must keep the promise: the one list of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.wire import Int4Array
+from msgtx.generated import calls
 from msgtx.store import sweeps
 from msgtx.store.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.append import append, append_and_decide
@@ -20,7 +21,6 @@ from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
 from msgtx.store.shares import (
-    ACQUIRE,
     Acquiring,
     acquire_records,
     acquire_records_together,
@@ -304,9 +304,9 @@ def acquisition_with_answers(stage: Stage) -> None:
     group = ShareGroup(stage.aside, stage.partition())
     group.acquire("a", 1)
     answers = group.answers("a", {0: "accept"}).arguments()[2:]
-    arguments = {name: kind for name, kind in ACQUIRE.arguments.items() if name not in ("flushes", "is_again")}
+    acquire = replace(calls.ACQUIRE_RECORDS.first(12), flushed=True)
     asked = (group.name, group.join("a"), 2, Int4Array([group.partition]), 1, 1)
-    assert call(stage.session, Function("acquire_records", arguments), *asked, *answers) == []
+    assert call(stage.session, acquire, *asked, *answers) == []
 
 
 def acquisition_whose_caller_flushes(stage: Stage) -> None:

@@ -5,8 +5,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.wire import BatchColumns
+from msgtx.declared.function import Function
 from msgtx.store.append import Appended, append, append_and_decide
 from msgtx.store.decide import Decided, decide
 from msgtx.store.fetch import FetchedPartition, Position, fetch
@@ -27,7 +28,7 @@ TABLES: Final = (  # that hold what clients do; shards and settings are of the i
 )  # fmt: skip
 _number = itertools.count(1)
 _EXPIRE: Final = Function(
-    "expire_transaction", {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
+    "expire_transaction", {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}, tuple
 )
 
 

@@ -9,18 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.wire import Int4Array, Int8Array
+from msgtx.declared.function import Function
+from msgtx.generated import calls
 from msgtx.store.answers import NO_ANSWERS
-from msgtx.store.shares import (
-    ACQUIRE,
-    ACQUIRE_TOGETHER,
-    READ,
-    Acquired,
-    Acquiring,
-    acquire_records,
-    acquire_records_together,
-)
+from msgtx.store.shares import Acquired, Acquiring, acquire_records, acquire_records_together
 from tests.databases import Connection, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import new_partition, new_topic, plain
@@ -97,12 +91,8 @@ def test_a_member_that_does_not_read_its_answer_holds_no_lock(
 
 def inline(connection: Connection, asked: Acquiring) -> list[bool]:
     """Acquire. Returns, for each row of the answer, whether it has the values."""
-    arguments = {
-        "group_name": "text", "in_member_number": "int8", "in_call_number": "int8", "partition_ids": "int4[]",
-        "max_records": "int4", "max_bytes": "int8",
-    }  # fmt: skip
     columns = (*asked[:3], Int4Array(asked.partition_ids), *asked[4:6])
-    return [row[9] is not None for row in call(connection, Function("acquire_records", arguments), *columns)]
+    return [row.values is not None for row in call(connection, calls.ACQUIRE_RECORDS.first(6), *columns)]
 
 
 def test_what_is_small_is_in_the_answer(connection: Connection, group: ShareGroup) -> None:
@@ -118,16 +108,16 @@ def test_what_is_small_is_in_the_answer_to_several_members(connection: Connectio
     plain(connection, group.partition, b"1", b"2", b"3")
     plain(connection, group.partition, b"4", b"5", b"6")
     asked = [group.asking("a", 1), group.asking("b", 4)]
-    called: list[Function] = []
+    called: list[Function[Any]] = []
 
-    def noted(over: Connection, function: Function, *arguments: object) -> Any:
+    def noted(over: Connection, function: Function[Any], *arguments: object) -> Any:
         called.append(function)
         return call(over, function, *arguments)
 
     monkeypatch.setattr("msgtx.store.shares.call", noted)
     found = [each.values for answer in acquire_records_together(connection, asked) if answer for each in answer.records]
     assert found == [[b"1"], [b"2", b"3"], [b"4", b"5"]]
-    assert called == [ACQUIRE_TOGETHER]
+    assert called == [calls.ACQUIRE_RECORDS_TOGETHER]
 
 
 def test_a_large_record_is_not_small_since_others_of_its_row_are(connection: Connection, group: ShareGroup) -> None:
@@ -207,7 +197,7 @@ def test_what_is_read_behind_an_acquisition_is_what_it_would_have_returned(
         ranges = [each.range for each in found]
         rows = call(
             connection,
-            READ,
+            calls.READ_RECORDS,
             *(
                 kind(column)
                 for kind, column in zip((Int4Array, Int8Array, Int8Array), zip(*ranges, strict=True), strict=True)
@@ -312,7 +302,7 @@ def test_a_record_comes_as_it_was_sent(connection: Connection, how: str, size: i
 def nulls(connection: Connection, asked: Acquiring) -> list[list[bool]]:
     """Acquire. Returns, for each row of the answer, which of its columns are null, from the offsets on."""
     columns = *asked[:3], Int4Array(asked.partition_ids), *asked[4:6], *NO_ANSWERS.arguments()[2:], False, False
-    return [[column is None for column in row[7:]] for row in call(connection, ACQUIRE, *columns)]
+    return [[column is None for column in row[7:]] for row in call(connection, calls.ACQUIRE_RECORDS, *columns)]
 
 
 @pytest.mark.parametrize("shape", ["", SHAPES[0]])
@@ -334,8 +324,8 @@ def test_what_compaction_removes_before_it_is_read_is_not_delivered(
     plain(connection, group.partition, *[b"newer"] * len(superseded), keys=superseded)
     plain(connection, group.partition, b"last", keys=[b"z"])
 
-    def compacted_meanwhile(over: Connection, function: Function, *arguments: object) -> Any:
-        if function is READ:
+    def compacted_meanwhile(over: Connection, function: Function[Any], *arguments: object) -> Any:
+        if function is calls.READ_RECORDS:
             compact(connection)
         return call(over, function, *arguments)
 

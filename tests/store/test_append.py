@@ -10,8 +10,9 @@ from msgtx import errors
 from msgtx.cli.terminal.failure import failure_of
 from msgtx.database.calls import call, query
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
 from msgtx.rules.record import TIMES_BEFORE
-from msgtx.store.append import APPEND, TRY_LOCKS, Appended, append, append_arguments
+from msgtx.store.append import Appended, append, append_arguments
 from msgtx.store.producers import fence_producer, init_producer_id
 from msgtx.store.server import describe_lock_table
 from msgtx.store.topics import delete_topic
@@ -805,7 +806,7 @@ def test_so_is_a_call_that_tries_more_locks_than_there_are(connection: Connectio
         Int4Array(groups), TextArray(f"group {n}" for n in groups),
     )  # fmt: skip
     with refuses(errors.InvalidRequest, name="max_locks_per_transaction"):
-        call(connection, TRY_LOCKS, *arguments)
+        call(connection, calls.TRY_LOCK_TRANSACTIONS, *arguments)
 
 
 def test_of_several_transactions_those_are_told_that_lack_a_lock(
@@ -820,7 +821,7 @@ def test_of_several_transactions_those_are_told_that_lack_a_lock(
             [writers[1].id.producer_id, groups[2], partitions[3], groups[4]],
         )
         ((lacking,),) = call(
-            connection, TRY_LOCKS,
+            connection, calls.TRY_LOCK_TRANSACTIONS,
             Int8Array(writer.id.producer_id for writer in writers),
             Int4Array(reversed(positions)), Int4Array(reversed(partitions)),
             Int4Array(reversed(positions)), TextArray(reversed(groups)),
@@ -840,7 +841,7 @@ def test_a_refused_batch_has_no_place_and_the_next_one_has_no_error(connection: 
     refused, stored = sorted(new_partition(connection) for _ in range(2))
     producer = init_producer_id(connection, None, timeout_ms=60_000)
     rows = [batch(refused, b"x", producer=producer, sequence=7), batch(stored, b"x", producer=producer, sequence=0)]
-    first, second = call(connection, APPEND, *append_arguments(connection, rows))
+    first, second = call(connection, calls.APPEND, *append_arguments(connection, rows))
     assert (first[0], first[2], first[3]) == ("OutOfOrderSequence", None, None)
     assert second[:3] == (None, None, 0)
     assert second[3] is not None

@@ -12,8 +12,9 @@ from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
+from msgtx.generated import calls
 from msgtx.store import sweeps
-from msgtx.store.append_once import APPEND_ONCE, KeyedRecord, Placed, append_once
+from msgtx.store.append_once import KeyedRecord, Placed, append_once
 from msgtx.store.coordinators import lease_shards
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
@@ -300,7 +301,7 @@ def test_columns_of_unequal_length_are_refused(connection: Connection, columns: 
         "record_values": [b"x"], "header_counts": None, "header_keys": None, "header_values": None, "wake": True, **columns,
     }  # fmt: skip
     with pytest.raises(psycopg.Error) as raised:
-        connection.execute(APPEND_ONCE.statement, [given[name] for name in APPEND_ONCE.arguments])
+        connection.execute(calls.APPEND_ONCE.statement, [given[name] for name in calls.APPEND_ONCE.arguments])
     assert isinstance(translate(raised.value), errors.InvalidRequest)
     assert held(connection) == []
 

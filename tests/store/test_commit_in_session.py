@@ -12,7 +12,8 @@ from msgtx import errors
 from msgtx.database.calls import call, query
 from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns
-from msgtx.store.answers import ACKNOWLEDGE_IN_SESSION, acknowledge_in_session
+from msgtx.generated import calls
+from msgtx.store.answers import acknowledge_in_session
 from msgtx.store.append import append
 from msgtx.store.producers import init_producer_id
 from msgtx.store.seal import commit_in_session
@@ -54,7 +55,7 @@ def test_a_session_with_a_kept_snapshot_writes_nothing_itself(
     user.isolation_level = level
     with user.transaction():
         assert not commit_in_session(user, [batch(partition, b"x")], offsets_of((group, partition, 5)))
-        answered = call(user, ACKNOWLEDGE_IN_SESSION, *share.answers("a", {0: "accept"}).arguments())
+        answered = call(user, calls.ACKNOWLEDGE_IN_SESSION, *share.answers("a", {0: "accept"}).arguments())
         assert answered == [("stale", None)]
     assert len(values(connection, partition)) == 4
     assert committed_at(connection, group, partition) == (None, False)

@@ -68,8 +68,8 @@ def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connecti
     one, other = sorted((unique("group"), unique("group")))
     for name in (other, one):
         commit(connection, name, partition, 1)
-    assert [group.name for group in list_groups(connection, [other, unique("none"), one])] == [one, other]
-    assert {one, other} <= {group.name for group in list_groups(connection, None)}
+    assert [group.group_name for group in list_groups(connection, [other, unique("none"), one])] == [one, other]
+    assert {one, other} <= {group.group_name for group in list_groups(connection, None)}
     assert list_groups(connection, []) == []
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from msgtx import errors
 from msgtx.database.calls import call
+from msgtx.generated import calls
 from msgtx.store.fetch import Position
 from msgtx.store.groups import (
-    COMMIT_OFFSETS,
     CommittedOffset,
     OffsetColumns,
     OffsetRows,
@@ -359,7 +359,7 @@ def test_of_several_refusals_the_first_of_their_order_is_told(
     bad = [RANKS[name](group) for name in list(RANKS)[first:]]
     for number, (metadata, partition, offset) in enumerate(reversed(bad) if turned else bad):
         (rows[group.name, number],) = offset_rows(metadata, {partition: offset}).values()
-    ((error, _),) = call(connection, COMMIT_OFFSETS, *columns_of(rows).arguments())
+    ((error, _),) = call(connection, calls.COMMIT_OFFSETS, *columns_of(rows).arguments())
     assert error == list(RANKS)[first]
 
 

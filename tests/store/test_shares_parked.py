@@ -415,7 +415,7 @@ def test_what_is_told_of_a_group_is_its_own_in_each_partition(connection: Connec
         (second, True, 2, 2, "delayed", None),
     ]
 
-    measured = [each for each in measure_shares(connection, most=999) if each is not None and each.group == own.name]
+    measured = [each for each in measure_shares(connection, most=999) if each is not None and each.group_name == own.name]
     assert sorted((each.records, each.in_flight, each.parked) for each in measured) == [(3, 1, 2), (6, 3, 1)]
 
 
@@ -1031,7 +1031,10 @@ def test_a_deleted_group_takes_along_what_is_in_flight_and_what_waits_and_others
     clock(None)
     assert [(len(group.spans), parked(connection, group)) for group in groups] == [(1, 1), (0, 0), (1, 1)]
     first, _, third = (group.name for group in groups)
-    assert [found.group for found in describe_share_groups(connection, [group.name for group in groups])] == [first, third]
+    assert [found.group_name for found in describe_share_groups(connection, [group.name for group in groups])] == [
+        first,
+        third,
+    ]
 
 
 # ── what is gone from the log ──

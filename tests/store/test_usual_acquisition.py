@@ -6,18 +6,20 @@ takes nothing for usual, and looks at every partition. All answers, and all that
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from msgtx import errors
-from msgtx.database.calls import Function, call
+from msgtx.database.calls import call
 from msgtx.database.pool import Engine
 from msgtx.database.wire import Int4Array
+from msgtx.generated import calls
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import ACQUIRE, Acquiring, acquire_records, configure_share_group
+from msgtx.store.shares import Acquiring, acquire_records, configure_share_group
 from msgtx.store.transactions import mark
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
@@ -53,7 +55,7 @@ class World:
 
     def __init__(self, connection: Connection, function: str, settings: dict[str, Any]) -> None:
         self.connection = connection
-        self.function = Function(function, ACQUIRE.arguments, flushed=False)
+        self.function = replace(calls.ACQUIRE_RECORDS, name=function)
         self.partitions = [new_partition(connection), new_partition(connection)]
         self.group = ShareGroup(connection, self.partitions[0], delivery_count_limit=4, **settings)
         self.writers = [Writer(connection), Writer(connection)]

@@ -10,27 +10,21 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 import msgtx
-from msgtx.database.calls import Function, batch_array, call
+from msgtx.database.calls import batch_array, call
 from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.errors import MsgtxError
+from msgtx.generated import calls
 from msgtx.store import sweeps
-from msgtx.store.append import (
-    APPEND,
-    APPEND_AND_DECIDE_WITH_OFFSETS,
-    Appended,
-    append,
-    append_arguments,
-    read_appended,
-)
-from msgtx.store.fetch import FETCH, Position, fetch
+from msgtx.store.append import Appended, append, append_arguments, read_appended
+from msgtx.store.fetch import Position, fetch
 from msgtx.store.producers import init_producer_id
 from msgtx.store.retention import LOG_END, delete_records
 from msgtx.store.transactions import mark
@@ -140,7 +134,7 @@ class World:
         """Repeat that, as after a lost answer."""
         if writer not in self.alone_last:
             return None
-        function = Function(self.appends, APPEND.arguments)
+        function = replace(calls.APPEND, name=self.appends)
         try:
             return read_appended(
                 call(self.connection, function, *append_arguments(self.connection, [self.alone_last[writer]]))
@@ -171,11 +165,10 @@ class World:
         if writer not in self.last:
             return None
         name, columns, offsets = self.last[writer]
-        types = APPEND_AND_DECIDE_WITH_OFFSETS.arguments
         try:
             rows = call(
                 self.connection,
-                Function(self.function, types),
+                replace(calls.APPEND_AND_DECIDE, name=self.function),
                 *name,
                 batch_array(self.connection, columns),
                 True,
@@ -410,7 +403,7 @@ def test_the_usual_case_of_a_fetch_answers_as_the_general_one(connection: Connec
             rows = [
                 [
                     row[:12] if row[10] is None else row  # without a row of the log there is no more to say
-                    for row in call(connection, Function(name, FETCH.arguments), *question)
+                    for row in call(connection, replace(calls.FETCH_BATCHES, name=name), *question)
                 ]
                 for name in ("fetch_batches", general_fetch)
             ]

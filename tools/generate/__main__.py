@@ -13,11 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tools.generate import decisions, sentences
+from tools.generate import calls, decisions, sentences
 
 ROOT: Final = Path(__file__).parents[2]
 # Each file, and what writes it: the text, without the first line.
 OUTPUTS: Final[dict[str, Callable[[], str]]] = {
+    "msgtx/generated/calls.py": calls.text,
     "docs/decisions/README.md": decisions.index,
     "tests/sentences.txt": sentences.page,
 }

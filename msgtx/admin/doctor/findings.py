@@ -42,9 +42,9 @@ class Look:
 
 
 def data_of(value: Any, **more: object) -> Mapping[str, object]:
-    """Return a store's dataclass as data of a finding: times in ISO 8601, ids and partitions as their text."""
-    fields = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return {**fields, **more}
+    """Return what a store function told as data of a finding: times in ISO 8601, ids and partitions as their text."""
+    names = getattr(value, "_fields", None) or [field.name for field in dataclasses.fields(value)]
+    return {**{name: _plain(getattr(value, name)) for name in names}, **more}
 
 
 def _plain(value: object) -> object:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
+from typing import Final
 
 import psycopg
 from sqlalchemy import Connection, text
@@ -21,12 +22,18 @@ from msgtx.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class SqlFile:
-    """A file that creates one function, view or trigger; `after`: the objects that must exist before it."""
+    """A file that creates one function, view or trigger.
+
+    `after`: the objects that must exist before it. In the words of its header: `rights`, who may call or read it; `plan`, how
+    its statements are planned.
+    """
 
     kind: str
     name: str
     sql: str
     after: frozenset[str]
+    rights: frozenset[str]
+    plan: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,7 @@ class _Object:
 @cache
 def functions_hash() -> str:
     """Return a hash of the text of all functions, views and triggers."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr(PLANS).encode())
     for name, sql in _sources():
         digest.update(f"{name}\0{sql}\0".encode())
     return digest.hexdigest()
@@ -115,6 +122,10 @@ def create(connection: Connection, given: Iterable[Grant]) -> None:
             # COMMIT.
             name, _, table = trigger.identity.partition(" on ")
             _run(connection, f"alter table {table} enable always trigger {name}")
+    plans = {file.name: file.plan for file in files() if file.plan}
+    for found in created:
+        if found.kind == "function" and found.name in plans:
+            _run(connection, f"alter function {found.identity} {' '.join(PLANS[word] for word in plans[found.name])}")
     there = {(found.kind, found.identity) for found in created}
     for grant in given:
         if (grant.kind, grant.identity) in there:
@@ -140,7 +151,13 @@ def _parse(name: str, sql: str, *, names: frozenset[str]) -> SqlFile | None:
     after = set(re.findall(r"^-- after: *(\w+)", sql, re.MULTILINE))
     if kind == "view" or not re.search(r"\bas\s+(\$|')", code, re.IGNORECASE):
         after |= set(re.findall(r"\bmsgtx\.(\w+)", code)) & names - {name}
-    return SqlFile(kind=kind, name=name, sql=sql, after=frozenset(after))
+    return SqlFile(kind, name, sql, frozenset(after), frozenset(_said("right", sql)), tuple(_said("plan", sql)))
+
+
+def _said(word: str, sql: str) -> list[str]:
+    """Return what a line `-- word: a, b` of a header lists."""
+    found = re.search(rf"^-- {word}: (.*)", sql, re.MULTILINE)
+    return found[1].split(", ") if found else []
 
 
 def _objects(connection: Connection) -> list[_Object]:
@@ -163,6 +180,16 @@ def _run(connection: Connection, statement: str) -> None:
     """Run a statement as it is written: no parameters, so that `:` and `%` are PostgreSQL's."""
     connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
+
+# How the statements of a function are planned, by what its header says after `-- plan: `. No plan depends on statistics
+# (decision 0124): rows are looked up by keys, joined by the index of a key where no array is joined with an array, and read
+# in the order of an index. What turns a way of planning off turns the JIT compiler off (decision 0065).
+PLANS: Final = {
+    "look-ups": "set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off"
+    " set enable_bitmapscan = off",
+    "nested loops": "set enable_hashjoin = off set enable_mergejoin = off",
+    "in order": "set enable_sort = off",
+}
 
 HEAD = r"create (?:or replace |constraint )?(function|procedure|view|trigger) (?:msgtx\.)?(\w+)"
 

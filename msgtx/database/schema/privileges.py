@@ -1,15 +1,18 @@
 """The privileges behind each right: functions to call and views to read, given to the roles of `msgtx.role_right`.
 
-Rights on topics, consumer groups and transactional ids are checked inside the functions and views. Functions without such
-a check are given only to roles that may administer every topic; the rest is the owner's.
+Each says in its header who may use it: `-- right: produce, consume`. Rights on topics, consumer groups and transactional ids
+are checked inside the functions and views. Functions without such a check are given only to roles that may administer every
+topic; the rest is the owner's. `fetch_batches` shows a topic's ends to every role with a right on it, for view `partitions`;
+records only to roles that may consume.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 from sqlalchemy import Connection, text
+
+from msgtx.database.schema.functions import files
 
 ALL_TOPICS: Final = "*"
 
@@ -30,103 +33,37 @@ class Right(StrEnum):
     ADMIN = "admin"
 
 
-# Every call of the library stands here, or is the owner's. `fetch_batches` shows a topic's ends to every
-# role with a right on it, for view `partitions`; records only to roles that may consume.
-_EVERYBODY: Final = frozenset(
-    {
-        "describe_installation",
-        "describe_topics",
-        "expire_holders",
-        "fetch_batches",
-        "list_offsets",
-        "topics_of_caller",
-        "transaction_outcome",
-        "partitions",
-        "topics",
-    }
-)
-# Views of data beside the records, and the right that each asks for.
-_HISTORY: Final = frozenset(
-    {"transaction_markers", "consumer_groups", "group_offsets", "offset_counts", "may_use"}
-    | {"share_groups", "share_partitions", "share_spans", "spans_of_share_groups"}
-)
-NEEDS: Final[Mapping[Right, frozenset[str]]] = MappingProxyType(
-    {
-        Right.PRODUCE: _EVERYBODY
-        | {"init_producer_id", "append", "append_and_decide", "decide", "end_transaction", "mark"}
-        | {
-            "lock_producers",
-            "try_lock_transactions",
-            "append_once",
-            "seal",
-            "take_seat",
-            "decide_sealed",
-            "commit_in_session",
-            "undecided_prepared",
-            "complete_prepared",
-        }
-        | {"tell_readers", "publish", "begin_attempt", "is_batch_committed", "last_batch", "decide_batch", "abort_batch"}
-        | {"renew_attempts"},
-        Right.CONSUME: _EVERYBODY
-        | {"count_records", "commit_offsets", "commit_in_session", "committed_offsets"}
-        | {"record_range", "save_snapshot", "saved_snapshots", "delete_snapshot", "measure_ranges"}
-        | {"consistent_cut", "spans_of_transactions"}
-        | {"join_group", "describe_members", "assign_partitions", "release_partitions"}
-        | {"join_share_group", "acquire_records", "acquire_records_together", "read_records", "acknowledge_records"}
-        | {"flush_log"}
-        | {"remove_superseded_shares"}
-        | {"acknowledge_in_transaction", "acknowledge_in_session", "append_acknowledge_decide", "ensure_dead_letters"}
-        | {"redrive_dead_letters"}
-        | {"leave_group", "heartbeat_group", "member_assignment", "topics_version", "woken_since", "remove_wake_ups"}
-        | {"records", "committed_records", "committed_records_now", "is_committed", "last_stable_offset"}
-        | {"transactions", "describe_transaction"}
-        | {"committed_batches", "check_range", "record_batches", "read", "partition_id_of", "base_offset_of", "value_json"}
-        | _HISTORY,
-        Right.ADMIN: _EVERYBODY
-        | {"create_topic", "alter_topic", "delete_topic", "remove_deleted_logs", "delete_records"}
-        | {"describe_producers", "transactions", "describe_transaction"}
-        | {"committed_offsets", "count_records", "consistent_cut", "measure_ranges"}
-        | _HISTORY,
-    }
-)
-# Beside `NEEDS[ADMIN]`, for roles that administer every topic: objects that concern the whole installation.
-EVERYWHERE: Final = frozenset(
-    {
-        *("end_transaction", "expire_overdue", "fence_producer"),
-        *("mark", "mark_partitions"),
-        *("remove_idle_producers", "purge_transactions", "remove_superseded_offsets", "remove_superseded_floors"),
-        *("remove_members", "remove_heartbeats", "remove_old_batches", "remove_spark_history", "remove_decided_seals"),
-        *("remove_dedup_keys", "remove_wake_ups", "remove_superseded_shares", "settle_shares", "bury_dead_shares"),
-        *("find_dirty_log", "read_keys", "compact_batches", "finish_compaction"),
-        *("lease_shards", "release_shards", "list_coordinators", "find_coordinator"),
-        *("undecided_transactions", "undecided_seals", "unfinished_decisions", "neglected_groups", "waiting_shares"),
-        *("describe_members", "first_records", "list_groups", "delete_group", "delete_offsets", "reset_offsets"),
-        *("configure_share_group", "describe_share_groups", "share_group_names", "reset_share_offsets"),
-        *("describe_server", "describe_sessions", "lock_holders", "snapshot_holders", "table_statistics"),
-        *("describe_lock_table", "describe_notifications", "describe_place"),
-        *("measure_groups", "measure_partitions", "measure_lags", "measure_shares", "measure_dead_letters"),
-        *("verify_partition", "verify_batches", "verify_beginnings", "verify_markers", "verify_decisions", "verify_offsets"),
-        *("verify_cut", "verify_assignments"),
-    }
-)
-OWNERS: Final = frozenset({"change_incarnation", "fence_everybody", "fence_plain_producers", "end_sessions", "note_place"})
-MANAGED: Final = frozenset().union(*NEEDS.values(), EVERYWHERE, OWNERS)
+# What a header of `msgtx/sql` may say after `-- right: `, beside the rights themselves.
+ANY: Final = "any"  # any right will do
+EVERYWHERE: Final = "admin of all topics"  # about the whole installation
+OWNER: Final = "owner"
+_WORDS: Final = {*Right, ANY, EVERYWHERE, OWNER}
+
+
+def given_by(*words: str) -> frozenset[str]:
+    """Return the functions and views whose header names one of these."""
+    return frozenset(file.name for file in files() if not file.rights.isdisjoint(words))
+
+
+def managed() -> frozenset[str]:
+    """Return the functions and views that this module gives and takes, and those that are the owner's."""
+    return given_by(*_WORDS)
 
 
 def needed(rights: Iterable[tuple[Right, str]]) -> frozenset[str]:
     """Return the functions and views that a role with these rights needs: pairs of a right and its pattern of names."""
     found: set[str] = set()
     for right, pattern in rights:
-        found |= NEEDS[right]
+        found |= given_by(ANY, right)
         if right is Right.ADMIN and pattern == ALL_TOPICS:
-            found |= EVERYWHERE
+            found |= given_by(EVERYWHERE)
     return frozenset(found)
 
 
 def rights_on(name: str) -> tuple[Right, ...]:
     """Return the rights of which each lets a role call this function or read this view; none: it is the owner's."""
-    found = tuple(right for right in Right if name in NEEDS[right])
-    return found or ((Right.ADMIN,) if name in EVERYWHERE else ())
+    found = tuple(right for right in Right if name in given_by(ANY, right))
+    return found or ((Right.ADMIN,) if name in given_by(EVERYWHERE) else ())
 
 
 def derive(connection: Connection) -> None:
@@ -141,7 +78,7 @@ def bring(connection: Connection, role: str) -> None:
     rows = connection.execute(text(RIGHTS_OF), {"role": role}).all()
     wanted = needed((Right(can), pattern) for can, pattern in rows)
     (grantee,) = connection.execute(text("select quote_ident(:role)"), {"role": role}).one()
-    for names, verb, word in ((MANAGED - wanted, "revoke", "from"), (wanted, "grant", "to")):
+    for names, verb, word in ((managed() - wanted, "revoke", "from"), (wanted, "grant", "to")):
         for kind, privilege, identities in connection.execute(text(OBJECTS_NAMED), {"names": sorted(names)}).all():
             cascade = " cascade" if verb == "revoke" else ""
             _run(connection, f"{verb} {privilege} on {kind} {identities} {word} {grantee}{cascade}")

@@ -5,13 +5,14 @@
 --   wake          have waiting consumers woken, which no other client notifies
 -- Locks producers (share, ascending), partitions (exclusive, ascending); inserts the transaction row last: it can wait.
 -- Writes record_batch, transaction_partition, transaction.
+-- right: produce
+-- null: base_offset, appended_at, duplicate
+-- plan: look-ups, in order
 create function msgtx.append(
     batches msgtx.batch[], durable boolean default true, wake boolean default true, timeout_ms int default null,
     client_host text default null, client_process int default null)
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     found_batch record;

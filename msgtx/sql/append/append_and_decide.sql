@@ -5,15 +5,17 @@
 --   one row with an error alone: the transaction itself was refused
 -- Locks the producer (exclusive from the start: share first would deadlock an original with its retry), groups (share),
 -- partitions (exclusive, ascending). Writes record_batch, transaction_decision, consumer_group, group_offset. Flushed.
+-- right: produce
+-- null: base_offset, appended_at, duplicate
+-- plan: look-ups, in order
 create function msgtx.append_and_decide(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
+    wake boolean default true,
     group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
     metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
-    wake boolean default true, read_identities text[] default '{}', instance_ids text[] default '{}')
+    read_identities text[] default '{}', instance_ids text[] default '{}')
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     offsets_error text;

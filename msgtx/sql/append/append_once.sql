@@ -8,15 +8,16 @@
 -- Locks rows of dedup_key (ascending by topic and key, also those that are held), and only then, through append, partitions
 -- (ascending): first in the order of locks, for a SQL transaction of its own. Inserts of one key wait for each other there.
 -- Reads partition, record_batch. Writes dedup_key, and through append record_batch.
+-- right: produce
+-- null: partition_index, record_offset, record_timestamp
+-- plan: look-ups
 create function msgtx.append_once(
     partition_ids int[], dedup_keys text[], timestamps bigint[], record_keys bytea[], record_values bytea[],
     header_counts int[] default null, header_keys text[] default null, header_values bytea[] default null,
     wake boolean default true)
 returns table (
     error text, detail text, partition_index int, record_offset bigint, record_timestamp bigint, duplicate boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     oldest timestamptz;

@@ -1,8 +1,9 @@
 -- base_offset_of(partition, offset) → the base offset of the row that holds an offset, else the offset: from where on a reader
 -- looks at rows. An index on base_offset alone cannot say in which row an offset lies. Reads record_batch.
+-- right: consume
+-- plan: look-ups
 create function msgtx.base_offset_of(in_partition_id int, in_offset bigint) returns bigint
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     ignored boolean;
 begin

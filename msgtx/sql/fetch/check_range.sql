@@ -6,10 +6,11 @@
 --   LogTruncated              it is not committed up to its end: a replica is behind, or a crash took records back
 -- Not strict: what was removed or deleted is left out. Stands in the statement that reads, and so is of the same snapshot.
 -- Reads installation, partition and, through base_offset_of and decided_end, record_batch and the transaction tables.
+-- right: consume
+-- plan: look-ups
 create function msgtx.check_range(
     in_partition_id int, start_offset bigint, end_offset bigint, planned_incarnation uuid, strict boolean
-) returns bigint language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) returns bigint language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     log_start bigint;
     committed bigint;

@@ -9,13 +9,14 @@
 -- rounds that look only at what the one before laid bare. There is no other limit: where transactions overlap without a pause,
 -- each end behind the first one divides one of them, and a lower cut than the greatest would move back.
 -- Reads record_batch, transaction, transaction_decision, transaction_marker and, through fetch_batches, what that reads.
+-- right: consume, admin
+-- null: held_producer_id, held_epoch, held_number
+-- plan: look-ups, nested loops
 create function msgtx.consistent_cut(partition_ids int[], positions bigint[] default null)
 returns table (
     partition_id int, log_start_offset bigint, end_offset bigint,
     held_producer_id bigint, held_epoch int, held_number bigint)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off
-set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     asked int[];

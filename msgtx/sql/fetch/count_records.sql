@@ -1,11 +1,11 @@
 -- count_records(partitions, positions, isolation) → per partition, how many records a reader at this position would still
 -- be given: aborted ones do not count, and read_committed stops at the last stable offset. Lag that is 0 when caught up.
 -- Reads partition, record_batch and, through fetch_batches and is_committed, the transaction tables.
+-- right: consume, admin
+-- plan: look-ups, nested loops, in order
 create function msgtx.count_records(partition_ids int[], positions bigint[], isolation text)
 returns table (partition_id int, records bigint)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_sort = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     ignored boolean;

@@ -7,12 +7,13 @@
 -- At most 100 are aborted in a call: who is still held back comes again. One bad row does not stop the rest (P12).
 -- Tries producers' locks and never waits. Reads partition_floor, transaction tables, consumer_group, group_offset. Writes
 -- transaction_decision. Flushed.
+-- right: any
+-- null: kind
+-- plan: look-ups, nested loops
 create function msgtx.expire_holders(partition_ids int[], group_name text default null)
 returns table (
     partition_id int, producer_id bigint, producer_epoch int, transaction_number bigint, kind text, expired boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     may_write constant boolean := current_setting('transaction_read_only') = 'off'  -- on a standby it is on

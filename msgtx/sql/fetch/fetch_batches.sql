@@ -16,6 +16,11 @@
 -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does.
 -- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets. No sort and no bitmap
 -- scan: a plan that was made while the log was empty must not read a whole partition later.
+-- right: any
+-- null: previous_identity, blocked_producer_id, blocked_epoch, blocked_number, blocked_overdue, base_offset
+-- null: last_offset, identity, visible, max_timestamp, keys, values, timestamps, header_counts, header_keys
+-- null: header_values, offset_deltas, keys[], values[], header_values[]
+-- plan: look-ups, nested loops, in order
 create function msgtx.fetch_batches(
     partition_ids int[], positions bigint[], tokens text[], isolation text,
     max_bytes bigint default 8388608, max_rows int default 1000, total_bytes bigint default null)
@@ -26,10 +31,7 @@ returns table (
     base_offset bigint, last_offset bigint, identity text, visible boolean, max_timestamp bigint,
     keys bytea[], "values" bytea[], timestamps bigint[],
     header_counts int[], header_keys text[], header_values bytea[], offset_deltas int[])
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     rows_of_all constant int := 10000;

@@ -2,6 +2,8 @@
 -- −1 the end that this isolation may read, else the first record at or after this time in milliseconds (null: none).
 -- read_committed never looks past the last stable offset, nor at aborted records.
 -- Reads partition, record_batch, partition_floor, transaction tables.
+-- right: any
+-- null: at_timestamp, at_offset
 create function msgtx.list_offsets(partition_ids int[], times bigint[], isolation text)
 returns table (
     partition_id int, log_start_offset bigint, last_stable_offset bigint, log_end_offset bigint,

@@ -6,12 +6,12 @@
 -- What is undecided is not counted, but a cut has nothing of it below its ends. What retention has removed is not there.
 -- STABLE: one snapshot. The values stay where they are: a row is read without them.
 -- Reads record_batch, partition and, through is_committed, the transaction tables.
+-- right: consume, admin
+-- plan: look-ups, nested loops
 create function msgtx.measure_ranges(
     partition_ids int[], starts bigint[], ends bigint[], bucket_ms bigint, max_rows int)
 returns table (partition_id int, next_offset bigint, buckets bigint[], records bigint[], bytes bigint[])
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     ignored boolean;

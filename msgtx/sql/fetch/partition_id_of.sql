@@ -1,5 +1,6 @@
 -- partition_id_of(topic, partition) → its id; null if there is none, or if the caller may not consume the topic.
 -- Reads topic, partition.
+-- right: consume
 create function msgtx.partition_id_of(in_topic text, in_partition int) returns int language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
 begin

@@ -5,6 +5,8 @@
 -- Raises 42501 if another role has saved the one to be replaced, and the caller does not inherit that role's rights. Reading it takes no right
 -- but to consume. Two at once: the second one waits, and is refused.
 -- Writes named_snapshot. Flushed.
+-- right: consume
+-- null: taken_at
 create function msgtx.save_snapshot(
     in_name text, in_snapshot text, in_replace boolean, out error text, out detail text, out taken_at timestamptz)
 language plpgsql volatile security definer

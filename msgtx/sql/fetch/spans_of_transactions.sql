@@ -3,11 +3,11 @@
 -- range is left out: moving the range's end to the beginning of another transaction cannot divide it.
 -- STABLE: all of it is one snapshot. Work: the rows of the ranges, each looked at once, without its arrays.
 -- Reads record_batch, transaction, transaction_decision, transaction_marker.
+-- right: consume
+-- plan: look-ups, nested loops
 create function msgtx.spans_of_transactions(partition_ids int[], start_offsets bigint[], end_offsets bigint[])
 returns table (partitions int[], first_offsets bigint[], last_offsets bigint[])
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off set plan_cache_mode = force_generic_plan set enable_seqscan = off
-set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     -- So that a partition is found without going through them.
     ids constant int[] := array(select u.id from unnest(partition_ids) u(id) order by u.id);

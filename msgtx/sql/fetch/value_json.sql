@@ -2,6 +2,7 @@
 -- readers refuse: nested 500 levels deep or more, or with a number that no double holds.
 -- Not parallel safe: until PostgreSQL 17 a parallel query cannot catch errors. So no view has it as a column, or none would be
 -- read in parallel. That it is immutable lets users build an index on what they have copied.
+-- right: consume
 create function msgtx.value_json(value bytea) returns jsonb language plpgsql immutable strict
 set search_path = pg_catalog, pg_temp as $$
 declare

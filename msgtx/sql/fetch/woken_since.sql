@@ -2,9 +2,10 @@
 -- like those of the channel (17 a partition, g17 a group; null: none), and the snapshot for the next call. A null snapshot: from here on.
 -- A transaction that was running then has one of a few numbers, a later one has a higher number: so a call looks at those rows alone,
 -- however many dead ones an old snapshot keeps. Reads wake_up.
-create function msgtx.woken_since(in_snapshot text, out snapshot text, out words text) language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off as $$
+-- right: consume
+-- null: words
+-- plan: look-ups
+create function msgtx.woken_since(in_snapshot text, out snapshot text, out words text) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     earlier pg_snapshot := in_snapshot;
 begin

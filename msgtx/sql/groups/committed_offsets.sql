@@ -2,6 +2,8 @@
 -- partitions: all. pending: a newer one is sealed and undecided. A row counts unless its transaction is decided ABORT, or
 -- sealed and undecided. All are those of topics that the caller may consume (or administer); others are refused when they are named.
 -- Reads consumer_group, group_offset, transaction_decision, transaction_seal.
+-- right: consume, admin
+-- null: committed_offset, metadata
 create function msgtx.committed_offsets(group_name text, partition_ids int[] default null)
 returns table (partition_id int, committed_offset bigint, metadata text, pending boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$

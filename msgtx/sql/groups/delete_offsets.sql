@@ -3,10 +3,12 @@
 --   GroupNotFound   there is none      GroupSubscribedToTopic   a living member owns one of the partitions      ConfigError   it is a share group
 -- Locks the group (exclusive). Reads consumer_group, share_group, group_assignment, group_member, group_heartbeat, partition, topic. Deletes
 -- from group_offset. Flushed.
+-- right: admin of all topics
+-- null: removed
+-- plan: look-ups
 create function msgtx.delete_offsets(
     group_name text, partition_ids int[], out error text, out detail text, out removed int[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     found_group int;
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -6,13 +6,17 @@
 --   owned, owned_since                    partitions, ascending, and the generation in which the member got each
 --   target                                partitions that it is to own
 -- Reads consumer_group, share_group, group_member, group_heartbeat, group_assignment, installation.
+-- right: consume, admin of all topics
+-- null: strategy, member_number, member_id, group_instance_id, client_host, client_process, session_timeout_ms
+-- null: joined_at, heartbeat_at, session_over, topics, pattern
+-- plan: look-ups
 create function msgtx.describe_members(group_name text)
 returns table (
     group_id int, generation int, stale boolean, strategy text, group_topics_version bigint, topics_version bigint,
     member_number bigint, member_id text, group_instance_id text, client_host text, client_process int,
     session_timeout_ms int, joined_at timestamptz, heartbeat_at timestamptz, session_over boolean, topics text[],
     pattern text, owned int[], owned_since int[], target int[])
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

@@ -7,12 +7,14 @@
 --   error   FencedInstance: another member has its instance id; UnknownMember: it is not a member (any more)
 -- Tries the group's lock. Reads consumer_group, group_member, group_heartbeat, installation. Writes group_heartbeat and, through
 -- take_out_members, the rest. Not flushed by itself: a crash of the server takes back a heartbeat, not a session.
+-- right: consume
+-- commit: asynchronous
+-- null: generation, stale
+-- plan: look-ups, nested loops, in order
 create function msgtx.heartbeat_group(
     group_name text, in_member_number bigint, in_member_id text, in_instance_id text, in_heartbeat_number bigint,
     out error text, out detail text, out generation int, out stale boolean
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '10s' as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

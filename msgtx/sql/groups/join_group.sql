@@ -10,14 +10,15 @@
 -- the number of topics by constants.
 --   member_number           by which the group's tables know it; a number is never given out twice
 -- Locks the group (exclusive). Writes consumer_group, group_member, group_assignment, group_heartbeat (number 0). Flushed.
+-- right: consume
+-- null: group_id, member_number, generation
+-- plan: look-ups
 create function msgtx.join_group(
     group_name text, in_member_id text, in_instance_id text, in_client_host text, in_client_process int,
     in_session_timeout_ms int, in_strategy text, in_topics text[], in_pattern text,
     in_topics_version bigint,
     out error text, out detail text, out group_id int, out member_number bigint, out generation int
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set lock_timeout = '10s' as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     found_version constant bigint := case when in_pattern is not null then in_topics_version end;

@@ -2,9 +2,10 @@
 -- Its partitions go at once to their planned owners. The
 -- group stays with its generation when its last member goes: commits of the old ones stay refused (P16).
 -- Locks the group (exclusive). Reads group_member. Deletes and writes through take_out_members. Flushed.
+-- right: consume
+-- plan: look-ups
 create function msgtx.leave_group(group_name text, in_member_id text, in_member_number bigint default null) returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     group_left int;
     leaving bigint;

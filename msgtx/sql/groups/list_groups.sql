@@ -3,6 +3,8 @@
 --   settled            the assignment was made of these members and of today's topics, members with a pattern have said which of them match, and each owner is the one that is to own
 --   has_offsets        something is committed, or waits for a decision
 -- Reads consumer_group and what shown_groups does.
+-- right: admin of all topics
+-- null: strategy
 create function msgtx.list_groups(names text[] default null)
 returns table (
     group_name text, generation int, strategy text, members int, overdue int, settled boolean, has_offsets boolean)

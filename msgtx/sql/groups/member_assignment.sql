@@ -1,9 +1,11 @@
 -- member_assignment(group, member) → the partitions that a member owns, ascending, with the generation since which it does, and those
 -- that it is to own; no row if it is not a member (any more). stale: members or topics have changed since the assignment.
 -- Reads consumer_group, group_member, group_assignment, installation.
+-- right: consume
+-- plan: look-ups
 create function msgtx.member_assignment(group_name text, in_member_number bigint)
 returns table (generation int, stale boolean, owned int[], owned_since int[], target int[])
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     asked msgtx.consumer_group;

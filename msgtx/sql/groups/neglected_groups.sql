@@ -5,13 +5,14 @@
 --   dead          members that own partitions and whose session has been over for as long again as it may last; how many
 --                 partitions they own, and when the first of them was heard of last
 -- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment.
+-- right: admin of all topics
+-- null: session_timeout_ms, stale_since, partitions, heard_of_at
+-- plan: look-ups, nested loops
 create function msgtx.neglected_groups(most int)
 returns table (
     group_name text, generation int, members int, session_timeout_ms int, stale_since timestamptz, dead int, partitions int,
     heard_of_at timestamptz, checked_at timestamptz, found bigint)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     checked_now timestamptz := msgtx.clock();

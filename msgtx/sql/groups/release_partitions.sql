@@ -2,9 +2,11 @@
 -- without a planned owner is free, and has no row. → the group's generation, which is a new one if anything was released;
 -- null if there is no such group. Repeated, it releases nothing more.
 -- Locks the group (exclusive). Writes consumer_group, group_assignment. Flushed.
+-- right: consume
+-- null: value
+-- plan: look-ups
 create function msgtx.release_partitions(group_name text, in_member_number bigint, partition_ids int[])
-returns int language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set lock_timeout = '10s' as $$
+returns int language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     released record;
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -2,10 +2,11 @@
 -- say why not: ConfigError (it is a share group), GroupNotEmpty, and those of check_offsets. Members whose session is over are removed. A transaction that is open
 -- may still commit offsets of its own over these: the newest counts (P17).
 -- Locks the group (exclusive). Deletes and writes through take_out_members. Writes consumer_group, group_offset. Flushed.
+-- right: admin of all topics
+-- plan: look-ups
 create function msgtx.reset_offsets(
     group_name text, partition_ids int[], offsets bigint[], out error text, out detail text
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     found_group int;
     gone bigint[];

@@ -1,12 +1,11 @@
 -- shown_groups(group_ids) → consumer groups as list_groups shows them, in order of their names. An unknown one is absent, as is a share
 -- group.
 -- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
+-- plan: look-ups, nested loops
 create function msgtx.shown_groups(group_ids int[])
 returns table (
     group_name text, generation int, strategy text, members int, overdue int, settled boolean, has_offsets boolean)
-language plpgsql stable
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off set enable_bitmapscan = off as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

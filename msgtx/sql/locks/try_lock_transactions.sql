@@ -5,6 +5,7 @@
 --   partition_owners, group_owners   the position of the transaction that needs each
 -- Never waits: with the locks of several transactions in hand, a wait for one of them would delay the others, and could be a
 -- deadlock. What it took is held to the end of the SQL transaction.
+-- right: produce
 create function msgtx.try_lock_transactions(
     producer_ids bigint[], partition_owners int[], partition_ids int[], group_owners int[], group_names text[])
 returns int[] language plpgsql volatile security definer

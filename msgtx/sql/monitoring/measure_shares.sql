@@ -9,12 +9,13 @@
 -- What a session or transaction has just decided may still count. A group's place in its topic of dead letters is left out. At most 100
 -- aborted rows are passed by. Its cost is bounded, however long the logs are.
 -- Reads share_state, share_parked, share_group, consumer_group, group_member, partition, topic, record_batch and the transaction tables.
+-- right: admin of all topics
+-- null: group_name, topic, records, in_flight, parked, age_ms, members
+-- plan: look-ups, nested loops
 create function msgtx.measure_shares(in_after int[] default null, most int default 50)
 returns table (
     group_name text, topic text, records bigint, in_flight bigint, parked bigint, age_ms bigint, members int, next_after int[])
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     rows_counted constant int := 10000;

@@ -2,6 +2,7 @@
 -- not received everything, or after a restore. Ids are not given out again: each sequence skips more than can have been lost;
 -- the coordinator epoch of every shard rises far, and no coordinator leads it. → the new incarnation.
 -- Locks the leases (exclusive). Writes installation, coordinator, coordinator_shard. Flushed.
+-- right: owner
 create function msgtx.change_incarnation() returns uuid language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare

@@ -1,5 +1,7 @@
 -- table_statistics() → size, rows and upkeep of msgtx's tables, as the statistics know them. With the caller's rights, not
 -- the owner's.
+-- right: admin of all topics
+-- null: last_vacuum, last_autovacuum
 create function msgtx.table_statistics()
 returns table (
     name text, bytes bigint, live_rows bigint, dead_rows bigint, rows_since_vacuum bigint, last_vacuum timestamptz,

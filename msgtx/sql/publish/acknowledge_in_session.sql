@@ -3,12 +3,13 @@
 --   no row          all is staged
 --   error 'stale'   this SQL transaction is above READ COMMITTED, and nothing was done: seal instead (P24)
 -- Writes staged_commit. What it stages is flushed.
+-- right: consume
+-- plan: look-ups
 create function msgtx.acknowledge_in_session(
     share_groups text[], share_members bigint[], share_partitions int[], share_firsts bigint[], share_lasts bigint[],
     share_answers text[], share_reasons text[], share_delays int[])
 returns table (error text, detail text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
     ignored boolean;

@@ -4,8 +4,8 @@
 -- pending at COMMIT, and behind those that these have queued and that may have staged more. Under `set constraints … immediate` all of it happens at once.
 -- It looks for its own row by the whole key, whatever the table's size was when that was planned. Locks groups, partitions.
 -- Writes staged_commit.
-create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups
+create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     ignored boolean;
 begin

@@ -5,13 +5,14 @@
 --   no row          all is staged
 --   error 'stale'   this SQL transaction is above READ COMMITTED, and nothing was done: seal instead (P24, P39)
 -- Writes staged_commit. What it stages is flushed.
+-- right: produce, consume
+-- plan: look-ups
 create function msgtx.commit_in_session(
     batches msgtx.batch[] default '{}', group_names text[] default '{}', offset_partitions int[] default '{}',
     offsets bigint[] default '{}', metadata text[] default '{}', member_ids text[] default '{}',
     generations int[] default '{}', read_identities text[] default '{}', instance_ids text[] default '{}')
 returns table (error text, detail text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 begin
     if current_setting('transaction_isolation') <> 'read committed' then

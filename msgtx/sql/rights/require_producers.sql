@@ -3,8 +3,8 @@
 -- identify its role (tag_of_role). An id that an earlier version gave out may be used by any role until it is initialized again. For a transactional
 -- id the caller also needs the right to it; a role that was granted the id by name may end a transaction that another user of it has open.
 -- Asked of callers who do not act for the owner. Reads producer, installation, role_right.
-create function msgtx.require_producers(producer_ids bigint[]) returns boolean language plpgsql stable
-set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups
+create function msgtx.require_producers(producer_ids bigint[]) returns boolean language plpgsql stable as $$
 declare
     asked bigint;
     known record;

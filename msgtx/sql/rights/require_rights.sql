@@ -2,8 +2,8 @@
 -- One that does not exist is no secret: the call answers as it does to any role. A topic's name is shown to those who
 -- have some right on it, else it is a partition. Asked of callers who do not act for the owner.
 -- Reads partition, topic, role_right.
-create function msgtx.require_rights(cans text[], partition_ids int[]) returns boolean language plpgsql stable
-set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups
+create function msgtx.require_rights(cans text[], partition_ids int[]) returns boolean language plpgsql stable as $$
 declare
     patterns text[] := msgtx.patterns_of_caller(cans);
     lacking record;

@@ -5,14 +5,14 @@
 --   error, detail    the transaction refuses it, as it would a record
 -- Locks the producer (share), share partitions (exclusive, ascending); inserts the transaction row last: it can wait. Writes transaction
 -- and, through apply_answers, share_state, share_pending. Flushed: the decision relies on it, and looks at it no more.
+-- right: consume
+-- plan: look-ups
 create function msgtx.acknowledge_in_transaction(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_call_number bigint,
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
     answers text[], reasons text[], delays_ms int[], timeout_ms int default null, client_host text default null, client_process int default null,
     out error text, out detail text
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set lock_timeout = '10s' as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     state record;

@@ -4,13 +4,13 @@
 --   reasons         of reject; null where none is given
 --   delays_ms       of release; null: the group's back-off
 -- Locks share partitions (exclusive, ascending). Writes share_call and, through apply_answers, share_state. Flushed.
+-- right: consume
+-- plan: look-ups
 create function msgtx.acknowledge_records(
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
     answers text[], reasons text[], delays_ms int[], in_call_number bigint default null)
 returns table (error text, group_name text, partition_id int, first_offset bigint, last_offset bigint)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -19,6 +19,11 @@
 -- and apply_answers share_state and what these say. Flushed if it wrote dead letters: who has acquired what need not outlast a
 -- crash, and what is answered for later is flushed with it. What is answered for is flushed, unless the caller does it
 -- (flush_log).
+-- right: consume
+-- commit: asynchronous
+-- null: partition_id, first_offset, last_offset, delivery_count, lock_ms, max_timestamp, offsets, keys, values
+-- null: timestamps, header_counts, header_keys, header_values, header_values[], keys[], values[]
+-- plan: look-ups, nested loops, in order
 create function msgtx.acquire_records(
     group_name text, in_member_number bigint, in_call_number bigint, partition_ids int[], max_records int, max_bytes bigint,
     answered_partitions int[] default '{}', first_offsets bigint[] default '{}', last_offsets bigint[] default '{}',
@@ -28,10 +33,7 @@ returns table (
     error text, partition_id int, first_offset bigint, last_offset bigint, delivery_count int, lock_ms int, max_timestamp bigint,
     offsets bigint[], keys bytea[], "values" bytea[], timestamps bigint[],
     header_counts int[], header_keys text[], header_values bytea[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     partitions_at_once constant int := 256;  -- that are locked

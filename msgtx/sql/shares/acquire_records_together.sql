@@ -8,16 +8,18 @@
 --   keys, values, …  null, all of them, of what is behind 16 kB: read_records reads it (see acquire_records)
 -- Locks the first share partition, and tries the locks of the others. Reads consumer_group, share_group, group_member,
 -- group_heartbeat. Writes share_call and, through acquire_usually, share_state. The caller makes it last (flush_log).
+-- right: consume
+-- commit: asynchronous
+-- null: partition_id, first_offset, last_offset, lock_ms, max_timestamp, keys, values, timestamps, header_counts
+-- null: header_keys, header_values, keys[], values[], header_values[]
+-- plan: look-ups, nested loops, in order
 create function msgtx.acquire_records_together(
     group_name text, member_numbers bigint[], call_numbers bigint[], partition_ids int[], mosts int[], max_bytes bigint,
     first_offsets bigint[], last_offsets bigint[])
 returns table (
     asker int, partition_id int, first_offset bigint, last_offset bigint, lock_ms int, max_timestamp bigint, keys bytea[], "values" bytea[],
     timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     partitions_at_once constant int := 256;  -- that are locked

@@ -3,17 +3,17 @@
 -- and undoes all. Without batches it is decided all the same. Repeated, it answers with the stored offsets.
 -- Locks the producer (exclusive), groups (share), partitions (exclusive, ascending), share partitions (exclusive, ascending). Reads
 -- transaction_decision. Writes through append_and_decide, decide and apply_answers. Flushed.
+-- right: consume
+-- null: base_offset, appended_at, duplicate
+-- plan: look-ups, in order
 create function msgtx.append_acknowledge_decide(
-    in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
+    in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[], wake boolean,
+    group_names text[], offset_partitions int[], offsets bigint[], metadata text[], member_ids text[], generations int[],
+    read_identities text[], instance_ids text[],
     share_groups text[], share_members bigint[], share_partitions int[], share_firsts bigint[], share_lasts bigint[],
-    share_answers text[], share_reasons text[], share_delays int[],
-    group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
-    metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
-    wake boolean default true, read_identities text[] default '{}', instance_ids text[] default '{}')
+    share_answers text[], share_reasons text[], share_delays int[])
 returns table (error text, detail text, base_offset bigint, appended_at timestamptz, duplicate boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     is_refused boolean := false;
@@ -41,8 +41,8 @@ begin
     if cardinality(batches) > 0 then
         for error, detail, base_offset, appended_at, duplicate in
             select a.error, a.detail, a.base_offset, a.appended_at, a.duplicate from msgtx.append_and_decide(
-                in_producer_id, in_producer_epoch, in_transaction_number, batches, group_names, offset_partitions, offsets,
-                metadata, member_ids, generations, wake, read_identities, instance_ids) a
+                in_producer_id, in_producer_epoch, in_transaction_number, batches, wake, group_names, offset_partitions, offsets,
+                metadata, member_ids, generations, read_identities, instance_ids) a
         loop
             is_refused := is_refused or error is not null;
             return next;
@@ -50,7 +50,7 @@ begin
     else
         select d.error, d.detail into error, detail from msgtx.decide(
             in_producer_id, in_producer_epoch, in_transaction_number, 'COMMIT', '{}', '{}', group_names, offset_partitions, offsets,
-            metadata, member_ids, generations, 'client', false, read_identities, instance_ids) d;
+            metadata, member_ids, generations, read_identities, instance_ids, 'client', false) d;
         is_refused := error is not null;
         if is_refused then
             return next;

@@ -5,9 +5,10 @@
 -- Who may call this allows the group to write dead letters (may_write_dead_letters).
 -- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through make_share_group,
 -- share_state. Flushed.
+-- right: admin of all topics
+-- plan: look-ups
 create function msgtx.configure_share_group(group_name text, settings jsonb, out error text, out detail text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     found_id int;
     letters text;

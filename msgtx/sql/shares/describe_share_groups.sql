@@ -5,12 +5,14 @@
 --   parked         delayed, or waiting for their key
 -- Reads consumer_group, share_group, group_member, share_state, share_parked, partition and, through fetch_batches, count_records and
 -- first_records, the log.
+-- right: admin of all topics
+-- null: partition_id, start_offset, next_offset, available, acquired, pending, rejected, lag, parked, lag_ms
+-- plan: look-ups
 create function msgtx.describe_share_groups(names text[] default null)
 returns table (
     group_name text, settings jsonb, members int, partition_id int, start_offset bigint, next_offset bigint,
     available bigint, acquired bigint, pending bigint, rejected bigint, lag bigint, parked bigint, lag_ms bigint)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

@@ -3,9 +3,10 @@
 -- It takes records that are as large as can be.
 -- In a SQL transaction that has no lock of a share partition, or has tried them all: others that hold one may wait for this topic.
 -- Reads share_group and what require_dead_letters does. Writes topic, partition and installation through insert_topic. Flushed.
+-- right: consume
+-- plan: look-ups
 create function msgtx.ensure_dead_letters(group_name text) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     topic constant text := msgtx.dead_letter_topic_of(group_name);
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -12,13 +12,14 @@
 -- Removes members whose session is over.
 -- Locks the group (exclusive). Reads topic, partition. Deletes and writes through take_out_members. Deletes from group_heartbeat. Writes
 -- consumer_group, share_group, share_topic, group_member, group_heartbeat (number 0), share_state. Flushed.
+-- right: consume
+-- null: group_id, member_number
+-- plan: look-ups
 create function msgtx.join_share_group(
     group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int, in_topics text[],
     in_member_number bigint default null,
     out error text, out detail text, out group_id int, out member_number bigint
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set lock_timeout = '10s' as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     most_topics constant int := 10000;  -- as in join_group

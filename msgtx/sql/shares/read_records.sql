@@ -1,13 +1,14 @@
 -- read_records(partitions, first_offsets, last_offsets) → the records of the log in these ranges, as records_at: what acquire_records left
 -- out of its answer, since that is sent while it holds locks. This one holds none.
 -- Reads record_batch.
+-- right: consume
+-- null: offsets, keys[], values[], header_values[], header_counts, header_keys, header_values, keys, timestamps
+-- plan: look-ups, nested loops
 create function msgtx.read_records(partition_ids int[], first_offsets bigint[], last_offsets bigint[])
 returns table (
     place int, first_offset bigint, last_offset bigint, max_timestamp bigint, offsets bigint[],
     keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     ignored boolean;

@@ -8,12 +8,13 @@
 --   is_over           nothing is left below upto. Another call may have been faster: then nothing was done, and more is left
 -- Tries producers' locks. Locks partitions, then the share partition of the dead letters (exclusive, each ascending). Reads consumer_group, share_group, partition,
 -- topic, record_batch and, through fetch_batches, the transaction tables. Writes share_state; record_batch through append_or_raise. Flushed.
+-- right: consume
+-- null: upto
+-- plan: look-ups
 create function msgtx.redrive_dead_letters(
     group_name text, in_index int, in_upto bigint, most int, skip_missing boolean,
     out error text, out detail text, out upto bigint, out sent int, out skipped int, out is_over boolean)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set lock_timeout = '10s' as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_variable
 declare
     records_at_once constant int := 1000;

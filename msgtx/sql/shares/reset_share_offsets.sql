@@ -3,10 +3,11 @@
 -- outside the log is moved to its nearest end. What is pending in an open transaction is not waited for.
 -- Locks the group (exclusive), share partitions (exclusive, ascending). Reads partition, record_batch. Writes share_state. Deletes from
 -- share_parked. Flushed.
+-- right: admin of all topics
+-- plan: look-ups
 create function msgtx.reset_share_offsets(
     group_name text, partition_ids int[], offsets bigint[], out error text, out detail text
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     found_id int;
     asked record;

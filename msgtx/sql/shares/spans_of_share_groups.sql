@@ -1,13 +1,14 @@
 -- spans_of_share_groups() → the records that share groups have in flight now (current_spans) or parked, for view share_spans; one row for each
 -- span of records of one state. Of the topics that the caller may consume or administer; and of the groups that he may use, but on topics that he administers.
 -- Reads consumer_group, share_group, share_state, share_parked, group_member, partition, topic.
+-- right: consume, admin
+-- plan: look-ups
 create function msgtx.spans_of_share_groups()
 returns table (
     group_name text, topic text, partition int, first_offset bigint, last_offset bigint, state text, delivery_count int,
     reason text, member_id text, client_host text, client_process int, locked_until timestamptz, due_at timestamptz,
     producer_id bigint, producer_epoch int, transaction_number bigint, answer text, partition_id int)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

@@ -8,6 +8,11 @@
 --   member_id, …       who has the first acquired record, until when
 --   producer_id, …     the transaction of the first pending record, as it was opened
 -- Reads consumer_group, share_group, share_state, share_parked, group_member, partition, topic, producer, the transaction tables.
+-- right: admin of all topics
+-- null: due_at, reason, deliveries, member_id, client_host, client_process, locked_until, producer_id, producer_epoch
+-- null: transaction_number, transactional_id, opened_at, timeout_ms, opener_host, opener_process, database_backend
+-- null: seal_kind, lock_ms
+-- plan: look-ups
 create function msgtx.waiting_shares(most int)
 returns table (
     group_name text, topic text, partition_index int, members int, start_offset bigint, next_offset bigint, readable_end bigint,
@@ -16,8 +21,7 @@ returns table (
     member_id text, client_host text, client_process int, locked_until timestamptz, lock_ms int,
     producer_id bigint, producer_epoch int, transaction_number bigint, transactional_id text, opened_at timestamptz, timeout_ms int,
     opener_host text, opener_process int, database_backend int, seal_kind text, checked_at timestamptz, found bigint, writes_letters boolean, exhausted bigint)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set jit = off set enable_seqscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();

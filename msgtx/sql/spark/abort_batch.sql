@@ -4,10 +4,10 @@
 -- does not know it aborts for every query of the application. A stream's batch also ends what other queries of its application
 -- left. What is decided now is looked at no more.
 -- Locks the application (exclusive), producers (exclusive, ascending). Writes transaction_decision, spark_floor. Flushed.
+-- right: produce
+-- plan: look-ups, nested loops
 create function msgtx.abort_batch(in_app_id text, in_query_id text, in_batch_id bigint, most int default 250)
-returns int language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+returns int language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     attempt bigint;
     aborted int := 0;

@@ -3,6 +3,8 @@
 -- fence it. It is registered: who decides the batch finds every attempt, also those that no driver remembers. Its timeout is
 -- that of a session, which renew_attempts prolongs while a task works on the batch.
 -- Locks the application (share). Writes producer, spark_attempt. Flushed: else a crash would hand the id out again (P41).
+-- right: produce
+-- null: producer_id
 create function msgtx.begin_attempt(
     in_app_id text, in_query_id text, in_batch_id bigint, in_timeout_ms int, out producer_id bigint
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$

@@ -18,15 +18,15 @@
 -- Spark repeats no other batch than the last one.
 -- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition. Writes
 -- transaction_decision, consumer_group, group_offset, spark_batch, spark_floor. Flushed.
+-- right: produce
+-- plan: look-ups
 create function msgtx.decide_batch(
     in_app_id text, in_query_id text, in_batch_id bigint, accepted bigint[],
     tail_owners bigint[], tail_partitions int[], tail_sequences bigint[],
     in_group_name text default null, offset_partitions int[] default null, start_offsets bigint[] default null,
     end_offsets bigint[] default null, in_run_id text default '', whole_query boolean default false,
     out skipped boolean, out aborted int, out error text, out detail text
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     aborted_at_once constant int := 250;  -- each takes a place of the lock table
     attempt bigint;

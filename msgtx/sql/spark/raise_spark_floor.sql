@@ -3,8 +3,8 @@
 -- Its caller holds the application's lock: no attempt is registered beside it, and one that comes later has a higher number.
 -- Reads, through recent_attempts, spark_attempt and spark_floor; producer, transaction_decision. Writes spark_floor. Not flushed by
 -- itself: one that a crash took back costs a longer look.
-create function msgtx.raise_spark_floor(in_app_id text, in_of_program boolean) returns boolean language plpgsql volatile
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups, nested loops
+create function msgtx.raise_spark_floor(in_app_id text, in_of_program boolean) returns boolean language plpgsql volatile as $$
 declare
     raised bigint;
 begin

@@ -4,10 +4,11 @@
 -- one that the decision of the batch has left to be aborted.
 -- Passes by rows that are locked, or were renewed meanwhile. Reads spark_attempt, spark_floor, spark_batch. Updates transaction. Not flushed: what a crash takes back is overdue
 -- earlier.
+-- right: produce
+-- plan: look-ups, nested loops
 create function msgtx.renew_attempts(
     in_app_id text, in_query_id text, in_batch_id bigint, session_ms int, in_timeout_ms int
-) returns int language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) returns int language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     renewed int;
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -5,12 +5,12 @@
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the locks of share partitions and of partitions of dead letters, and never waits. Reads share_state,
 -- share_group, group_member, group_heartbeat. Writes through settle_share_partition share_state, share_parked and dead letters. Flushed.
+-- right: admin of all topics
+-- plan: look-ups, nested loops
 create function msgtx.bury_dead_shares(
     in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out buried int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     place constant bigint[] := coalesce(in_after, array[-1, -1]);
     moment constant timestamptz := msgtx.clock();

@@ -8,12 +8,14 @@
 --   shards, epochs   those of a coordinator; null: all
 -- Locks the leases (share) and the partition's row. Producers are not held up. Reads topic. Writes record_batch, partition. Not
 -- flushed by itself: a reader that gets less than before has lost nothing when a crash brings it back.
+-- right: admin of all topics
+-- commit: asynchronous
+-- null: done_at
+-- plan: look-ups, nested loops
 create function msgtx.compact_batches(
     in_partition_id int, base_offsets bigint[], identities text[], record_counts int[], stay bytea[], waiting int[],
     seen bigint[], shards int[] default null, epochs int[] default null, out done boolean, out done_at timestamptz
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     place record;
     ignored boolean := msgtx.refuse_stale_snapshot();

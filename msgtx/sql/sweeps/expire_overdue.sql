@@ -8,12 +8,12 @@
 --   shards, epochs         those of a coordinator, which ends the transactions of its shards; null: all
 -- Locks the leases (share); tries producers' locks and never waits. Updates transaction (seen_at); writes transaction_decision through
 -- expire_transaction. Flushed.
+-- right: admin of all topics
+-- plan: look-ups, nested loops
 create function msgtx.expire_overdue(
     in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out expired int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     first_ones constant int := 100;  -- of a partition
     place constant bigint[] := coalesce(in_after, array[1, -1, -1, -1]);

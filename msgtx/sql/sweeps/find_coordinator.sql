@@ -1,5 +1,7 @@
 -- find_coordinator(transactional_id) → its shard, and who leads it: owner, host and process are null without a living lease.
 -- Reads coordinator, coordinator_shard.
+-- right: admin of all topics
+-- null: owner, host, process, started_at, lease_until
 create function msgtx.find_coordinator(in_transactional_id text)
 returns table (
     shard int, owner bigint, host text, process int, coordinator_epoch int, started_at timestamptz, lease_until timestamptz)

@@ -7,12 +7,13 @@
 --   shards, epochs                   those of a coordinator; null: all
 -- Locks the leases (share) and partitions' rows, passing by those that another cleaner has. Reads partition, topic,
 -- record_batch. Writes partition through count_bytes.
+-- right: admin of all topics
+-- null: partition_id, compacted_offset, until_offset
+-- plan: look-ups, nested loops
 create function msgtx.find_dirty_log(
     in_after bigint[], most int, min_dirty_ratio float8, shards int[] default null, epochs int[] default null,
     out partition_id int, out compacted_offset bigint, out until_offset bigint, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     now_at timestamptz := msgtx.clock();

@@ -2,9 +2,8 @@
 -- many. If a partition cannot take its markers now, the others take theirs, and the rest follows in a later round. The caller
 -- holds the marking lock.
 -- Reads transaction_marker, producer, coordinator_shard. Writes transaction_marker.
-create function msgtx.insert_markers(decisions msgtx.transaction_decision[]) returns int language plpgsql volatile
-set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups, nested loops
+create function msgtx.insert_markers(decisions msgtx.transaction_decision[]) returns int language plpgsql volatile as $$
 declare
     missing msgtx.transaction_marker[];
     one int;

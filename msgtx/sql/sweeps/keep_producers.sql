@@ -1,8 +1,8 @@
 -- keep_producers(partition, upto) notes the last sequence of each producer whose newest row in this partition is to be removed, with all rows up to
 -- this offset: repeated batches are recognised as duplicates until producer_id_expiration_ms after it was appended.
 -- Reads record_batch. Writes producer_state.
-create function msgtx.keep_producers(in_partition_id int, upto bigint) returns boolean language plpgsql volatile
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups, nested loops
+create function msgtx.keep_producers(in_partition_id int, upto bigint) returns boolean language plpgsql volatile as $$
 begin
     insert into msgtx.producer_state (
         partition_id, producer_id, producer_epoch, last_sequence, last_offset, appended_at)

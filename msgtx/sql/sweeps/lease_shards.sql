@@ -7,6 +7,8 @@
 --                             others still hold what is this one's share
 -- Locks the leases (exclusive). Writes coordinator, coordinator_shard. Flushed when a coordinator or a shard's owner is new: an
 -- id or an epoch must not be given out twice. A renewal is not.
+-- right: admin of all topics
+-- commit: asynchronous
 create function msgtx.lease_shards(
     in_coordinator_id bigint, in_host text, in_process int,
     out coordinator_id bigint, out shards int[], out epochs int[], out lease_ms bigint, out look_again_ms bigint,

@@ -10,12 +10,14 @@
 -- At most 20,000 decisions, and some 20,000 markers, in one call.
 -- Locks the leases (share); tries the marking lock. Writes transaction_marker and partition_floor through insert_markers and settle.
 -- Not flushed by itself.
+-- right: produce, admin of all topics
+-- commit: asynchronous
+-- null: markers, floors
+-- plan: look-ups, nested loops
 create function msgtx.mark(
     everything boolean default false, shards int[] default null, epochs int[] default null,
     rest_ms int default null, out markers int, out floors int)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set lock_timeout = '10s'
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     now_at timestamptz := msgtx.clock();

@@ -4,6 +4,8 @@
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the marking lock. Reads partition, transaction_partition. Writes partition_floor and
 -- transaction_marker through settle. Not flushed by itself.
+-- right: admin of all topics
+-- commit: asynchronous
 create function msgtx.mark_partitions(
     in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out markers int, out floors int, out next_after bigint[]

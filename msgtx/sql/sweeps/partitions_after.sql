@@ -1,8 +1,8 @@
 -- partitions_after(after, most) → the ids of the next `most` partitions above `after`, ascending; also of deleted ones on which a
 -- transaction began. For sweeps, which look at `most` at once.
 -- Reads partition, transaction_partition: an index probe for each.
-create function msgtx.partitions_after(in_after bigint, most int) returns int[] language plpgsql stable
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups, nested loops
+create function msgtx.partitions_after(in_after bigint, most int) returns int[] language plpgsql stable as $$
 begin
     return array(
         with recursive touched(partition_id) as (

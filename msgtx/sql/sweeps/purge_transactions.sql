@@ -6,13 +6,13 @@
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer, transaction,
 -- transaction_decision, share_pending. Deletes through forget_transactions. Not flushed by itself.
+-- right: admin of all topics
+-- commit: asynchronous
+-- plan: look-ups, nested loops, in order
 create function msgtx.purge_transactions(
     in_after bigint[] default null, most int default 1000, shards int[] default null, epochs int[] default null,
     out purged int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     -- Not before the ids that it could be asked for have expired.
     history_ms constant bigint := greatest(

@@ -5,15 +5,15 @@
 --   tombstones          positions, from 1, of records without a value      tombstones_expired   their time is up
 --   most_rows, most_bytes   of one answer (bytes of whole rows); more only to return one row
 -- Reads record_batch, partition, topic and, through is_committed, the transaction tables.
+-- right: admin of all topics
+-- null: keys[], compacted_at, offset_deltas, tombstones
+-- plan: look-ups, nested loops, in order
 create function msgtx.read_keys(
     in_partition_id int, from_offset bigint, until_offset bigint, with_tombstones boolean, most_rows int, most_bytes bigint)
 returns table (
     base_offset bigint, last_offset bigint, record_count int, is_committed boolean, keys bytea[], offset_deltas int[],
     tombstones int[], tombstones_expired boolean, compacted_at timestamptz, identity text)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
     return query

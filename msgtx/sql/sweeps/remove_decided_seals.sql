@@ -5,12 +5,13 @@
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads transaction_decision, producer. Deletes from transaction_seal,
 -- group_offset. Not flushed by itself.
+-- right: admin of all topics
+-- commit: asynchronous
+-- plan: look-ups, nested loops
 create function msgtx.remove_decided_seals(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     ids bigint[];
     sealed_epochs int[];

@@ -3,12 +3,13 @@
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Deletes from and updates dedup_key. Not flushed by itself.
+-- right: admin of all topics
+-- commit: asynchronous
+-- plan: look-ups, nested loops
 create function msgtx.remove_dedup_keys(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
     moment constant timestamptz := msgtx.clock();

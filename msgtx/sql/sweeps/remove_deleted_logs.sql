@@ -5,12 +5,12 @@
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries partitions' locks and never waits. Deletes from deleted_partition, and through remove_log. Not
 -- flushed by itself.
+-- right: admin
+-- plan: look-ups
 create function msgtx.remove_deleted_logs(
     in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     rows_at_once constant int := 1000;  -- in one SQL transaction
     candidate record;

@@ -9,11 +9,10 @@
 -- Locks the partition's row, or does nothing if another cleaner has it. Producers are not held up: an append beside it sees rows
 -- and log start as they were, or both as they are. Reads topic, transaction_decision. Deletes from record_batch,
 -- transaction_marker; writes partition, and producer_state through keep_producers. Flushed: a log start does not move back (I2).
+-- plan: look-ups, nested loops
 create function msgtx.remove_front(
     in_partition_id int, most_rows int, most_bytes bigint, out removed int, out bytes bigint, out is_more boolean
-) language plpgsql volatile
-set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile as $$
 declare
     now_at timestamptz := msgtx.clock();
     place record;

@@ -10,12 +10,12 @@
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision, partition. Deletes from
 -- producer, producer_state. Flushed.
+-- right: admin of all topics
+-- plan: look-ups
 create function msgtx.remove_idle_producers(
     in_after bigint[] default null, most int default 250, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off
-set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     looks_at_once constant int := 5000;
     rows_at_once constant int := 10000;

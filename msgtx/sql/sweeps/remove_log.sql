@@ -3,9 +3,9 @@
 -- What committed offsets there are goes with the sweep of offsets. The caller holds the partition's lock.
 -- Reads transaction_decision. Deletes from record_batch, producer_state, transaction_marker, transaction_partition,
 -- partition_floor, deleted_partition.
+-- plan: look-ups, nested loops
 create function msgtx.remove_log(in_partition_id int, most_rows int, out removed int, out is_more boolean)
-language plpgsql volatile set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = off
-set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql volatile as $$
 declare
     bytes_at_once constant bigint := 33554432;
     removed_now int;

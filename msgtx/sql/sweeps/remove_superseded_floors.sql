@@ -4,12 +4,13 @@
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads partition. Deletes from partition_floor.
 -- Writes swept through note_swept. Not flushed by itself.
+-- right: admin of all topics
+-- commit: asynchronous
+-- plan: look-ups, nested loops
 create function msgtx.remove_superseded_floors(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     newest record;
     low bigint;

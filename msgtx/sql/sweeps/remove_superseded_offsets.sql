@@ -7,12 +7,13 @@
 -- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal, consumer_group,
 -- group_member, setting. Deletes from group_offset. Writes swept through
 -- note_swept. Not flushed by itself.
+-- right: admin of all topics
+-- commit: asynchronous
+-- plan: look-ups, nested loops
 create function msgtx.remove_superseded_offsets(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     late constant int := 1000;  -- numbers below the newest that may still be committed: they are drawn ahead of the COMMIT
     key record;

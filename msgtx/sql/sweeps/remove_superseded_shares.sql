@@ -5,12 +5,13 @@
 --   shards, epochs         those of a coordinator; null: a client's call
 -- Locks the leases (share); tries the locks of share partitions on which something is parked; passes by rows that are locked. Reads partition,
 -- share_group, group_member. Deletes from share_state, share_parked, share_call. Writes share_state; swept through note_swept. Not flushed by itself.
+-- right: consume, admin of all topics
+-- commit: asynchronous
+-- plan: look-ups, nested loops
 create function msgtx.remove_superseded_shares(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set plan_cache_mode = force_generic_plan
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
     rows_dropped constant int := 1000;  -- parked ones that it looks at, of each share partition

@@ -4,11 +4,13 @@
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: a client's call
 -- Locks the leases (share); passes by rows that are locked. Deletes from wake_up. Not flushed by itself.
+-- right: consume, admin of all topics
+-- commit: asynchronous
+-- plan: look-ups
 create function msgtx.remove_wake_ups(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
     out removed int, out next_after bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     rows_at_once constant int := 10000;  -- in one SQL transaction
     moment constant timestamptz := msgtx.clock();

@@ -4,9 +4,8 @@
 -- statement on one snapshot (P44). The caller holds the marking lock.
 -- Reads transaction_partition, transaction_decision, transaction_marker, record_batch. Writes partition_floor; transaction_marker
 -- through insert_markers.
-create function msgtx.settle(touched int[], out markers int, out floors int) language plpgsql volatile
-set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = off set enable_mergejoin = off
-set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups, nested loops
+create function msgtx.settle(touched int[], out markers int, out floors int) language plpgsql volatile as $$
 #variable_conflict use_column
 declare
     decided msgtx.transaction_decision[];

@@ -2,10 +2,9 @@
 -- transaction began or wrote last, or which retention has emptied, and deleted ones on which one began: whatever is open, misses
 -- its marker, or waits for the floor, is on one of them. shards null: of all.
 -- Reads partition, transaction_partition, partition_floor, record_batch: a few index probes for each partition.
+-- plan: look-ups, nested loops, in order
 create function msgtx.unsettled_partitions(shards int[] default null, among int[] default null)
-returns table (partition_id int, stable_floor bigint) language plpgsql stable
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off as $$
+returns table (partition_id int, stable_floor bigint) language plpgsql stable as $$
 #variable_conflict use_column
 declare
     -- Not in the statement: the planner would call it, to know how many there are.

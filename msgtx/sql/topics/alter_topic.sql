@@ -2,6 +2,7 @@
 -- named (null, or absent from the JSON) stays as it is; fewer partitions than there are raise.
 -- Locks the topic's row. Writes topic (write_topic_settings), partition, installation (the version that members of groups
 -- compare). Flushed.
+-- right: admin
 create function msgtx.alter_topic(topic_name text, partition_count int default null, settings jsonb default '{}')
 returns boolean language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$

@@ -3,11 +3,11 @@
 -- and nothing changes at all. Rows go later, by remove_old_batches, once they are decided.
 -- Locks the partitions' rows (ascending), which no producer and no reader waits for. Reads record_batch. Writes partition. Flushed:
 -- a log start does not move back (I2).
+-- right: admin
+-- plan: look-ups
 create function msgtx.delete_records(partition_ids int[], befores bigint[])
 returns table (partition_id int, log_start_offset bigint)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set lock_timeout = '10s' set jit = off set enable_seqscan = off
-set enable_bitmapscan = off as $$
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     asked record;

@@ -5,6 +5,7 @@
 -- A call that is on its way may still write to one of the other partitions: it came before the deletion, or is refused behind it.
 -- Locks the topic's row, so that no partition is added meanwhile; partitions (exclusive, ascending). Deletes from topic, partition. Writes deleted_partition; installation: members of groups
 -- notice by the version of the topics. Deletes through remove_log. Flushed.
+-- right: admin
 create function msgtx.delete_topic(topic_name text)
 returns bigint language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$

@@ -1,6 +1,7 @@
 -- describe_topics(names) → a row for each of these topics (null: of all) on which the caller has any right, in order of their names.
 --   partition_ids   in order of their indexes
 --   settings        by name: a later version may have more of them.
+-- right: any
 create function msgtx.describe_topics(names text[] default null)
 returns table (name text, partition_ids int[], settings jsonb)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$

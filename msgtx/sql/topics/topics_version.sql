@@ -1,4 +1,5 @@
 -- topics_version() → a number that every change of the topics raises: what is found among them after this is as new, at least.
+-- right: consume
 create function msgtx.topics_version() returns bigint language sql stable security definer set search_path = pg_catalog, pg_temp
 begin atomic
     select i.topics_version from msgtx.installation i;

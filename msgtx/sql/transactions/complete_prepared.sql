@@ -1,6 +1,8 @@
 -- complete_prepared(name, outcome) decides a transaction that is prepared for an outside decision, by its name alone, from any
 -- process. Idempotent: the same outcome again is a success. What is not prepared, decided otherwise or unknown is refused.
 -- Locks the producer (exclusive). Writes what decide writes. Flushed.
+-- right: produce
+-- null: outcome
 create function msgtx.complete_prepared(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_outcome text,
     out outcome text, out error text, out detail text

@@ -7,17 +7,18 @@
 -- What is sealed was verified then, and its offsets are there: for an outside party it is decided by its name alone, also by
 -- an older epoch; for a user's session it can only be aborted here.
 -- Locks the producer (exclusive), groups (share). Writes transaction_decision, consumer_group, group_offset. Flushed.
+-- right: produce
+-- null: outcome, decided_by, last_sequences, last_sequences[]
+-- plan: look-ups, in order
 create function msgtx.decide(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_outcome text,
     tail_partitions int[] default '{}', tail_sequences bigint[] default '{}',
     group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
     metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
-    in_decided_by text default 'client', wake boolean default true, read_identities text[] default '{}',
-    instance_ids text[] default '{}',
+    read_identities text[] default '{}', instance_ids text[] default '{}',
+    in_decided_by text default 'client', wake boolean default true,
     out outcome text, out decided_by text, out error text, out detail text, out last_sequences bigint[]
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     state record;

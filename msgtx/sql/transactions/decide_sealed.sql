@@ -5,6 +5,7 @@
 -- Locks the producer (share: sweeps pass by, init waits, late appends are refused without waiting). It has no limit on waiting of
 -- its own: PostgreSQL would take limit_session's back with it, and what follows in this SQL transaction must not wait without one.
 -- Writes transaction_decision. Flushed.
+-- right: produce
 create function msgtx.decide_sealed(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, deadline timestamptz,
     partitions int[], first_offsets bigint[], last_offsets bigint[], signature bytea

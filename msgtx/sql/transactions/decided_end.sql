@@ -2,9 +2,8 @@
 -- all rows in front of it are committed or aborted for good. The last stable offset, but for a log start that was moved past
 -- what is open (delete_records). It holds for later, too: what opens from now on begins behind it.
 -- Reads record_batch, partition_floor, transaction_partition, transaction_decision.
-create function msgtx.decided_end(in_partition_id int) returns bigint language plpgsql stable
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off
-set enable_sort = off as $$
+-- plan: look-ups, nested loops, in order
+create function msgtx.decided_end(in_partition_id int) returns bigint language plpgsql stable as $$
 begin
     return (
         select least(blocking.first_offset, coalesce(tail.next_offset, 0))

@@ -1,5 +1,7 @@
 -- describe_transaction(transactional_id) → the row of view transactions for an id, found by its index, with the names of its
 -- partitions; none for an id that is not known, or that the caller may not use. Reads producer, partition, topic.
+-- right: consume, admin
+-- null: client_host, decided_by, producer_epoch, transaction_number, opened_at, timeout_ms
 create function msgtx.describe_transaction(in_transactional_id text)
 returns table (
     producer_id bigint, current_epoch int, producer_epoch int, transaction_number bigint, state text, timeout_ms int,

@@ -4,6 +4,7 @@
 -- and the newest + 1. What has rows and no decision is ended also when its transaction or producer row is gone: nothing else
 -- would. → the outcome (COMMIT, ABORT), OPEN if it stays undecided, UNKNOWN if there is nothing to decide.
 -- Locks the producer (exclusive). Writes transaction_decision. Flushed.
+-- right: produce, admin of all topics
 create function msgtx.end_transaction(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_decided_by text)
 returns text language plpgsql volatile security definer

@@ -3,6 +3,7 @@
 --   in_after, next_after   where the last call came to: producer id; null: from the start, and: this was the end
 -- Locks producers (exclusive, ascending). Reads transaction_seal, transaction_decision. Writes producer; transaction_decision and
 -- markers through abort_undecided. Flushed.
+-- right: owner
 create function msgtx.fence_everybody(
     in_after bigint[] default null, most int default 500, out fenced int, out next_after bigint[]
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$

@@ -2,10 +2,11 @@
 -- failover; → how many, after looking at `most` producers of partitions.
 --   in_after, next_after   where the last call came to: partition, producer id; null: from the start, and: this was the end
 -- Reads record_batch, producer_state. Writes producer. Flushed.
+-- right: owner
+-- plan: look-ups
 create function msgtx.fence_plain_producers(
     in_after bigint[] default null, most int default 5000, out fenced int, out next_after bigint[]
-) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
-set jit = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
     known record;
     looked_at int := 0;

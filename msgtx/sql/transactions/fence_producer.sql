@@ -1,6 +1,8 @@
 -- fence_producer(transactional_id) raises the epoch of a transactional id and aborts what is open: the producer that holds the id is
 -- fenced. → the new epoch; null if the id is not known.
 -- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed.
+-- right: admin of all topics
+-- null: producer_id, epoch
 create function msgtx.fence_producer(in_transactional_id text, out producer_id bigint, out epoch int)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column

@@ -3,8 +3,8 @@
 -- what hides it (P29). The caller holds the marking lock and knows that all of them are below the floors.
 -- Reads record_batch. Deletes from transaction, transaction_partition, transaction_seal, transaction_decision,
 -- transaction_marker, group_offset.
-create function msgtx.forget_transactions(decisions msgtx.transaction_decision[]) returns int language plpgsql volatile
-set jit = off set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+-- plan: look-ups, nested loops
+create function msgtx.forget_transactions(decisions msgtx.transaction_decision[]) returns int language plpgsql volatile as $$
 declare
     forgotten int;
     sealed msgtx.transaction_decision[];

@@ -6,6 +6,7 @@
 -- id that writes no row writes an empty message to the WAL, else a crash would hand it out again (P41). A transaction id
 -- alone would not do: a commit that has written nothing else does not wait for a flush, and the block of numbers may have
 -- been drawn by another session that has not committed yet.
+-- right: produce
 create function msgtx.init_producer_id(
     in_transactional_id text default null, in_timeout_ms int default 60000,
     expected_producer_id bigint default null, expected_epoch int default null, in_keep_prepared boolean default false,

@@ -1,5 +1,6 @@
 -- is_committed(row) → whether a row of a transaction is committed in this snapshot: below the floor, no ABORT marker;
 -- above it, a COMMIT decision. For views and look-ups; fetch_batches holds the same rule in its one statement.
+-- right: consume
 create function msgtx.is_committed(
     in_partition_id int, in_base_offset bigint, in_producer_id bigint, in_producer_epoch int, in_number bigint
 ) returns boolean language plpgsql stable security definer

@@ -8,6 +8,9 @@
 --   error        nothing is sealed; after TransactionAborted last_sequences are the last stored ones, as decide's
 -- Locks the producer (exclusive), groups (share). Writes transaction_seal, transaction (of a transaction of offsets only),
 -- transaction_decision, consumer_group, group_offset. Flushed.
+-- right: produce
+-- null: last_sequences, deadline, partitions, first_offsets, last_offsets, signature
+-- plan: look-ups, in order
 create function msgtx.seal(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, in_kind text,
     tail_partitions int[] default '{}', tail_sequences bigint[] default '{}',
@@ -17,9 +20,7 @@ create function msgtx.seal(
     client_host text default null, client_process int default null, seat int default null,
     out error text, out detail text, out last_sequences bigint[], out deadline timestamptz,
     out partitions int[], out first_offsets bigint[], out last_offsets bigint[], out signature bytea
-) language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off
-set enable_bitmapscan = off set enable_sort = off set lock_timeout = '10s' as $$
+) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     state record;

@@ -1,4 +1,6 @@
 -- transaction_outcome(name) → OPEN, COMMIT, ABORT or UNKNOWN, and who decided. Never raises for a name it does not know.
+-- right: any
+-- null: decided_by
 create function msgtx.transaction_outcome(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, out outcome text, out decided_by text
 ) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$

@@ -5,6 +5,10 @@
 --   overdue_only      only those older than limit_ms (null: than its own timeout), or lacks its transaction or producer row
 --   most              rows in the answer; `found` is how many there are
 -- Reads topic, partition, partition_floor, transaction tables, producer, record_batch.
+-- right: admin of all topics
+-- null: log_end_offset, transactional_id, current_epoch, opened_at, timeout_ms, client_host, client_process
+-- null: database_backend, seal_kind, sealed_at, seal_deadline, last_appended_at
+-- plan: look-ups, nested loops
 create function msgtx.undecided_transactions(
     in_partition_ids int[], each_partition int, overdue_only boolean, limit_ms bigint, most int)
 returns table (
@@ -13,9 +17,7 @@ returns table (
     opened_at timestamptz, timeout_ms int, client_host text, client_process int, database_backend int,
     seal_kind text, sealed_at timestamptz, seal_deadline timestamptz, coordinator_epoch int,
     last_appended_at timestamptz, checked_at timestamptz, found bigint)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     checked_now timestamptz := msgtx.clock();

@@ -2,13 +2,14 @@
 -- newest epoch, sequence and time of writing; the coordinator epoch of the newest marker here (−1: none); where the open
 -- transaction begins here (null: none is open). One index probe per producer, not one look at each of its rows.
 -- Reads record_batch, producer_state, transaction_marker, transaction_decision, transaction_partition.
+-- right: admin
+-- null: producer_epoch, last_sequence, transaction_start_offset
+-- plan: look-ups, nested loops
 create function msgtx.describe_producers(in_partition_id int, after_producer_id bigint default -1, most int default 1000)
 returns table (
     producer_id bigint, producer_epoch int, last_sequence bigint, last_timestamp timestamptz, coordinator_epoch int,
     transaction_start_offset bigint)
-language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     ignored boolean;

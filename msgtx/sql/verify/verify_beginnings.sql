@@ -5,12 +5,12 @@
 --   floor_passed_open   the floor is above an undecided transaction      transaction_row   undecided, and nothing can end it
 --   open_without_batch  undecided, and its first batch is not there
 -- Reads transaction_partition, transaction_decision, transaction_seal, transaction, partition_floor, record_batch.
+-- right: admin of all topics
+-- plan: look-ups, nested loops
 create function msgtx.verify_beginnings(
     in_partition_id int, in_after bigint[], most int,
     out next_after bigint[], out looked_at bigint, out undecided bigint, out broken jsonb
-) language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
     with chunk as materialized (
         select tp.* from msgtx.transaction_partition tp

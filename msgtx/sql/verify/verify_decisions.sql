@@ -6,12 +6,12 @@
 --   span_start, span_end                no batch of the transaction begins, or ends, where the decision says
 --   marker_missing                      an ABORT below the floor without marker: a reader would take it for committed
 -- Reads transaction_decision, transaction_marker, record_batch, partition, partition_floor.
+-- right: admin of all topics
+-- plan: look-ups, nested loops
 create function msgtx.verify_decisions(
     partition_ids int[], in_after bigint[], most int,
     out next_after bigint[], out looked_at bigint, out transactions bigint, out broken jsonb
-) language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     -- So that a partition is found without going through them.
     ids constant int[] := array(select u.id from unnest(partition_ids) u(id) order by u.id);

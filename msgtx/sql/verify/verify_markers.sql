@@ -3,11 +3,11 @@
 --   marker_outcome   not the decision's, or no outcome at all      marker_span   not the decision's
 --   marker_without_decision   undecided, or above the floor, where no decision is forgotten
 -- Reads transaction_marker, transaction_decision, transaction, partition_floor.
+-- right: admin of all topics
+-- plan: look-ups, nested loops
 create function msgtx.verify_markers(
     in_partition_id int, in_after bigint[], most int, out next_after bigint[], out looked_at bigint, out broken jsonb
-) language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan set jit = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
     with chunk as materialized (
         select m.* from msgtx.transaction_marker m

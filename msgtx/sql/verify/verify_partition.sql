@@ -1,6 +1,8 @@
 -- verify_partition(partition) → its ends and floor, as rows say them, for verify; broken: the names of rules that they break.
 --   floor_above_end  the floor is above the log end        log_start_beyond_end  log start is above the log end
 -- Reads partition, record_batch, partition_floor.
+-- right: admin of all topics
+-- null: first_offset, stable_floor, log_start_offset, log_end_offset
 create function msgtx.verify_partition(
     in_partition_id int, out log_start_offset bigint, out first_offset bigint, out log_end_offset bigint,
     out stable_floor bigint, out broken text[]

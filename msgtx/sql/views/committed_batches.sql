@@ -6,6 +6,7 @@
 --   headers   header_counts[n] elements of header_keys and header_values, from header_starts[n] on
 -- Of the topics that the caller may consume. The rule of what is committed is that of fetch_batches. In order: compaction
 -- moves rows, and a bitmap scan finds them in the order of their pages. Names are laterals, so that the index gives the order.
+-- right: consume
 create view msgtx.committed_batches with (security_barrier) as
 select t.name as topic, p.partition_index as partition, t.timestamp_type, p.log_start_offset,
        r.partition_id, r.base_offset, r.last_offset, r.record_count, r.offset_deltas, r.max_timestamp, r.timestamps,

@@ -1,6 +1,7 @@
 -- View committed_records: what a log reader sees, below each partition's last stable offset. Its ranges are immutable (I14).
 -- Of the topics that the caller may consume.
 -- after: stored_records
+-- right: consume
 create view msgtx.committed_records with (security_barrier) as
 select t.name as topic, p.partition_index as partition, r."offset", r."timestamp", r.key, r.value, r.header_keys, r.header_values,
        p.partition_id, r.base_offset, r.appended_at, r.producer_id, r.producer_epoch, r.transaction_number

@@ -2,6 +2,7 @@
 -- sees all effects of a transaction or none (I6), together with business rows.
 -- Of the topics that the caller may consume.
 -- after: stored_records
+-- right: consume
 create view msgtx.committed_records_now with (security_barrier) as
 select r.topic, r.partition, r."offset", r."timestamp", r.key, r.value, r.header_keys, r.header_values,
        r.partition_id, r.base_offset, r.appended_at, r.producer_id, r.producer_epoch, r.transaction_number

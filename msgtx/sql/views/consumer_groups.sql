@@ -1,6 +1,7 @@
 -- View consumer_groups: each group (but share groups) with its generation, the strategy of its last assignment and how many members it has, those
 -- whose session is over among them until they are removed. Who may not consume (or administer) every topic sees groups
 -- that have an offset or a partition of a topic on which he may; and that he may use, or else administers the topic.
+-- right: consume, admin
 create view msgtx.consumer_groups with (security_barrier) as
 select g.name, g.generation, g.strategy, n.members, g.created_at
 from msgtx.consumer_group g

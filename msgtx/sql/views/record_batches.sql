@@ -1,5 +1,6 @@
 -- View record_batches: the rows of logs, also aborted and open ones, without the arrays of their records. A row of which
 -- compaction has left nothing is there with record_count 0. Of the topics that the caller may consume.
+-- right: consume
 create view msgtx.record_batches with (security_barrier) as
 select t.name as topic, p.partition_index as partition, r.base_offset, r.last_offset, r.record_count, r.byte_size,
        r.max_timestamp, r.appended_at, r.compacted_at, r.producer_id, r.producer_epoch, r.transaction_number,

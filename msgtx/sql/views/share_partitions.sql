@@ -3,6 +3,7 @@
 --   start_offset   below it all is done: the first one in flight or parked, else next_offset
 --   next_offset    from here on nothing was delivered yet
 -- Of the topics that the caller may consume or administer; and of the groups that he may use, but on topics that he administers.
+-- right: consume, admin
 create view msgtx.share_partitions with (security_barrier) as
 select c.name as group_name, t.name as topic, p.partition_index as partition,
        coalesce(f.start_offset, greatest(newest.next_offset, p.log_start_offset)) as start_offset,

@@ -5,6 +5,7 @@
 --               one with its key
 --   member_id   who has it, or had it last
 -- Of the topics that the caller may consume or administer; and of the groups that he may use, but on topics that he administers.
+-- right: consume, admin
 create view msgtx.share_spans with (security_barrier) as
 select s.group_name, s.topic, s.partition, s.first_offset, s.last_offset, s.state, s.delivery_count, s.reason, s.member_id,
        s.client_host, s.client_process, s.locked_until, s.due_at, s.producer_id, s.producer_epoch, s.transaction_number, s.answer,

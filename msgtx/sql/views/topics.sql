@@ -1,4 +1,5 @@
 -- View topics: each topic with its settings and how many partitions it has. Of those on which the caller has any right.
+-- right: any
 create view msgtx.topics with (security_barrier) as
 select s.name, n.partitions,
        -- make generate: settings.shown topic

@@ -3,6 +3,7 @@
 -- A transaction is complete when each of its partitions has its marker, or its floor is
 -- above it. Who may not consume (or administer) every topic sees transactions that touch topics on which he may, and of their
 -- partitions those. A transactional id that he may not use is null.
+-- right: consume, admin
 create view msgtx.transactions with (security_barrier) as
 select case
            when (select msgtx.may_use('transactional_id', null)) or msgtx.may_use('transactional_id', p.transactional_id)

@@ -1,0 +1,1 @@
+"""Files that `make generate` writes and nobody edits."""
