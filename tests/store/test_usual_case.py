@@ -19,6 +19,7 @@ import pytest
 import msgtx
 from msgtx.database.calls import batch_array, call
 from msgtx.database.pool import Engine
+from msgtx.database.schema.functions import PLANS, files
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
@@ -64,6 +65,8 @@ def without_usual_case(engine: Engine, room: str, name: str, *changes: tuple[str
         text = text.replace(old, new)
     with contextlib.closing(engine.dedicated()) as connection:
         connection.execute(text.encode())
+        (plan,) = (file.plan for file in files() if file.name == name)
+        connection.execute(f"alter function msgtx.{name}_generally {' '.join(PLANS[word] for word in plan)}".encode())
         yield f"{name}_generally"
         connection.execute(f"drop function msgtx.{name}_generally".encode())
 

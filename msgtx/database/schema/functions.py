@@ -182,8 +182,8 @@ def _run(connection: Connection, statement: str) -> None:
 
 
 # How the statements of a function are planned, by what its header says after `-- plan: `. No plan depends on statistics
-# (decision 0124): rows are looked up by keys, joined by the index of a key where no array is joined with an array, and read
-# in the order of an index. What turns a way of planning off turns the JIT compiler off (decision 0065).
+# (decision 0003): rows are looked up by keys, joined by the index of a key where no array is joined with an array, and read
+# in the order of an index. What turns a way of planning off turns the JIT compiler off (decision 0003).
 PLANS: Final = {
     "look-ups": "set plan_cache_mode = force_generic_plan set jit = off set enable_seqscan = off"
     " set enable_bitmapscan = off",
