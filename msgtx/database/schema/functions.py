@@ -24,8 +24,8 @@ from msgtx.errors import ConfigError
 class SqlFile:
     """A file that creates one function, view or trigger.
 
-    `after`: the objects that must exist before it. In the words of its header: `rights`, who may call or read it; `plan`, how
-    its statements are planned.
+    `after`: the objects that must exist before it. In the words of its header: `rights`, who may call or read it; `plan`,
+    how its statements are planned.
     """
 
     kind: str
