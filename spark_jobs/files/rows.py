@@ -38,8 +38,7 @@ _TIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a record's parts; `headers` by name. `value` None: the whole row as JSON (of a JSON file: its
-    line)."""
+    """The columns of a record's parts; `headers` by name. `value` None: the whole row as JSON (a JSON file's line)."""
 
     key: str | None = None
     value: str | None = None

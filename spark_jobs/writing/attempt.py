@@ -165,8 +165,7 @@ class AttemptWriter:
         return Attempt(producer_id, {partition: n - 1 for partition, n in self._sequences.items()}, self._records)
 
     def _give_up(self) -> None:
-        """Abort the written records, which would hold readers up: the driver of a stream may not learn of a failed
-        task."""
+        """Abort the written records: they would hold readers up, and the driver may not learn of a failed task."""
         name = TransactionId(self._producer_id, 0, 0)
         # Why the task fails is reported already; a decision about the batch, or the timeout, ends the rest.
         with contextlib.suppress(errors.MsgtxError), self._engine.connection() as connection:
