@@ -12,7 +12,7 @@ from msgtx import arguments, errors, forks
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import Calls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Assigned, Fetcher, Place
+from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.offsets import Offsets
 from msgtx.consumer.positions import Positions
 from msgtx.consumer.rides import Ride
@@ -21,6 +21,7 @@ from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
+from msgtx.receiving.integrity import Integrity
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.session.enlistment import UserSession, require_session
@@ -51,7 +52,8 @@ class Consumer:
         self.config = config
         self._engine = engine
         calls = Calls(engine, config, topics, topics_now)
-        self._fetcher = Fetcher(engine, config)
+        self._integrity = Integrity("the consumer")
+        self._fetcher = Fetcher(engine, config, self._integrity)
         self._calls = calls
         self._commits = Commits(self._write_offsets, timeout=config.request_timeout_ms / 1000)
         self._positions = Positions(config, calls, self._fetcher, self._commits)
@@ -62,6 +64,7 @@ class Consumer:
             calls,
             fetcher=self._fetcher,
             commits=self._commits,
+            integrity=self._integrity,
             waiter=self._waiter,
             listener=listener,
             all_topics=all_topics,
@@ -82,6 +85,7 @@ class Consumer:
         self._value_deserializer = value_deserializer
         self._observers = observers or Observers()
         self._asked = 0.0  # when the poll that is under way began
+        self._takes = False  # it hands out: an exception keeps its records from the caller
         self._stopped = False
         self._failing_since: float | None = None
         self._looked = -math.inf  # when all partitions were fetched
@@ -123,12 +127,19 @@ class Consumer:
         for a bad pattern, or another `assignment` than the group's.
         """
         with self._use():
+            self._integrity.require()
             self._subscription.subscribe(topics, pattern=pattern, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
     def rewind(self) -> None:
-        """Go back to the committed offsets, as after an aborted transaction; without one to where reading began."""
+        """Go back to the committed offsets, as after an aborted transaction; without one to where reading began.
+
+        Call it after an exception, also one that a signal handler raised (Ctrl-C): polls and commits of a consumer that was
+        interrupted in the middle of a step raise `IllegalState` until then.
+        """
         with self._use():
-            self._subscription.rewind()
+            with self._integrity.steps():
+                self._subscription.rewind()
+            self._integrity.torn = False
 
     def keep_partitions(self) -> contextlib.AbstractContextManager[None]:
         """Give no partition away within the block, though the group asks for it: a transaction is being filled from them."""
@@ -136,22 +147,22 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at `offset`. Raise `InvalidRequest` if it is none, `IllegalState` if the partition is not assigned."""
-        with self._use():
+        with self._use(), self._integrity.steps():
             self._positions.seek(partition, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the log start with the next poll."""
-        with self._use():
+        with self._use(), self._integrity.steps():
             self._positions.seek_to_beginning(partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the end that this isolation may read, with the next poll."""
-        with self._use():
+        with self._use(), self._integrity.steps():
             self._positions.seek_to_end(partitions)
 
     def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the first record at or after a time; to the end if there is none."""
-        with self._use():
+        with self._use(), self._integrity.steps():
             self._positions.seek_to_time(timestamp_ms, partitions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -215,22 +226,22 @@ class Consumer:
 
         Positions move past what is returned, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`, `NoOffset`,
         `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`; `IllegalState` if
-        the session that was to commit what was returned before was rolled back (see `commit`).
+        the session that was to commit what was returned before was rolled back (see `commit`), or the consumer was
+        interrupted while it handed out records (see `rewind`).
         """
-        places: list[Place] = []
         try:
-            return self._polled(timeout, max_records, places)
-        except BaseException:  # also an interrupt: the caller gets none of it
-            self._fetcher.put_back(places)
+            return self._polled(timeout, max_records)
+        except BaseException as error:
+            self._kept_from_the_caller(error)
             raise
 
-    def _polled(self, timeout: float, max_records: int | None, places: list[Place]) -> list[Record]:
+    def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
         seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
         with self._use():
             if not self._await_records(seconds):
                 self._stopped = False  # `stop` ended this poll, not those that follow
                 return []
-            return self._taken(most, places)
+            return self._taken(most)
 
     @contextlib.contextmanager
     def batch(self, session: UserSession, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
@@ -243,14 +254,13 @@ class Consumer:
         require_session(session)
         with self._use():
             self._offsets.require_by_session()
-        places: list[Place] = []
         with contextlib.ExitStack() as block:
             try:
-                records = self._polled(timeout, max_records, places)
+                records = self._polled(timeout, max_records)
                 if records:
                     block.enter_context(self.riding(session))
-            except BaseException:  # also an interrupt: the caller gets none of it
-                self._fetcher.put_back(places)
+            except BaseException as error:
+                self._kept_from_the_caller(error)
                 raise
             yield records
 
@@ -274,7 +284,9 @@ class Consumer:
     def _await_records(self, timeout: float) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
         with self._use():
-            self._asked = now = time.monotonic()
+            self._asked, self._takes = time.monotonic(), False
+            now = self._asked
+            self._integrity.require()
             try:
                 self._offsets.commit_automatically()
                 self._offsets.look_back()
@@ -292,23 +304,23 @@ class Consumer:
             return found
 
     def _taken_at_once(self, most: int) -> list[Record]:
-        places: list[Place] = []
         try:
-            return self._taken(most, places)
-        except BaseException:
-            self._fetcher.put_back(places)
+            return self._taken(most)
+        except BaseException as error:
+            self._kept_from_the_caller(error)
             raise
 
-    def _taken(self, most: int, places: list[Place]) -> list[Record]:
+    def _taken(self, most: int) -> list[Record]:
+        self._takes = True
         counts: dict[str, int] | None = {} if self._observers.each else None
-        taken = self._fetcher.take(most, places, counts)
+        taken = self._fetcher.take(most, counts)
         if counts is not None:
             self._tell_polled(counts, taken)
-        try:
-            return self._deserialized(taken)
-        except errors.DeserializationError:
-            places.clear()  # they were put back
-            raise
+        return self._deserialized(taken)
+
+    def _kept_from_the_caller(self, error: BaseException) -> None:
+        if self._takes:
+            self._integrity.raised(error)
 
     def _fetched(self) -> Iterator[Record]:
         if self._observers.each:
@@ -328,7 +340,6 @@ class Consumer:
         membership = self._subscription.membership
         deserializes = self._key_deserializer is not None or self._value_deserializer is not None
         for _ in range(self.config.max_poll_records):
-            position, handed = assigned.position, assigned.handed
             try:
                 record = assigned.take_one()
                 if record is None:
@@ -338,11 +349,8 @@ class Consumer:
                 if deserializes:
                     record = self._deserialized([record])[0]
                 self._offsets.handed_out()
-            except errors.DeserializationError:
-                raise  # it was put back
-            except BaseException:
-                if position is not None:
-                    self._fetcher.put_back([(assigned, position, handed)])
+            except BaseException as error:
+                self._integrity.raised(error)
                 raise
             yield record
             if membership is not None:
@@ -432,9 +440,6 @@ class Consumer:
             self._put_back(records[len(good) :])
             if not good:
                 raise
-        except BaseException:  # an interrupt: the caller gets none of these
-            self._put_back(records)
-            raise
         return good
 
     def _deserialized_one(self, record: Record) -> Record:
@@ -462,11 +467,13 @@ class Consumer:
         Raise `UnknownMember` after the group gave this consumer up, until a poll has joined again.
         """
         self._require_open()
+        self._integrity.require()
         return self._offsets.group_metadata()
 
     def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
         self._require_open()
+        self._integrity.require()
         return self._offsets.of_transaction()
 
     def commit(
@@ -490,6 +497,7 @@ class Consumer:
         """
         wait = arguments.flag("wait", wait)
         with self._use():
+            self._integrity.require()
             if session is not None:
                 self._offsets.commit_in(session, offsets)
             else:
@@ -534,10 +542,11 @@ class Consumer:
                 block.enter_context(self._sole_use.close(seconds))
                 with until(deadline):
                     if self.config.enable_auto_commit:
+                        self._integrity.require()
                         self._offsets.commit_positions()
                     self._commits.settle()
-            except errors.DatabaseUnavailable as error:
-                log.warning("group %r: %s", self.config.group, error)
+            except (errors.DatabaseUnavailable, IllegalState) as error:
+                log.warning("group %r: positions were not committed: %s", self.config.group, error)
             finally:
                 self._commits.give_up()
                 if self._subscription.membership is not None:

@@ -12,6 +12,7 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.receiving.integrity import Integrity
 from msgtx.store.fetch import (
     EARLIEST,
     LATEST,
@@ -91,11 +92,10 @@ class Assigned:
         self.out_of_range = self.waits_for = None
         self._go(following, reset)
         self.moves += 1
-        self.undone, self.overtaken = None, False  # last: an interrupt before that has it done again
+        self.undone, self.overtaken = None, False
 
     def _go(self, following: Position | None, reset: int | None) -> None:
         self.at_end, skip_to = False, 0 if following is None else following.offset
-        # In one line: an interrupt must not come between what is dropped and the position that goes with it.
         self.batches, self.reading, self.next, self.reset, self.skip_to = deque(), None, following, reset, skip_to
 
     def put_back(self, offset: int) -> None:
@@ -147,14 +147,14 @@ class Start(NamedTuple):
 
 
 CommitStarts = Callable[[RawConnection, Mapping[int, int]], bool]
-Place = tuple[Assigned, int, bool]  # a partition, its position before records were taken, and whether it was `handed` then
 
 
 class Fetcher:
     """Fetches for one consumer. `assigned`: its partitions, in the order in which they take turns."""
 
-    def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
+    def __init__(self, engine: Engine, config: ConsumerConfig, integrity: Integrity) -> None:
         self._engine = engine
+        self._integrity = integrity
         self._config = config
         self.assigned: dict[TopicPartition, Assigned] = {}
         self._turn: deque[TopicPartition] = deque()
@@ -169,7 +169,6 @@ class Fetcher:
         """Read these partitions and no others."""
         assigned = {partition.topic_partition: partition for partition in partitions}
         kept = {tp: None for tp in self._fetch_turn if tp in assigned}
-        # In one line: after an interrupt in between, some would never have their turn.
         self.assigned, self._turn, self._fetch_turn = assigned, deque(assigned), kept | dict.fromkeys(assigned)
 
     def forget_starts(self) -> None:
@@ -201,17 +200,13 @@ class Fetcher:
         self._turn.rotate(-1)
         return [self.assigned[partition] for partition in self._turn]
 
-    def take(self, most: int, places: list[Place], counts: dict[str, int] | None = None) -> list[Record]:
-        """Hand out up to `most` records that were fetched, partition by partition; `counts` is told the number by topic.
-
-        `places` is told where they were: if the caller does not get the records, `put_back` goes there again.
-        """
+    def take(self, most: int, counts: dict[str, int] | None = None) -> list[Record]:
+        """Hand out up to `most` records that were fetched, partition by partition; `counts` is told the number by topic."""
         taken: list[Record] = []
         with uncollected():
             for _ in range(len(self._turn)):
                 assigned = self.assigned[self._turn[0]]
-                if not assigned.paused and assigned.buffered and (position := assigned.position) is not None:
-                    places.append((assigned, position, assigned.handed))
+                if not assigned.paused and assigned.buffered:
                     while len(taken) < most and (records := assigned.take(most - len(taken))):
                         taken += records
                         if counts is not None:
@@ -221,12 +216,6 @@ class Fetcher:
                     break
                 self._turn.rotate(-1)
         return taken
-
-    def put_back(self, places: Iterable[Place]) -> None:
-        """Hand out again what was taken from these places: the caller did not get it."""
-        for assigned, offset, handed in places:
-            assigned.put_back(offset)
-            assigned.handed = handed
 
     def fetch(self, only: Iterable[int] | None = None) -> bool:
         """Fetch what is not paused and has nothing buffered. Returns whether any position moved.
@@ -263,17 +252,18 @@ class Fetcher:
             )
             progress = False
             found: dict[TopicPartition, None] = {}
-            for assigned, _ in wanted:
-                answer = answers.get(assigned.partition_id)
-                if answer is None:
-                    raise errors.UnknownTopicOrPartition(
-                        f"{assigned.topic_partition} does not exist (any more)", at=assigned.topic_partition
-                    )
-                progress = self._fetched(assigned, answer) or progress
-                if answer.batches:
-                    found[assigned.topic_partition] = None
-            if found:
-                self._fetch_turn = {tp: None for tp in self._fetch_turn if tp not in found} | found
+            with self._integrity.steps():
+                for assigned, _ in wanted:
+                    answer = answers.get(assigned.partition_id)
+                    if answer is None:
+                        raise errors.UnknownTopicOrPartition(
+                            f"{assigned.topic_partition} does not exist (any more)", at=assigned.topic_partition
+                        )
+                    progress = self._fetched(assigned, answer) or progress
+                    if answer.batches:
+                        found[assigned.topic_partition] = None
+                if found:
+                    self._fetch_turn = {tp: None for tp in self._fetch_turn if tp not in found} | found
             return self._expired(connection, answers) or progress
 
     def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
@@ -307,9 +297,8 @@ class Fetcher:
             return self._out_of_range(assigned, answer)
         end = answer.last_stable_offset if self._config.isolation is Isolation.READ_COMMITTED else answer.log_end_offset
         assigned.end, assigned.at_end = end, answer.position >= end
-        following = Position(answer.position, answer.token)
-        # In one line: after an interrupt in between, these would be fetched twice.
-        assigned.batches, assigned.skip_to, assigned.next = deque(answer.batches), before.offset, following
+        assigned.batches, assigned.skip_to = deque(answer.batches), before.offset
+        assigned.next = Position(answer.position, answer.token)
         return answer.position > before.offset
 
     def _out_of_range(self, assigned: Assigned, answer: FetchedPartition) -> bool:

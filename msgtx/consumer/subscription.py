@@ -16,6 +16,7 @@ from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.membership import Membership, Subscription
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
+from msgtx.receiving.integrity import Integrity
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.rules.assignment import subscribed
 from msgtx.types import TopicPartition
@@ -40,6 +41,7 @@ class SubscriptionState:
         *,
         fetcher: Fetcher,
         commits: Commits,
+        integrity: Integrity,
         waiter: Waiter,
         listener: Listener,
         all_topics: Callable[[], Iterable[str]],
@@ -50,6 +52,7 @@ class SubscriptionState:
         self._calls = calls
         self._fetcher = fetcher
         self._commits = commits
+        self._integrity = integrity
         self._waiter = waiter
         self._listener = listener
         self._all_topics = all_topics
@@ -82,15 +85,15 @@ class SubscriptionState:
         new: Container[TopicPartition] = (),
     ) -> None:
         known = self._fetcher.assigned
-        self._fetcher.assign(
-            [
-                known[tp]
-                if tp in known and tp not in new
-                else Assigned(tp, ids.get(tp) or self._calls.partition_id(tp), new=tp in new)
-                for tp in wanted
-            ]
-        )
-        self._waiter.watch(assigned.partition_id for assigned in self._fetcher.assigned.values())
+        assigned = [
+            known[tp]
+            if tp in known and tp not in new
+            else Assigned(tp, ids.get(tp) or self._calls.partition_id(tp), new=tp in new)
+            for tp in wanted
+        ]
+        with self._integrity.steps():
+            self._fetcher.assign(assigned)
+            self._waiter.watch(each.partition_id for each in assigned)
 
     def subscribe(
         self,
@@ -174,13 +177,15 @@ class SubscriptionState:
 
     def rewind(self) -> None:
         """See `Consumer.rewind`."""
+        self._take([*self._fetcher.assigned])  # also where an interrupt came between their turns
         self.go_back(self._fetcher.assigned.values())
 
     def go_back(self, partitions: Iterable[Assigned]) -> None:
         """Go back to what is committed of these partitions."""
         self._commits.settle()  # they count
-        for assigned in partitions:
-            assigned.go_back()
+        with self._integrity.steps():
+            for assigned in partitions:
+                assigned.go_back()
         self.taken_away.clear()
         if self.membership is not None:
             self.membership.due = True  # what was refused may have been refused because partitions were taken away

@@ -98,15 +98,6 @@ class Holdings:
                 _named(late),
             )
 
-    def let_go(self, records: Iterable[ShareRecord], first: int) -> None:
-        """Forget what was noted of these records of one row, from this offset on: they were not handed out after all."""
-        with self.lock:
-            keys = [_key_of(record) for record in records]
-            for key in [*keys, *((*each[:2], first) for each in keys[:1])]:
-                self._held.pop(key, None)
-                self._answers.pop(key, None)
-                self._undone.discard(key)
-
     def require(self, record: ShareRecord) -> Key:
         """Return the key of a record that is held. Raise `TransactionConflict`, `InvalidRecordState` for another."""
         key = _key_of(record)
@@ -250,7 +241,7 @@ class Holdings:
         """Note what became of a commit; `refused` None: all of it, since the group does not know this member.
 
         Raise the error of what was refused, which is forgotten; and `InvalidRecordState` for what the caller has answered
-        otherwise since, because this commit had no answer in time: it is done. After an interrupt it may be called again.
+        otherwise since, because this commit had no answer in time: it is done.
         """
         with self.lock:
             self._answered({key: answer for key, answer in answers.items() if key in self._held}, refused)

@@ -126,11 +126,15 @@ class ShareMember:
         self._joined, self._id = None, ""
 
     def close(self, deadline: float) -> None:
-        """Leave: what this member holds is available to others at once. `deadline`: of `time.monotonic`, for all of it."""
+        """Leave for good: what this member holds is available to others at once. `deadline`: as for `leave`."""
         self._close_by = deadline
         self._over.set()
         self._heart.stop()
         self._heart.join(seconds_until(deadline) + LOOK_SECONDS)
+        self.leave(deadline)
+
+    def leave(self, deadline: float) -> None:
+        """Leave, and be another member after the next `join`. `deadline`: of `time.monotonic`."""
         if self._id:  # also if only the answer to the join is missing
             leave_at_last(self._leave, deadline, group=f"share group {self._config.group!r}", member_id=self._id)
         self.gone()

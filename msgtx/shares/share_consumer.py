@@ -20,6 +20,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.observer import Observers
+from msgtx.receiving.integrity import Integrity
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.session.answers import Answers, HandingOut, Transactions, hands_out_here, is_open, transactions_here
@@ -60,10 +61,6 @@ class Waiting:
     lock_seconds: float
     deserialized: int = 0  # of the records, from the first one on
 
-    def place(self) -> "Place":
-        """Return what waits, to be noted before some of it is taken."""
-        return self, self.records, self.offsets, self.range, self.deserialized
-
     def take(self, count: int) -> tuple[list[ShareRecord], Sequence[int], OffsetRange]:
         """Take the first ones, with the offsets that go with them: those in front, and of the last one those behind it."""
         self.deserialized -= min(count, self.deserialized)
@@ -76,10 +73,6 @@ class Waiting:
         self.records, self.offsets = self.records[count:], self.offsets[count:]
         self.range = OffsetRange(self.range.partition_id, upto.last + 1, self.range.last)
         return taken
-
-
-# What waited of a row before records were taken: records, offsets, range, how many were deserialized.
-Place = tuple[Waiting, list[ShareRecord], Sequence[int], OffsetRange, int]
 
 
 class ShareRide:
@@ -152,6 +145,8 @@ class ShareConsumer:
         self.handed_out: list[OffsetRange] = []  # with the last poll
         self.closed = False
         self._sole_use = SoleUse("a share consumer")
+        self._integrity = Integrity("the share consumer")
+        self._takes = False  # it hands out: an exception keeps its records from the caller
         self._itself: weakref.ref[HandingOut] = weakref.ref(self)
         self._commits = False  # `commit` was called, or a transaction or session was given answers
         self._handed_out_in: Transactions = ()  # what was handed out last
@@ -166,19 +161,19 @@ class ShareConsumer:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
         In implicit mode what was handed out before is accepted first, unless a producer's transaction that began in this
-        thread or task is open: then it is the transaction's to commit. Explicit answers wait for `commit`.
+        thread or task is open: then it is the transaction's to commit. Explicit answers wait for `commit`. Raise
+        `IllegalState` if the consumer was interrupted in the middle of a step (see `rewind`).
         """
         seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
-        places: list[Place] = []
         hands_out_here(self._itself)
         try:
             with self._use():
                 if not self._await_records(seconds, most):
                     self._stopped = False  # `stop` ended this poll, not those that follow
                     return []
-                return self._polled(most, places)
-        except BaseException:  # also an interrupt: the caller gets none of it
-            self._put_back(places)
+                return self._polled(most)
+        except BaseException as error:
+            self._kept_from_the_caller(error)
             raise
 
     # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
@@ -191,7 +186,8 @@ class ShareConsumer:
     def _await_records(self, timeout: float, most: int) -> bool:
         """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
         with self._use():
-            self._asked = time.monotonic()
+            self._asked, self._takes = time.monotonic(), False
+            self._integrity.require()
             try:
                 found = self._acquired(self._asked + timeout, most)
             except MsgtxError as error:
@@ -267,17 +263,21 @@ class ShareConsumer:
             )
 
     def _polled_at_once(self, most: int) -> list[ShareRecord]:
-        places: list[Place] = []
         try:
-            return self._polled(most, places)
-        except BaseException:
-            self._put_back(places)
+            return self._polled(most)
+        except BaseException as error:
+            self._kept_from_the_caller(error)
             raise
 
-    def _polled(self, most: int, places: list[Place]) -> list[ShareRecord]:
-        records = self._hand_out(most, places)
+    def _polled(self, most: int) -> list[ShareRecord]:
+        self._takes = True
+        records = self._hand_out(most)
         self._tell_polled(records)
         return records
+
+    def _kept_from_the_caller(self, error: BaseException) -> None:
+        if self._takes:
+            self._integrity.raised(error)
 
     def _tell_failure(self, error: MsgtxError) -> None:
         self._observers.tell(lambda observer: observer.poll_failed(self.config.group, error))
@@ -290,21 +290,17 @@ class ShareConsumer:
                 counts = Counter(record.topic for record in records)
                 self._observers.tell(lambda observer: observer.received(group, counts, records, since))
 
-    def _hand_out(self, most: int, places: list[Place]) -> list[ShareRecord]:
-        """Hand out what waits. Raise `DeserializationError` of the first record; what is behind it waits on.
-
-        `places` is told what waited: if the caller does not get the records, `_put_back` has them wait again.
-        """
+    def _hand_out(self, most: int) -> list[ShareRecord]:
+        """Hand out what waits. Raise `DeserializationError` of the first record; what is behind it waits on."""
         self.handed_out = []
         hands_out_here(self._itself)
         self._handed_out_in = transactions_here()
         left, error = self._deserialize(most)
         if error is not None and left == 0:
-            raise self._released(self._waiting[0], error, places)
+            raise self._released(self._waiting[0], error)
         handed_out: list[ShareRecord] = []
         while self._waiting and left > 0:
             waiting = self._waiting[0]
-            places.append(waiting.place())
             records, offsets, held = waiting.take(min(len(waiting.records), left))
             self._holdings.hold(records, offsets, held, locked_until=waiting.until)
             self.lock_seconds = min(self.lock_seconds, waiting.lock_seconds) if handed_out else waiting.lock_seconds
@@ -315,17 +311,8 @@ class ShareConsumer:
                 self._waiting.popleft()
         return handed_out
 
-    def _put_back(self, places: list[Place]) -> None:
-        """Have what was taken wait again: the caller did not get it."""
-        for waiting, records, offsets, row, deserialized in reversed(places):
-            if not self._waiting or self._waiting[0] is not waiting:
-                self._waiting.appendleft(waiting)
-            waiting.records, waiting.offsets, waiting.range, waiting.deserialized = records, offsets, row, deserialized
-            self._holdings.let_go(records, row.first)
-
-    def _released(self, waiting: Waiting, error: Exception, places: list[Place]) -> errors.DeserializationError:
+    def _released(self, waiting: Waiting, error: Exception) -> errors.DeserializationError:
         """Release the first one of these records with the next commit: nobody can answer for it. Returns what to raise."""
-        places.append(waiting.place())
         (record,), offsets, held = waiting.take(1)
         if not waiting.records:
             self._waiting.popleft()
@@ -339,14 +326,10 @@ class ShareConsumer:
         )
         failure.__cause__ = error
         self._tell_failure(failure)
-        places.clear()  # it is done
         return failure
 
     def _deserialize(self, most: int) -> tuple[int, Exception | None]:
-        """Deserialize what waits. Return how many records, up to `most`, can be handed out, and why not the next one.
-
-        Nothing is taken before that is done: an interrupt comes in between.
-        """
+        """Deserialize what waits. Return how many records, up to `most`, can be handed out, and why not the next one."""
         if self._key_deserializer is None and self._value_deserializer is None:
             return most, None
         count = 0
@@ -357,8 +340,8 @@ class ShareConsumer:
                     value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
                 except Exception as error:  # noqa: BLE001 - of the user's function, whatever it is; `_hand_out` raises it
                     return count + waiting.deserialized, error
-                # In one line: after an interrupt in between, it would be deserialized twice.
-                record.key, record.value, waiting.deserialized = key, value, waiting.deserialized + 1
+                record.key, record.value = key, value
+                waiting.deserialized += 1
             count += min(len(waiting.records), most - count)
         return count, None
 
@@ -500,6 +483,7 @@ class ShareConsumer:
         handed out last was rewound.
         """
         with self._use():
+            self._integrity.require()
             if session is None:
                 self._commit()
                 return
@@ -529,11 +513,25 @@ class ShareConsumer:
         """Have what was handed out, and is not committed, handed out again, to any member: call it after an exception.
 
         Answers that were not committed are forgotten. What a transaction or a session was given ends with that. After an
-        abort, a rollback, or a failed block of `batch` it is not needed. It counts as a delivery.
+        abort, a rollback, or a failed block of `batch` it is not needed. It counts as a delivery. A consumer that a signal
+        handler's exception (Ctrl-C) interrupted in the middle of a step raises `IllegalState` from polls and commits until
+        then: it leaves its group here, which gives its records to others at once, and joins again with the next poll.
         """
         with self._use():
+            if self._integrity.torn:
+                self._start_over()
+                return
             self._undo()
             self._try_to_give_back()
+
+    def _start_over(self) -> None:
+        deadline = time.monotonic() + self.config.request_timeout_ms / 1000
+        with until(deadline):
+            self._have_answers_pending(deadline)
+        self._member.leave(deadline)
+        self._undo()
+        self._forget()
+        self._integrity.torn = False
 
     def undo(self, *, release: bool) -> None:
         """Handle that a transaction is not committed: what was handed out by then will be handed out again.
@@ -548,7 +546,7 @@ class ShareConsumer:
             self._try_to_give_back()
 
     def _undo(self) -> None:
-        with self._holdings.lock:
+        with self._integrity.steps(), self._holdings.lock:
             self._holdings.undo(but=() if self._unanswered is None else self._unanswered.answers)
 
     def _give_back(self) -> None:
@@ -576,6 +574,7 @@ class ShareConsumer:
     def _ready(self) -> None:
         """Do what has to be done on connections of its own before answers are handed over."""
         self._require_open()
+        self._integrity.require()
         self._settle_all()
 
     def _settle_all(self) -> None:
@@ -585,7 +584,7 @@ class ShareConsumer:
 
     def _take(self, take_back: Callable[[Answers], None]) -> Answers | None:
         self._commits = True
-        with self._holdings.lock:
+        with self._integrity.steps(), self._holdings.lock:
             if self._implicit and self._holdings.rewound:
                 raise errors.IllegalState(
                     f"share group {self.config.group!r}: what was handed out last is to be handed out again, after an abort,"
@@ -607,11 +606,14 @@ class ShareConsumer:
             return self._holdings.take(given, member=number, call=next(self._numbers), take_back=take_back)
 
     def _hold_again(self, answers: Answers) -> None:
-        self._holdings.hold_again(answers)
+        with self._integrity.steps():
+            self._holdings.hold_again(answers)
 
     def _release(self, answers: Answers) -> None:
         """Release the records of an aborted transaction. Pending ones were released by the abort itself."""
-        self._try_to_give_back(self._holdings.hold_again(answers))
+        with self._integrity.steps():
+            again = self._holdings.hold_again(answers)
+        self._try_to_give_back(again)
 
     def renew(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Have the locks of these begin anew, those that this member holds; return them. For any thread."""
@@ -647,16 +649,9 @@ class ShareConsumer:
         self._answered(commit.answers, refused)
 
     def _answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
-        try:
+        with self._integrity.steps():
             self._unanswered = None
             self._holdings.answered(answers, refused)
-        except MsgtxError:
-            raise
-        except BaseException:  # an interrupt: it is done all the same, and must not be sent under another number
-            self._unanswered = None
-            with contextlib.suppress(MsgtxError):
-                self._holdings.answered(answers, refused)
-            raise
 
     def _acquire(self, most: int) -> bool:
         """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
@@ -675,17 +670,16 @@ class ShareConsumer:
                 self._answered(commit.answers, None)
             self._forget()
             return False
-        waiting: deque[Waiting] = deque()
-        for each in found:
-            lock = each.lock_ms / 1000
-            self._longest_lock = max(self._longest_lock, lock)
-            records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
-            if records:
-                waiting.append(Waiting(records, offsets, each.range, asked + lock, lock))
-        # In one line: until then an interrupt has the whole call made again. Nothing waited before.
-        self._waiting, self._acquiring = waiting, None
-        if commit is not None:
-            self._answered(commit.answers, refused)
+        with self._integrity.steps():
+            self._acquiring = None
+            for each in found:
+                lock = each.lock_ms / 1000
+                self._longest_lock = max(self._longest_lock, lock)
+                records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
+                if records:
+                    self._waiting.append(Waiting(records, offsets, each.range, asked + lock, lock))
+            if commit is not None:
+                self._answered(commit.answers, refused)
         return has_passed
 
     def _acquisition(self, number: int, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
@@ -791,6 +785,7 @@ class ShareConsumer:
                 block.enter_context(self._sole_use.close(seconds))
                 with until(deadline):
                     self._have_answers_pending(deadline)
+                    self._integrity.require()
                     self._settle_all()
                     if self._note(self._holdings.explicit):
                         self._settle()
@@ -821,13 +816,12 @@ class ShareConsumer:
         while not self._stopped and not self.closed and self._waiting:
             if self._waiting[0].until <= time.monotonic() or self._member.is_silent:
                 return
-            places: list[Place] = []
             try:
-                record = self._hand_out(1, places)[0]
+                record = self._hand_out(1)[0]
                 if self._observers.each:
                     self._tell_one(record)
-            except BaseException:
-                self._put_back(places)
+            except BaseException as error:
+                self._integrity.raised(error)
                 raise
             yield record
 

@@ -15,7 +15,6 @@ import pytest
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, aio, errors
 from tests.databases import PATIENCE_SECONDS
-from tests.interrupts import interrupts, require_each_once, write_rows
 from tests.refusals import refuses
 from tests.store.steps import unique
 
@@ -146,23 +145,6 @@ def test_polls_that_are_cancelled_anywhere_lose_nothing(database_url: str, wide:
             await (await producer.send(wide, b"%d" % i))
 
     chance = random.Random(seed)
-    asyncio.run(main())
-
-
-def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
-    client: msgtx.Client, database_url: str, wide: str
-) -> None:
-    async def main() -> None:
-        got: list[msgtx.Record] = []
-        settings = {"fetch_max_bytes": 1, "max_poll_records": 4, **EARLIEST}
-        async with await aio.connect(database_url) as reader, reader.consumer(wide, **settings) as consumer:
-            for interrupt in interrupts("consumer/consumer.py", "consumer/fetcher.py", "store/records.py", least=20):
-                with interrupt:
-                    got += await consumer.poll(PATIENCE_SECONDS)
-                got += await consumer.poll(PATIENCE_SECONDS)
-                require_each_once(got, interrupt)
-
-    write_rows(client, wide)
     asyncio.run(main())
 
 

@@ -13,7 +13,6 @@ from msgtx import Acknowledgement, aio, errors
 from tests.aio.conftest import Rows
 from tests.aio.test_sessions import LEVELS, engine_of, insert
 from tests.databases import PATIENCE_SECONDS
-from tests.interrupts import interrupts
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
@@ -168,23 +167,6 @@ def test_polls_that_are_cancelled_anywhere_lose_nothing(
     chance = random.Random(seed)
     asyncio.run(main())
     assert left(client, group) == 0
-
-
-def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
-    client: msgtx.Client, database_url: str, topic: str, group: str
-) -> None:
-    async def main() -> None:
-        got: list[msgtx.ShareRecord] = []
-        async with await aio.connect(database_url) as reader, reader.share_consumer(topic, group=group) as consumer:
-            for interrupt in interrupts("shares/share_consumer.py", "shares/holdings.py", least=20):
-                with interrupt:
-                    got += await consumer.poll(PATIENCE_SECONDS, 4)
-                got += await consumer.poll(PATIENCE_SECONDS, 4)
-                assert [record.offset for record in got] == list(range(len(got))), interrupt.place
-
-    for _ in range(300):
-        fill(client, topic, 3)
-    asyncio.run(main())
 
 
 def test_an_iteration_that_is_left_has_accepted_what_it_came_to(

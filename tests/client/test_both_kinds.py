@@ -455,7 +455,7 @@ def closes_without_a_commit(group: Group) -> object:
     return [record.value for record in other.handed] or other.read(1)
 
 
-@scenario("an interrupt while records are handed out", ["a"])
+@scenario("an interrupt while records are handed out", ("interrupted", ["a"]))
 def is_interrupted(group: Group) -> object:
     member = group.join()
     group.send("a")
@@ -463,9 +463,12 @@ def is_interrupted(group: Group) -> object:
     with contextlib.suppress(Interrupted):
         member.read(1)
     assert not group.interrupt
+    with pytest.raises(errors.IllegalState) as refused:
+        member.read(1)
+    member.rewind()
     found = member.read(1)
     member.commit()
-    return found
+    return refused.value.reason, found
 
 
 @scenario("an abort", [])

@@ -645,18 +645,13 @@ def test_what_an_interrupt_kept_from_its_caller_is_not_committed(client: msgtx.C
         return value
 
     settings: Any = {"group": topic, "auto_offset_reset": "earliest"}
-    handled: list[msgtx.Record] = []
     with (
         contextlib.suppress(KeyboardInterrupt),
         client.consumer(topic, value_deserializer=deserialize, **settings) as consumer,
     ):
-        if iterate:
-            for record in consumer:
-                handled.append(record)  # noqa: PERF402 - record by record
-        else:
-            handled += consumer.poll(SECONDS)
+        _ = list(consumer) if iterate else consumer.poll(SECONDS)
     with client.consumer(topic, **settings) as consumer:
-        assert numbers(handled + consumer.poll(SECONDS)) == [0, 1, 2, 3]
+        assert numbers(consumer.poll(SECONDS)) == [0, 1, 2, 3]
 
 
 def test_what_cannot_be_deserialized_is_at_the_position_also_behind_what_compaction_removed(
@@ -686,42 +681,30 @@ def test_what_cannot_be_deserialized_is_at_the_position_also_behind_what_compact
         assert [record.value for record in consumer.poll(SECONDS)] == [b"new", b"end"]
 
 
-def interrupting(value: bytes | None) -> bytes | None:
-    """Deserialize all but one value."""
-    if value == b"1":
-        raise KeyboardInterrupt
-    return value
+def test_a_consumer_that_was_interrupted_is_rewound_before_it_goes_on(client: msgtx.Client, topic: str) -> None:
+    interrupts = iter([KeyboardInterrupt])
 
+    def deserialize(value: bytes | None) -> bytes | None:
+        for interrupt in interrupts if value == b"2" else ():
+            raise interrupt
+        return value
 
-def test_a_seek_after_a_poll_that_was_interrupted_sets_where_reading_begins(client: msgtx.Client, topic: str) -> None:
     fill(client, topic, 4)
-    with client.consumer(topic, auto_offset_reset="earliest", value_deserializer=interrupting) as consumer:
+    with client.consumer(topic, group=topic, auto_offset_reset="earliest", value_deserializer=deserialize) as consumer:
+        assert numbers(consumer.poll(SECONDS, 1)) == [0]
+        consumer.commit()
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(SECONDS)
-        consumer.seek(TopicPartition(topic, 0), 2)
-        assert numbers(consumer.poll(SECONDS)) == [2, 3]
+        calls: list[Callable[[], object]] = [
+            consumer.poll, lambda: next(iter(consumer)), consumer.commit, consumer.group_metadata,
+            consumer.transaction_offsets, lambda: consumer.subscribe([topic]),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(errors.IllegalState) as refused:
+                call()
+            assert refused.value.reason == "interrupted"
         consumer.rewind()
-        assert numbers(consumer.poll(SECONDS)) == [2, 3]
-
-
-def test_a_poll_that_was_interrupted_forgets_of_no_partition_what_was_read_there(
-    client: msgtx.Client, unique: Unique
-) -> None:
-    """I9: else a crash that takes it back would not be noticed."""
-    topic, group = unique("topic"), unique("group")
-    client.topics.create(topic, partitions=2)
-    fill(client, topic, 1)
-    with client.consumer(
-        topic, group=group, auto_offset_reset="earliest", enable_auto_commit=False, value_deserializer=interrupting
-    ) as consumer:
-        assert numbers(consumer.poll(SECONDS)) == [0]
-        assert consumer.poll(0) == []
-        before = consumer.group_metadata().read_identities
-        assert {identity is None for identity in before.values()} == {True, False}
-        fill(client, topic, 1, start=1, partition=1)
-        with pytest.raises(KeyboardInterrupt):
-            consumer.poll(SECONDS)
-        assert consumer.group_metadata().read_identities == before
+        assert numbers(consumer.poll(SECONDS)) == [1, 2, 3]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
@@ -729,22 +712,34 @@ def test_a_poll_that_was_interrupted_forgets_of_no_partition_what_was_read_there
 def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     client: msgtx.Client, unique: Unique, iterate: bool
 ) -> None:
-    """And refuses no later call, of another thread."""
+    """Once the consumer that refuses to go on is rewound. And no later call, of another thread, waits for a lock."""
     topic = unique("topic")
     client.topics.create(topic, partitions=2)
     write_rows(client, topic)
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_bytes": 1, "max_poll_records": 4}
     files = ["store/records.py", "receiving/sole_use.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher"))]
-    with client.consumer(topic, value_deserializer=bytes, **settings) as consumer, ThreadPoolExecutor(1) as threads:
+    with (
+        client.consumer(topic, group=topic, value_deserializer=bytes, **settings) as consumer,
+        ThreadPoolExecutor(1) as pool,
+    ):
 
         def take() -> list[msgtx.Record]:
             return [next(iter(consumer))] if iterate else consumer.poll(SECONDS)
+
+        def take_and_commit() -> list[msgtx.Record]:
+            try:
+                records = take()
+            except errors.IllegalState:
+                consumer.rewind()
+                records = take()
+            consumer.commit()
+            return records
 
         got: list[msgtx.Record] = []
         for interrupt in interrupts(*files, least=50):
             with interrupt:
                 got += take()
-            got += threads.submit(take).result(SECONDS)
+            got += pool.submit(take_and_commit).result(SECONDS)
             require_each_once(got, interrupt)
     assert gc.isenabled()
 

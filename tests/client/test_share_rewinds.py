@@ -653,7 +653,7 @@ def test_an_interrupt_at_any_line_of_a_transactions_end_loses_and_repeats_nothin
     client: msgtx.Client, topic: str, output: str, share: Share, group: str, unique: Unique, read: Read, mode: Mode,
     fails: bool,
 ) -> None:  # fmt: skip
-    """Whoever catches it closes the producer, and goes on with another one (decision 0128)."""
+    """Whoever catches it closes the producer, goes on with another one, and rewinds (decision 0146)."""
     client.admin.shares.configure(group, {"delivery_count_limit": 100})
     one = share(acknowledgement_mode=mode)
     name = unique("id")
@@ -674,6 +674,7 @@ def test_an_interrupt_at_any_line_of_a_transactions_end_loses_and_repeats_nothin
         fill(client, topic, 1, count - 1)
         with interrupt:
             handle(fails=fails)
+        one.rewind()
         handle(fails=False)
         handle(fails=False)
         found = sorted(int(record.value or b"") for record in read(output))

@@ -1,6 +1,5 @@
 """Share groups as users see them (internals: shares)."""
 
-import contextlib
 import threading
 import time
 from collections import Counter
@@ -13,7 +12,6 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.observer import Observer
 from msgtx.shares import polls as share_polls
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.interrupts import interrupts
@@ -764,7 +762,7 @@ def test_a_record_that_cannot_be_deserialized_is_released_and_at_last_a_dead_let
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
-def test_what_an_interrupt_kept_from_its_caller_is_handed_out_by_the_next_poll(
+def test_what_an_interrupt_kept_from_its_caller_is_handed_out_after_a_rewind(
     client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
 ) -> None:
     """Ctrl-C, while a poll deserializes: each record once more, as it is in the log, and none is accepted unseen (I17)."""
@@ -782,6 +780,12 @@ def test_what_an_interrupt_kept_from_its_caller_is_handed_out_by_the_next_poll(
     member = share(acknowledgement_mode=mode, value_deserializer=deserialize)
     with pytest.raises(KeyboardInterrupt):
         member.poll(PATIENCE_SECONDS)
+    calls: list[Callable[[], object]] = [member.poll, lambda: next(iter(member)), member.commit, member.transaction_answers]
+    for call in calls:
+        with pytest.raises(errors.IllegalState) as refused:
+            call()
+        assert refused.value.reason == "interrupted"
+    member.rewind()
     assert [record.value for record in member.poll(PATIENCE_SECONDS)] == [b"<0>", b"<1>", b"<2>", b"<3>"]
 
 
@@ -791,75 +795,38 @@ HANDING_OUT = ["shares/share_consumer.py", "shares/holdings.py", "receiving/sole
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
 @pytest.mark.parametrize("mode", ["implicit", "explicit", "iterated"])
 def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
+    client: msgtx.Client, topic: str, group: str, share: Share, connection: Connection, mode: str
 ) -> None:
     """And none is accepted unseen (I17)."""
     connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000")
+    client.admin.shares.configure(group, {"delivery_count_limit": 100})
     with client.producer() as producer:
         for start in range(0, 2_400, 3):
             producer.send_batch(topic, [b"%d" % i for i in range(start, start + 3)])
     member = share(acknowledgement_mode="explicit" if mode == "explicit" else "implicit", value_deserializer=bytes)
-    assert member._await_records(PATIENCE_SECONDS, 2_400)
 
     def take() -> list[msgtx.ShareRecord]:
         return [next(iter(member))] if mode == "iterated" else member.poll(PATIENCE_SECONDS, 4)
 
-    got: list[msgtx.ShareRecord] = []
+    def handle(records: list[msgtx.ShareRecord]) -> None:
+        for record in records if mode == "explicit" else ():
+            member.acknowledge(record)
+        member.commit()
+        got.extend(record.offset for record in records)
+
+    got: list[int] = []
     for interrupt in interrupts(*HANDING_OUT, least=50):
         records: list[msgtx.ShareRecord] = []
         with interrupt:
             records = take()
-        for again in range(2):
-            for record in records if mode == "explicit" else ():
-                member.acknowledge(record)
-            got += records
-            records = [] if again else take()
-        assert [record.offset for record in got] == list(range(len(got))), interrupt.place
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
-def test_an_interrupt_at_any_line_of_a_refusal_loses_no_record(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection
-) -> None:
-    """One that cannot be deserialized is refused by the next poll again, and is delivered once it can be."""
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000, delivery_count_limit = 10")
-    is_bad = True
-
-    def deserialize(value: bytes | None) -> bytes | None:
-        if is_bad:
-            raise ValueError
-        return value
-
-    member = share(acknowledgement_mode="implicit", value_deserializer=deserialize)
-    for offset, interrupt in enumerate(interrupts(*HANDING_OUT, least=50)):
-        fill(client, topic, 1)
-        is_bad = True
-        with interrupt, contextlib.suppress(errors.DeserializationError):
-            member.poll(PATIENCE_SECONDS)
         if interrupt.place is not None:
-            with pytest.raises(errors.DeserializationError, match=f"offset {offset}:"):
-                member.poll(5)
-        is_bad = False
-        assert [record.offset for record in member.poll(5)] == [offset], interrupt.place
-
-
-def test_an_interrupt_behind_the_last_record_that_waits_has_it_wait_again(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection
-) -> None:
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 30000")
-    interrupts = iter([KeyboardInterrupt])
-
-    class Interrupting(Observer):
-        def received(self, *_: object) -> None:
-            for interrupt in interrupts:
-                raise interrupt
-
-    client.observe(Interrupting())
-    fill(client, topic, 3)
-    member = share()
-    with pytest.raises(KeyboardInterrupt):
-        member.poll(PATIENCE_SECONDS)
-    assert [record.offset for record in member.poll(5)] == [0, 1, 2]
+            member.rewind()
+        handle(records)
+        handle(take())
+        assert len(set(got)) == len(got), interrupt.place
+    while rest := member.poll(1, 1_000):
+        handle(rest)
+    assert sorted(got) == list(range(2_400))
 
 
 def test_a_poll_of_no_records_is_refused(share: Share) -> None:

@@ -738,6 +738,8 @@ def test_an_interrupt_at_any_line_of_a_batch_loses_and_repeats_nothing(
                     with contextlib.suppress(errors.IllegalState):
                         session.commit()
                         got += records
+            if interrupt.place is not None:
+                consumer.rewind()
             with Session(engine) as session:
                 with consumer.batch(session, SECONDS) as records:
                     pass

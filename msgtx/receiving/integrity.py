@@ -1,0 +1,38 @@
+"""A consumer that was interrupted between two of its own steps is rewound before it is used again (decision 0146)."""
+
+import contextlib
+from collections.abc import Iterator
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from msgtx.errors import IllegalState, MsgtxError
+
+
+class Integrity:
+    """Whether the state of a consumer is whole. `what`: its name in a refusal."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.torn = False
+
+    @contextlib.contextmanager
+    def steps(self) -> Iterator[None]:
+        """Mark the consumer as torn if an exception comes within the block, as a signal handler raises it."""
+        try:
+            yield
+        except BaseException as error:
+            self.raised(error)
+            raise
+
+    def raised(self, error: BaseException) -> None:
+        """Mark the consumer as torn by an exception between two steps. Our errors and those of SQLAlchemy tear nothing."""
+        self.torn = self.torn or not isinstance(error, (MsgtxError, SQLAlchemyError))
+
+    def require(self) -> None:
+        """Raise `IllegalState` if the consumer is torn: its positions may be behind records that nobody got."""
+        if self.torn:
+            raise IllegalState(
+                f"{self._what} was interrupted in the middle of a step: call rewind() to read what is not committed again,"
+                " or make a new one",
+                reason="interrupted",
+            )
