@@ -100,7 +100,7 @@ begin
         end loop;
     end if;
 
-    -- Behind the look: a topic that is created meanwhile is one that the look did not see, or one that is seen here.
+    -- After the look: a topic that is created in between was either not seen by the look, or is seen here.
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{produce}', array(select u.partition_id from unnest(batches) u));
         ignored := msgtx.require_producers(array(select distinct u.producer_id from unnest(batches) u));

@@ -43,7 +43,7 @@ begin
     ignored := msgtx.lock_partitions(batches);
 
     -- The usual case, row by row: each node of a large statement is set up anew in every SQL transaction (as is each expression
-    -- here: few and large ones). Usual is what transaction_state calls new, and check_batch stores; else they are asked.
+    -- here: few and large ones). Usual: transaction_state says new, and check_batch says store; else they are asked.
     select p.epoch into epoch_now from msgtx.producer p where p.producer_id = in_producer_id;
     select d.transaction_number into newest_decided from msgtx.transaction_decision d
     where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch order by d.transaction_number desc limit 1;

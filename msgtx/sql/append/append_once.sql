@@ -1,8 +1,8 @@
 -- append_once(partition_ids, dedup_keys, …) stores each record whose key its topic does not hold within dedup_window_ms (counted from
--- the first one's append), outside transactions; one answer per record, in their order. A key that is held answers with the place
--- and time of the first record, duplicate = true, whatever this one's content is and also if retention has removed the first. A key
--- that comes twice in a call is answered as its first. A refused record keeps no key, so it may come again, corrected; records of one
--- partition are refused together, as a batch is. Whatever is answered is flushed.
+-- the first one's append), outside transactions; one answer per record, in their order. For a key that is held the
+-- answer is the place and time of the first record, duplicate = true, also if the content differs or retention has
+-- removed the first. A key that comes twice in a call is answered as its first. A refused record keeps no key, so it
+-- may come again, corrected; records of one partition are refused together, as a batch is. Every answer is flushed.
 --   header_counts   of each record, null: there are no headers
 --   wake            wake waiting consumers at COMMIT
 -- Locks rows of dedup_key (ascending by topic and key, also those that are held), and only then, through append, partitions
@@ -36,14 +36,15 @@ begin
     topic_ids := array(
         select coalesce((select p.topic_id from msgtx.partition p where p.partition_id = asked.partition_id), 0)
         from unnest(partition_ids) with ordinality asked(partition_id, ordinal) order by asked.ordinal);
-    -- Behind the look: a topic that is created meanwhile is one that the look did not see, or one that is seen here.
+    -- After the look: a topic that is created in between was either not seen by the look, or is seen here.
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{produce}', partition_ids);
     end if;
     ignored := msgtx.flush_at_commit();
 
-    -- Who comes to a key that another call holds waits here for its COMMIT. Until the offset is known, the row holds the record's
-    -- place in this call, negative. A row within the window is locked only: no sweep takes it before it is read below.
+    -- If another call holds a key, this waits here for its COMMIT. Until the offset is known, the row holds the
+    -- record's place in this call, negative. A row within the window is locked only: no sweep takes it before it is
+    -- read below.
     taken := array_fill(false, array[cardinality(partition_ids)]);
     oldest := msgtx.clock() - msgtx.setting_value('dedup_window_ms') * interval '1 ms';
     for found_at in

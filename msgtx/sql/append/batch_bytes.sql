@@ -1,4 +1,4 @@
--- batch_bytes(b) → the bytes of a batch's columns: what byte_size counts, and a bound for each of its records.
+-- batch_bytes(b) → the bytes of a batch's columns: its byte_size, and a bound for each of its records.
 -- STABLE, as pg_column_size is: declared stricter, it would not become part of the calling statement.
 create function msgtx.batch_bytes(keys bytea[], "values" bytea[], header_keys text[], header_values bytea[])
 returns int language sql stable

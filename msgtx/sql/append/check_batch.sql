@@ -5,7 +5,7 @@
 --   base_offset   the offset of its first record: the original one of a duplicate, −1 if the log has lost that row
 --   appended_at   the time of the row, never before the row in front of it
 --   first_here    the transaction has no row on this partition yet
---   next_sequence what should have come, for the error's text
+--   next_sequence the expected sequence, for the error's text
 -- Plain SQL without settings, so that it becomes part of the statement that calls it.
 -- Reads partition, topic, record_batch, producer_state.
 create function msgtx.check_batch(

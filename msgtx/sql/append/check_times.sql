@@ -1,5 +1,5 @@
--- check_times(timestamps) raises InvalidRequest for the first that no record may have, in the words that clients use; nulls are left to the
--- caller.
+-- check_times(timestamps) raises InvalidRequest for the first time that no record may have, in the words of clients;
+-- nulls are left to the caller.
 create function msgtx.check_times(timestamps bigint[]) returns boolean language plpgsql immutable as $$
 declare
     wrong bigint;

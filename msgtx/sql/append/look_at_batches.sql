@@ -1,5 +1,6 @@
--- look_at_batches(batches) → for each batch, in its order, what check_batch says and the state of its transaction, all from
--- one statement. The caller holds the locks. Plain SQL without settings, so that it becomes part of the calling statement.
+-- look_at_batches(batches) → for each batch, in its order, the answer of check_batch and the state of its transaction,
+-- all from one statement. The caller holds the locks. Plain SQL without settings, so that it becomes part of the
+-- calling statement.
 create function msgtx.look_at_batches(batches msgtx.batch[])
 returns table (
     ordinal bigint, partition_id int, producer_id bigint, producer_epoch int, transaction_number bigint, record_count int,

@@ -1,5 +1,5 @@
--- open_transactions(batches, …) inserts the rows of the transactions that these batches open, where base_offsets says that a
--- batch was stored. Last in a call: the insert waits for another call that opens the same transaction.
+-- open_transactions(batches, …) inserts the rows of the transactions that these batches open, for the stored ones
+-- (base_offsets is not null). Last in a call: the insert waits for another call that opens the same transaction.
 -- Reads producer. Writes transaction.
 create function msgtx.open_transactions(
     batches msgtx.batch[], base_offsets bigint[], in_timeout_ms int, in_client_host text, in_client_process int

@@ -1,7 +1,7 @@
 -- usual_place(partition, producer, epoch, base_sequence, bytes) → where a batch is stored if nothing about it is unusual: it has
 -- the next sequence, and no record of it can be too large. Single-row look-ups: each node of a larger statement is set up anew
--- in every SQL transaction. What is not usual is for check_batch to judge, which alone words refusals. Producer null: one
--- without a producer.
+-- in every SQL transaction. check_batch judges all other cases, and alone words refusals. Producer null: one without a
+-- producer.
 --   is_usual    not true: ask check_batch
 --   needs_keys  its topic is compacted: the caller looks at the keys
 -- The caller holds the locks on producer and partition, and has seen that the producer has this epoch.
@@ -18,7 +18,7 @@ declare
     known_epoch int;
     known_sequence bigint;
 begin
-    -- Retention may remove rows between two of these statements: what it notes of them is read behind what it removes.
+    -- Retention may remove rows between two of these statements, so its notes are read after the rows that it removes.
     select r.last_offset, r.appended_at, r.producer_id, r.producer_epoch, r.last_sequence into tail
     from msgtx.record_batch r where r.partition_id = in_partition_id order by r.base_offset desc limit 1;
     known_epoch := tail.producer_epoch;

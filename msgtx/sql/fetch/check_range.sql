@@ -4,7 +4,8 @@
 --   UnknownTopicOrPartition   the partition was deleted
 --   OffsetOutOfRange          its front was removed
 --   LogTruncated              it is not committed up to its end: a replica is behind, or a crash took records back
--- Not strict: what was removed or deleted is left out. Stands in the statement that reads, and so is of the same snapshot.
+-- Not strict: removed records and deleted partitions are left out. Stands in the statement that reads, and so is of the
+-- same snapshot.
 -- Reads installation, partition and, through base_offset_of and decided_end, record_batch and the transaction tables.
 -- right: consume
 -- plan: look-ups

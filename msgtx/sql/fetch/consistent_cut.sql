@@ -2,12 +2,13 @@
 -- transaction has records on both sides, over all these partitions (I15); nothing is above a last stable offset. held_…: the
 -- transaction that lowered the end below the last stable offset, null if none did. Records below a log start do not count. Cuts
 -- of the same partitions only move forward: consistent ends are closed under maximum.
---   positions   where a reader goes on, by partition; null: at the log start. What lies below was read and does not count either:
---               an end is lowered to a position at most, and what is left of a transaction there is not divided. This is a cut
---               for that reader alone, unless the positions are an earlier cut, which change nothing
--- STABLE: all of it is one snapshot. Work: the rows between the cut and the log ends, each looked at once, without its arrays, in
--- rounds that look only at what the one before laid bare. There is no other limit: where transactions overlap without a pause,
--- each end behind the first one divides one of them, and a lower cut than the greatest would move back.
+--   positions   the positions of a reader, by partition; null: at the log start. Records below were read and do not count
+--               either: an end is lowered to a position at most, and the rest of a transaction there is not divided. This
+--               is a cut for that reader alone, unless the positions are an earlier cut: these change nothing
+-- STABLE: all of it is one snapshot. Work: the rows between the cut and the log ends, each looked at once, without its
+-- arrays, in rounds, each over the rows that the round before uncovered. There is no other limit: where transactions
+-- overlap without a pause, each end behind the first one divides one of them, and a lower cut than the greatest would
+-- move back.
 -- Reads record_batch, transaction, transaction_decision, transaction_marker and, through fetch_batches, what that reads.
 -- right: consume, admin
 -- null: held_producer_id, held_epoch, held_number
@@ -23,7 +24,7 @@ declare
     reached bigint[];
     ids int[];  -- ascending, so that a partition's place in all these arrays is found without going through them
     starts bigint[];
-    lowest bigint[];  -- what lies below does not count; maybe above an end, which is not lowered then
+    lowest bigint[];  -- records below do not count; maybe above an end, which is not lowered then
     ends bigint[];
     producer_ids bigint[];
     epochs int[];

@@ -1,10 +1,12 @@
--- expire_holders(partitions, group) meets what holds readers of these partitions back (I12). Without a group: on each partition the
--- first undecided transaction, where its last stable offset is; if that is aborted, the next one. With a group: the sealed
--- transactions that its newest offsets wait for. → each of them, and whether it is aborted now.
+-- expire_holders(partitions, group) aborts overdue transactions that hold readers of these partitions back (I12).
+-- Without a group: on each partition the first undecided transaction, where its last stable offset is; if that is
+-- aborted, the next one. With a group: the sealed transactions that its newest offsets wait for. → each of them, and
+-- whether it is aborted now.
 --   kind      of its seal: session, or external, which has no timeout; null without a seal
 --   expired   it was overdue, its producer's lock was free, and the caller may write; a hot standby, a read-only session or one
 --             above READ COMMITTED only gets the report
--- At most 100 are aborted in a call: who is still held back comes again. One bad row does not stop the rest (P12).
+-- At most 100 are aborted in a call: a reader that is still held back calls again. One bad row does not stop the rest
+-- (P12).
 -- Tries producers' locks and never waits. Reads partition_floor, transaction tables, consumer_group, group_offset. Writes
 -- transaction_decision. Flushed.
 -- right: any
@@ -18,7 +20,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     may_write constant boolean := current_setting('transaction_read_only') = 'off'  -- on a standby it is on
         and current_setting('transaction_isolation') = 'read committed';
-    -- Who administers a topic sees how far each group has read it, and what holds it back there.
+    -- An administrator of a topic sees each group's position in it, and the transactions that hold it back there.
     cans constant text[] := case when group_name is null or msgtx.may_use('group', group_name)
         then '{produce,consume,admin}' else '{admin}' end;
     looked int[] := array(select distinct u from unnest(partition_ids) u);

@@ -11,8 +11,8 @@
 --   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition. Of all partitions
 --                    together it is 10,000 rows, visible or not, and one of each
 --   total_bytes      of visible rows of all partitions, more only to return the first row of all: partitions named first come
---                    first. Each one that has something to read gets an equal share, rounded up to a row. null: no limit
--- A role that may not consume a topic gets 42501; its ends alone (max_rows 0) are for all who have any right on it.
+--                    first. Each with something to read gets an equal share, rounded up to a row. null: no limit
+-- A role that may not consume a topic gets 42501; its ends alone (max_rows 0) are for all roles with any right on it.
 -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does.
 -- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets. No sort and no bitmap
 -- scan: a plan that was made while the log was empty must not read a whole partition later.
@@ -117,7 +117,8 @@ begin
            case when c.fits and c.visible then c.header_keys end, case when c.fits and c.visible then c.header_values end,
            case when c.fits then c.offset_deltas end
     from (
-        -- A running total over the rows as they come, partition by partition: behind what does not fit nothing does.
+        -- A running total over the rows as they come, partition by partition: after the first row that does not fit,
+        -- none fits.
         select k.partition_id, k.log_start_offset, k.last_stable, k.log_end, k.previous_identity, k.truncated,
                k.blocking_producer_id, k.blocking_epoch, k.blocking_number,
                r.base_offset, r.last_offset, r.producer_id, r.producer_epoch, r.base_sequence, r.appended_at, r.visible,

@@ -1,9 +1,9 @@
 -- measure_ranges(partitions, starts, ends, bucket_ms, max_rows) → per partition how many committed records lie in [start, end),
 -- and about how many bytes, by time. A partition that does not exist, or has nothing there, is absent.
 --   bucket_ms   the width of a bucket of records' timestamps; buckets name their begin, ascending. null: one, 0
---   max_rows    of the log per partition: next_offset says where to go on; it is the range's end when all was looked at
+--   max_rows    of the log per partition: next_offset is where to continue, the range's end when all was looked at
 --   bytes       as stored: those of a row, spread evenly over its records
--- What is undecided is not counted, but a cut has nothing of it below its ends. What retention has removed is not there.
+-- Undecided records are not counted; a cut has none below its ends. Records that retention has removed are not counted.
 -- STABLE: one snapshot. The values stay where they are: a row is read without them.
 -- Reads record_batch, partition and, through is_committed, the transaction tables.
 -- right: consume, admin

@@ -9,7 +9,7 @@ returns table (partition_id int, committed_offset bigint, metadata text, pending
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    -- Who administers a topic sees how far each group has read it.
+    -- An administrator of a topic sees each group's position in it.
     cans constant text[] := case when msgtx.may_use('group', group_name) then '{consume,admin}' else '{admin}' end;
     ignored boolean;
 begin

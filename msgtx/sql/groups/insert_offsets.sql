@@ -1,5 +1,5 @@
 -- insert_offsets(groups, partitions, …, name) appends to the groups' offsets. The caller holds the groups' locks: the
--- commit sequence is drawn behind them, so that the newest commit wins (P17). Name null: a plain commit.
+-- commit sequence is drawn after them, so that the newest commit wins (P17). Name null: a plain commit.
 -- Writes consumer_group, group_offset.
 create function msgtx.insert_offsets(
     group_names text[], partition_ids int[], offsets bigint[], metadata text[], member_ids text[], generations int[],

@@ -1,14 +1,15 @@
 -- join_group(group, member, …) makes a client a member; error and detail say why not. The first one makes the group. A member that
 -- joins again has a new subscription, and keeps what it owns; asked again for the same, nothing changes. A static member (with
--- instance id) that comes back under another member id replaces the one before, which is fenced: what that owned is its own from
--- the new generation on, and if it subscribes to the same, the assignment stays. Removes others whose session is over.
+-- instance id) that comes back under another member id replaces the one before, which is fenced. It owns that one's
+-- partitions from the new generation on; if its subscription is the same, the assignment stays. Removes others whose
+-- session is over.
 --   in_topics          the subscription, by name
---   in_pattern         where these come from: the member itself says which topics match. No other member spends time on it, and
---                      no other member fails on one that cannot be read
---   in_topics_version  of the topics among which these were found: see function topics_version
--- What every other member reads is bounded: the session timeout by the installation's settings, as the number of members; texts and
--- the number of topics by constants.
---   member_number           by which the group's tables know it; a number is never given out twice
+--   in_pattern         the pattern of the subscription: the member itself finds the topics that match. No other member
+--                      spends time on it, and no other member fails on one that cannot be read
+--   in_topics_version  the version of the topics at that look: see function topics_version
+-- Data that every other member reads is bounded: the session timeout and the number of members by the installation's
+-- settings; texts and the number of topics by constants.
+--   member_number           its key in the group's tables; a number is never given out twice
 -- Locks the group (exclusive). Writes consumer_group, group_member, group_assignment, group_heartbeat (number 0). Flushed.
 -- right: consume
 -- null: group_id, member_number, generation

@@ -1,5 +1,5 @@
 -- list_groups(names) → consumer groups by name, null: all. An unknown one is absent, as is a share group.
---   members, overdue   how many members live, and of how many the session is over
+--   members, overdue   the numbers of living members, and of members whose session is over
 --   settled            the assignment was made of these members and of today's topics, members with a pattern have said which of them match, and each owner is the one that is to own
 --   has_offsets        something is committed, or waits for a decision
 -- Reads consumer_group and what shown_groups does.

@@ -1,5 +1,5 @@
--- neglected_groups(most) → consumer groups in which no member does what is to be done, those with the oldest change first; `found` is
--- how many there are.
+-- neglected_groups(most) → consumer groups whose members have not rebalanced in time, the oldest change first; `found`:
+-- their number.
 --   stale_since   the assignment was made of other members or topics than there are now, and for longer than the longest session
 --                 timeout of the members that live none of them has divided anew; else null
 --   dead          members that own partitions and whose session has been over for as long again as it may last; how many

@@ -1,6 +1,6 @@
--- measure_dead_letters(after, most) → how many dead letters of share groups have not been sent back, for the next `most` groups from the one
--- behind `after`; in each row where the look came to (null: the end). Offsets between where the group is in its topic of dead
--- letters and the end; letters of other groups in the same topic count, too.
+-- measure_dead_letters(after, most) → the number of dead letters of share groups that were not sent back, for the next
+-- `most` groups from the one behind `after`; in each row where the look came to (null: the end). Offsets between where
+-- the group is in its topic of dead letters and the end; letters of other groups in the same topic count, too.
 -- Reads share_group, consumer_group, share_state, partition, topic and, through fetch_batches, the log's ends.
 -- right: admin of all topics
 -- null: group_name

@@ -1,7 +1,7 @@
--- measure_partitions(after, most) → the next partitions, from the one behind `after`: ends of the log, and how many bytes its
--- records have. Its cost is bounded, however long the logs are: at most 22 rows of each are looked at.
---   bytes   counted in a log of at most 8 rows, else from the rows at 8 places of equal distance: what is known of their records
---           is taken for all
+-- measure_partitions(after, most) → the next partitions, from the one behind `after`: ends of the log, and the bytes of
+-- its records. Its cost is bounded, however long the logs are: at most 22 rows of each are looked at.
+--   bytes   counted in a log of at most 8 rows, else from the rows at 8 places of equal distance: their records stand for
+--           all
 -- Reads partition, topic, record_batch and, through fetch_batches, the transaction tables.
 -- right: admin of all topics
 -- plan: look-ups, nested loops, in order

@@ -6,8 +6,8 @@
 --              between these two counts
 --   age_ms     of the oldest batch of which something is not done, by its newest record; null: there is none
 --   members    of the group, that live
--- What a session or transaction has just decided may still count. A group's place in its topic of dead letters is left out. At most 100
--- aborted rows are passed by. Its cost is bounded, however long the logs are.
+-- Records that a session or transaction has just decided may still count. A group's place in its topic of dead letters
+-- is left out. At most 100 aborted rows are passed by. Its cost is bounded, however long the logs are.
 -- Reads share_state, share_parked, share_group, consumer_group, group_member, partition, topic, record_batch and the transaction tables.
 -- right: admin of all topics
 -- null: group_name, topic, records, in_flight, parked, age_ms, members

@@ -1,4 +1,5 @@
--- describe_server() → what doctor asks about the server as a whole. With the caller's rights, not the owner's.
+-- describe_server() → the facts about the server as a whole that doctor reports. With the caller's rights, not the
+-- owner's.
 --   sees_all     whether the caller may see all sessions (pg_read_all_stats); hidden: how many of this database it cannot
 --   frozen_age   age(datfrozenxid) of this database, in transactions
 --   sessions     of all databases; connection_limit: how many ordinary roles may have.

@@ -1,6 +1,6 @@
--- snapshot_holders() → what pins the horizon of this database, so that VACUUM can neither clean nor freeze behind it; the
--- oldest first. With the caller's rights, not the owner's: the state of other roles' sessions is hidden from roles that are not
--- in pg_read_all_stats.
+-- snapshot_holders() → the holders of the horizon of this database, behind which VACUUM can neither clean nor freeze;
+-- the oldest first. With the caller's rights, not the owner's: the state of other roles' sessions is hidden from roles
+-- that are not in pg_read_all_stats.
 --   kind      session, standby (hot_standby_feedback), slot, prepared (a prepared transaction of PostgreSQL)
 --   since     when the session's SQL transaction began, or the transaction was prepared; null where that is not known
 --   age       transactions since its oldest xid; null if it pins none

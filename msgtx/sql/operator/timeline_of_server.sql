@@ -1,5 +1,5 @@
--- timeline_of_server() → the timeline that this server writes: a promotion begins a new one. The control file tells of it only after
--- the checkpoint that follows, minutes later. On a standby: the one of its last restart point.
+-- timeline_of_server() → the timeline that this server writes: a promotion begins a new one. The control file names it
+-- only after the next checkpoint, minutes later. On a standby: the one of its last restart point.
 create function msgtx.timeline_of_server() returns int language plpgsql stable as $$
 begin
     if pg_is_in_recovery() then

@@ -1,9 +1,9 @@
 -- append_staged(staged_by) writes what a SQL transaction has staged, and deletes the rows: the consumer offsets of its session, then
 -- records, those of the session before those of msgtx.publish, each partition's in their order; then its answers for records of share
--- groups. All of its partitions are locked first, in one ascending round, however they were staged. It raises what is refused: of offsets
--- and answers with SQLSTATE MX000 and the error's name as column.
--- A batch of published records has up to 400 KiB or 10,000 records (a record weighs 41 bytes more than it has); a call has one
--- batch of each partition at most, and up to 32 MiB.
+-- groups. All of its partitions are locked first, in one ascending round, however they were staged. It raises refusals:
+-- those of offsets and answers with SQLSTATE MX000 and the error's name as column. A batch of published records has up
+-- to 400 KiB or 10,000 records (a record weighs 41 bytes more than it has); a call has one batch of each partition at
+-- most, and up to 32 MiB.
 -- Locks groups (share), partitions, share partitions (exclusive, ascending). Writes record_batch, group_offset, share_state, staged_record,
 -- staged_commit.
 create function msgtx.append_staged(in_staged_by xid8) returns boolean language plpgsql volatile

@@ -1,6 +1,7 @@
 -- publish(topic, value, key, …) sends a record with the COMMIT of the caller's SQL transaction: it is there exactly if the
--- transaction's other effects are (I6), and nothing of it after a rollback, also to a savepoint. What cannot be stored is
--- refused at once. From psql, a trigger, any language: select msgtx.publish('orders', value => '{"id": 1}', key => '7').
+-- transaction's other effects are (I6), and nothing of it after a rollback, also to a savepoint. A record that cannot
+-- be stored is refused at once. From psql, a trigger, any language: select msgtx.publish('orders', value => '{"id":
+-- 1}', key => '7').
 --   value, key    text, stored as UTF-8; or bytes, as value_bytes and key_bytes; a record without a value is a tombstone
 --   partition     null: by the key, as the clients' default; without a key one partition for topic and transaction, as good
 --                 as drawn: by a hash of both, so that it need not be remembered

@@ -1,6 +1,6 @@
--- stage_commit() has trigger staged_at_commit fire once for what this SQL transaction stages, however often it is called. Called
--- behind what was staged: under `set constraints … immediate` the trigger fires here. Its settings are the caller's: each SET clause
--- costs 5 µs at each call. Writes staged_commit.
+-- stage_commit() makes trigger staged_at_commit fire once in this SQL transaction, however often it is called. Called
+-- after the staging: under `set constraints … immediate` the trigger fires here. Its settings are the caller's: each
+-- SET clause costs 5 µs at each call. Writes staged_commit.
 create function msgtx.stage_commit() returns boolean language plpgsql volatile as $$
 begin
     insert into msgtx.staged_commit (round)

@@ -1,7 +1,7 @@
 -- patterns_of_caller(cans) → patterns for LIKE of the topics on which the caller has one of these rights; null: on all of
 -- them. So for the schema's owner, members of that role and superusers. Rights of roles of which the caller is a member count,
--- as PostgreSQL's own do (pg_has_role, USAGE). A role that has lost its USAGE of the schema is not the one that was granted
--- something: it was dropped and made anew. A role that is gone, also the caller, is null here and has none. Reads role_right.
+-- as PostgreSQL's own do (pg_has_role, USAGE). A role without its USAGE of the schema is not the granted one: that was
+-- dropped, and this one made anew. A role that is gone, also the caller, is null here and has none. Reads role_right.
 create function msgtx.patterns_of_caller(cans text[]) returns text[] language plpgsql stable as $$
 declare
     patterns text[];

@@ -1,5 +1,5 @@
 -- require_names(kind, names) raises 42501 if the caller may not use one of these consumer groups ('group') or transactional ids
--- ('transactional_id'): see names_of_caller. Asked of callers who do not act for the owner. Reads role_right.
+-- ('transactional_id'): see names_of_caller. Called for callers that do not act for the owner. Reads role_right.
 create function msgtx.require_names(kind text, names text[]) returns boolean language plpgsql stable as $$
 declare
     lacking text;

@@ -1,21 +1,21 @@
 -- decide_batch(app_id, query_id, batch_id, accepted attempts, …) ends a batch: the accepted attempts commit, up to 250 others that
--- are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing of it. What others
--- there are is left for abort_batch, or for their timeouts, which nothing prolongs behind the fence row.
+-- are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing of it.
+-- Further attempts are left for abort_batch, or for their timeouts, which nothing prolongs after the fence row.
 --   accepted            producer ids; tail_owners, tail_partitions, tail_sequences: the last sequence that each sent there
 --   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it, but
 --                       for partitions that were deleted since: whether that is a loss is the source's to say.
---                       A start that is not −1 must be where the group is (or it has no offset there yet): else another run
---                       has gone on from there
+--                       A start that is not −1 must be the group's offset (if it has one there): else another run has
+--                       continued from there
 --   in_run_id           the run of a query, in which each of its batches is written once for each application
 --   whole_query         this is all that the query writes: every group that a source of it reads for is in_group_name
 --   skipped             the batch was committed before; what this run wrote is aborted
 --   aborted             how many attempts were; 250: there may be more
 --   error, detail       why nothing is decided
 -- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only what
--- was read, compared with the group's offsets, shows whether one is new. What a program counted itself (query '') is a query's
--- own when that goes on with the next number. A batch of a sink that neither wrote nor read anything leaves no row: there is nothing
--- in it that could be doubled or lost. A stream whose batch lies before the newest committed one has an old checkpoint:
--- Spark repeats no other batch than the last one.
+-- was read, compared with the group's offsets, shows whether one is new. Batches that a program counted itself (query
+-- '') become a query's own when the query continues with the next number. A batch of a sink that neither wrote nor read
+-- anything leaves no row: there is nothing in it that could be doubled or lost. A stream whose batch lies before the
+-- newest committed one has an old checkpoint: Spark repeats no other batch than the last one.
 -- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition. Writes
 -- transaction_decision, consumer_group, group_offset, spark_batch, spark_floor. Flushed.
 -- right: produce

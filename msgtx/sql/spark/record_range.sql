@@ -1,6 +1,7 @@
--- record_range(query_id, batch_id, group, partitions, starts, ends, run, source) notes all that a source of a streaming query
--- reads in a batch, for the sink of the same query, which commits the ends as the group's offsets; without a group ('') only
--- to know the batch again. Read again after a restart, a batch reads the same. error and detail say what cannot be exactly once:
+-- record_range(query_id, batch_id, group, partitions, starts, ends, run, source) notes the ranges that a source of a
+-- streaming query reads in a batch, for the sink of the same query. The sink commits the ends as the group's offsets;
+-- without a group ('') only to know the batch again. Read again after a restart, a batch reads the same. error and
+-- detail say what cannot be exactly once:
 --   BatchConflict   what is committed under this number, or noted for a group, was another range, or a later batch is committed
 --                   and nothing of this one is known any more: the checkpoint fell behind
 --   ConfigError     another source of this run reads the same partitions for the same group, which has one position there
@@ -47,8 +48,8 @@ begin
     order by u.partition_id
     on conflict on constraint spark_range_pkey do nothing;
     if in_group_name = '' then
-        -- Without a group a batch that is not committed may be planned anew, and several sources may read a partition. Locked first:
-        -- behind the lock the rows are as they stay.
+        -- Without a group a batch that is not committed may be planned anew, and several sources may read a partition.
+        -- Locked first: after the lock the rows do not change.
         perform from (select u from unnest(partition_ids) u order by u) u(id)
         cross join lateral (
             select from msgtx.spark_range o where o.query_id = in_query_id and o.batch_id = in_batch_id and o.group_name = ''

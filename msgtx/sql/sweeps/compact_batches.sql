@@ -1,6 +1,7 @@
--- compact_batches(partition, rows…) rewrites rows of a log with those of their records that stay; offsets, sequences and identity
--- are as before. → whether that is done, and when; not if another cleaner has the partition or has changed one of these rows,
--- or if the topic is no longer compacted: then nothing is written. Rows that retention has removed meanwhile are passed over.
+-- compact_batches(partition, rows…) rewrites rows of a log without their superseded records; offsets, sequences and
+-- identity are as before. → whether that is done, and when; not if another cleaner has the partition or has changed one
+-- of these rows, or if the topic is no longer compacted: then nothing is written. Rows that retention has just removed
+-- are skipped.
 --   base_offsets, identities, record_counts   which rows, as they were read
 --   stay          per row a bit per record (the lowest of the first byte is the first record); null: none stays
 --   waiting       per row 1 if tombstones are among what stays: their time counts from the first pass that has seen them

@@ -1,8 +1,8 @@
 -- expire_overdue(after, most) aborts overdue transactions (I12), after looking at `most` seals (P42), then at as many partitions, then
 -- perhaps at as many producers; → how many, at most `most`. One bad row does not stop the rest (P12).
--- A partition is looked at as fetch does it, from its floor; of what began there it takes the first 100. Where there is more, behind
--- a transaction that is prepared for an outside party for example, the history above the floor may be long: what is open is then found
--- among the newest transactions of the producers, of which there are no more than producers.
+-- A partition is looked at as fetch does it, from its floor; of the transactions there it takes the first 100. If there
+-- are more, behind a transaction that is prepared for an outside party for example, the history above the floor may be
+-- long. Then open transactions are found among the newest transactions of the producers, one per producer.
 --   in_after, next_after   where the last call came to: 1 and a seal, 2 and a partition and whether one had more, 3 and a producer;
 --                          null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator, which ends the transactions of its shards; null: all
@@ -67,7 +67,7 @@ begin
         next_after := case when looked_at = most then array[3, last_id] end;
     end if;
 
-    -- What lies further in the future than its timeout, in a session that lives: its time counts from here.
+    -- A transaction dated further ahead than its timeout, in a living session: its time counts from here.
     update msgtx.transaction t set seen_at = moment
     from unnest(producer_ids, producer_epochs, numbers) n(producer_id, producer_epoch, transaction_number)
     cross join lateral (
@@ -96,7 +96,7 @@ begin
         limit most
     loop
         begin
-            -- Behind the lock: what another sweep has ended meanwhile is not counted here.
+            -- After the lock: transactions that another sweep has ended in between are not counted here.
             if msgtx.try_lock_producer(overdue.producer_id) then
                 already := (
                     select true from msgtx.transaction_decision d where d.producer_id = overdue.producer_id

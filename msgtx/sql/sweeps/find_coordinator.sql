@@ -1,4 +1,5 @@
--- find_coordinator(transactional_id) → its shard, and who leads it: owner, host and process are null without a living lease.
+-- find_coordinator(transactional_id) → its shard and the shard's leader: owner, host and process are null without a
+-- living lease.
 -- Reads coordinator, coordinator_shard.
 -- right: admin of all topics
 -- null: owner, host, process, started_at, lease_until

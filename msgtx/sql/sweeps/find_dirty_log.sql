@@ -1,6 +1,6 @@
 -- find_dirty_log(after, most, min_dirty_ratio) → the next partition of a compacted topic that is worth a pass, after looking at so
--- many: at least this part of its decided bytes was never compacted, or the time of a tombstone is up, or lies further ahead than it lasts. What it finds is
--- flushed: no crash takes back what a pass then reads and decides by.
+-- many: at least this part of its decided bytes was never compacted, or the time of a tombstone is up, or lies further
+-- ahead than it lasts. Its answer is flushed, so that no crash takes back the rows that a pass decides by.
 --   compacted_offset, until_offset   between them lie the rows that no pass has compacted, all of them decided
 --   partition_id                     null: none is
 --   in_after, next_after             where the last call came to: partition; null: from the start, and: this was the end
@@ -45,7 +45,7 @@ begin
         from msgtx.partition p where p.partition_id = candidate.partition_id for no key update skip locked;
         continue when not found;
         bound := msgtx.decided_end(candidate.partition_id);
-        -- What is behind an open transaction, and may be much, is not read: it is counted when it is decided.
+        -- Rows behind an open transaction, perhaps many, are not read: they count when they are decided.
         total := msgtx.count_bytes(candidate.partition_id, bound);
         if total is null then
             next_after := array[candidate.partition_id - 1];  -- on with this partition

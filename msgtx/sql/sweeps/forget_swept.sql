@@ -1,4 +1,5 @@
--- forget_swept(kind, key…) forgets what was noted of a key that is gone (note_swept); key_2 null: of all keys with this key_1.
+-- forget_swept(kind, key…) forgets the note of a key that is gone (note_swept); key_2 null: of all keys with this
+-- key_1.
 -- Deletes from swept.
 create function msgtx.forget_swept(in_kind text, in_key_1 bigint, in_key_2 bigint) returns boolean language plpgsql volatile as $$
 begin

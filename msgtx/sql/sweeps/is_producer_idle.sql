@@ -1,6 +1,6 @@
 -- is_producer_idle(producer_id) → whether a producer id is past its expiry and has nothing open or unfinished (I13). It was used
 -- last when it was initialized, or when its newest transaction was opened or decided: rows, not a column that the hot path would
--- update (P34). What it wrote outside transactions is wrote_since's to find.
+-- update (P34). wrote_since finds its records outside transactions.
 -- Reads producer, transaction, transaction_decision, partition, partition_floor: each decision of this producer that is in the
 -- history.
 create function msgtx.is_producer_idle(in_producer_id bigint) returns boolean language plpgsql volatile as $$
@@ -29,7 +29,8 @@ begin
        or not msgtx.is_below_floors(decided.partitions, decided.last_offsets) then
         return false;
     end if;
-    -- The newest transaction need not be the one that lies highest on a partition. What is above a floor is in the history (P29).
+    -- The newest transaction need not be the one that lies highest on a partition. Transactions above a floor are in
+    -- the history (P29).
     return not exists (
         select from msgtx.transaction_decision d
         where d.producer_id = in_producer_id and not msgtx.is_below_floors(d.partitions, d.last_offsets));

@@ -1,5 +1,5 @@
--- mark_partitions(after, most) writes what is missing of markers and floors, after looking at `most` partitions: what `mark` has not
--- found by its date is found here by its place. Who does not get the marking lock does nothing.
+-- mark_partitions(after, most) writes missing markers and floors, after looking at `most` partitions: decisions that
+-- `mark` has not found by date are found here by place. Without the marking lock it does nothing.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the marking lock. Reads partition, transaction_partition. Writes partition_floor and

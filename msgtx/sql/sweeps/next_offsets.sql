@@ -1,5 +1,5 @@
 -- next_offsets(after…) → the next group and partition behind these that have rows in group_offset, or of which a sweep has noted something; no
--- row: there are none. Those that are noted are not looked for in group_offset, whose first rows may be removed ones by the thousand
+-- row: there are none. Noted ones are not looked for in group_offset, which may begin with thousands of removed rows
 -- (swept_below).
 -- Reads group_offset, swept.
 create function msgtx.next_offsets(after_1 bigint, after_2 bigint) returns table (key_1 bigint, key_2 bigint) language sql stable as $$

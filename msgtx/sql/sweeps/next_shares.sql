@@ -1,5 +1,5 @@
 -- next_shares(after…) → the next group and partition behind these that have rows in share_state, or of which a sweep has noted something; no
--- row: there are none. Those that are noted are not looked for in share_state, whose first rows may be removed ones by the thousand
+-- row: there are none. Noted ones are not looked for in share_state, which may begin with thousands of removed rows
 -- (swept_below).
 -- Reads share_state, swept.
 create function msgtx.next_shares(after_1 bigint, after_2 bigint) returns table (key_1 bigint, key_2 bigint) language sql stable as $$

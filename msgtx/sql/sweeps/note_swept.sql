@@ -1,4 +1,5 @@
--- note_swept(kind, key…, was, below) notes below which number no superseded row of a key is left, in place of what swept_below answered.
+-- note_swept(kind, key…, was, below) notes the number below which no superseded row of a key is left, in place of the
+-- answer of swept_below.
 --   kind   state, call: of share groups; heartbeat, floor, offset
 -- Passes by rows that are locked. Writes and deletes from swept.
 create function msgtx.note_swept(in_kind text, in_key_1 bigint, in_key_2 bigint, was bigint, now_below bigint) returns boolean

@@ -33,7 +33,7 @@ begin
     if not msgtx.try_lock_marking() then
         return;
     end if;
-    -- The history of what lies further in the future than it lasts begins here.
+    -- The history of a transaction dated further ahead than its length begins here.
     update msgtx.transaction_decision d set decided_at = moment
     where d.ctid = any(array(
         select a.ctid from (

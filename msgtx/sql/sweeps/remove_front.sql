@@ -1,11 +1,11 @@
 -- remove_front(partition, most_rows, most_bytes) removes whole rows from the front of a log: those that are below the log start,
--- old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never one that is undecided,
--- whatever the policy says. Log start, counters and rows move in one SQL transaction, and what is known of producers is kept
--- (internals: cleaning).
+-- old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never an undecided
+-- one, with any policy. Log start, counters and rows move in one SQL transaction, and the producers' last sequences are
+-- kept (internals: cleaning).
 --   A row that is dated ahead (is_dated_ahead) is as old as the time since which a sweep has known of it: partition.seen_at is when it saw the first
 --   such row at the front, seen_offset where the log ended then. The next ones count from when these are gone.
---   A row goes by size if what is left without it is still retention_bytes. ABORT markers whose history is gone go with the last
---   batch of their transaction; the others go with their history.
+--   A row goes by size if the rest is still retention_bytes. ABORT markers whose history is gone go with the last batch of
+--   their transaction; the others go with their history.
 -- Locks the partition's row, or does nothing if another cleaner has it. Producers are not held up: an append beside it sees rows
 -- and log start as they were, or both as they are. Reads topic, transaction_decision. Deletes from record_batch,
 -- transaction_marker; writes partition, and producer_state through keep_producers. Flushed: a log start does not move back (I2).

@@ -1,10 +1,10 @@
 -- remove_idle_producers(after, most) removes producer ids that were not used for as long as their expiry (I13),
--- after looking at `most` of them and at some 5,000 of their transactions and partitions; behind the last one what retention kept of
--- producers, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest
--- (internals: producers#when-an-id-expires). Uses that lie further in the future than the expiry are dated anew.
--- An id with more than 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that
--- has raised its epoch is looked for on every partition, some thousand in a call, and behind its lock on all of them at once: it may
--- have written without transactions, and at epoch 0 it needs no row.
+-- after looking at `most` of them and at some 5,000 of their transactions and partitions; after the last one, the
+-- producers' rows that retention kept, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does
+-- not stop the rest (internals: producers#when-an-id-expires). Uses that lie further in the future than the expiry are
+-- dated anew. An id with more than 1,000 transactions in the history stays until that has gone. Only a producer without
+-- transactional id that has raised its epoch is looked for on every partition, some thousand in a call, and behind its
+-- lock on all of them at once: it may have written without transactions, and at epoch 0 it needs no row.
 --   in_after, next_after   where the last call came to: producer, or producer and how far its partitions were looked at, or the
 --                          greatest number there is: on with what retention kept; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
@@ -73,7 +73,8 @@ begin
         end if;
         begin
             continue when not msgtx.try_lock_producer(candidate.producer_id);
-            -- Behind the lock it is looked at again: it may have been used meanwhile, also where an earlier call has looked.
+            -- After the lock it is looked at again: it may have been used in between, also where an earlier call has
+            -- looked.
             if candidate.writes_outside then
                 partitions := array(select q.partition_id from msgtx.partition q);
                 looks := looks + cardinality(partitions);

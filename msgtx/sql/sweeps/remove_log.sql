@@ -1,6 +1,6 @@
 -- remove_log(partition, most_rows) removes the rows of a deleted partition, at most `most_rows` and of its batches some 32 MiB; → how
 -- many, and whether more are left. The last call removes the partition from deleted_partition.
--- What committed offsets there are goes with the sweep of offsets. The caller holds the partition's lock.
+-- The sweep of offsets removes committed offsets. The caller holds the partition's lock.
 -- Reads transaction_decision. Deletes from record_batch, producer_state, transaction_marker, transaction_partition,
 -- partition_floor, deleted_partition.
 -- plan: look-ups, nested loops
@@ -20,7 +20,8 @@ begin
                     where w.partition_id = in_partition_id order by w.base_offset limit most_rows) b) f
             where f.before < bytes_at_once))
         returning r.producer_id, r.producer_epoch, r.transaction_number),
-    -- Markers of what is in the history show how far markers are written; they go with it. The others stayed for these rows.
+    -- Markers of transactions in the history show how far markers are written; they go with it. The others stayed for
+    -- these rows.
     unmarked as (
         delete from msgtx.transaction_marker m where m.ctid = any(array(
             select x.ctid
@@ -43,7 +44,7 @@ begin
         select k.ctid from msgtx.producer_state k where k.partition_id = in_partition_id limit most_rows - removed));
     get diagnostics removed_now = row_count;
     removed := removed + removed_now;
-    -- They show where what is still open is to be found.
+    -- They show where open transactions are to be found.
     delete from msgtx.transaction_partition tp
     where tp.ctid = any(array(
         select o.ctid from msgtx.transaction_partition o

@@ -36,7 +36,7 @@ begin
             done := done || candidate.group_id;  -- all of its members, below
             begin
                 if msgtx.try_lock_group((select g.name from msgtx.consumer_group g where g.group_id = candidate.group_id)) then
-                    -- Behind the lock, and all of the group at once: each change is a generation.
+                    -- After the lock, and all of the group at once: each change is a generation.
                     gone := array(select o.member_number from msgtx.overdue_members(candidate.group_id, moment) o);
                     if gone <> '{}' then
                         ignored := msgtx.take_out_members(candidate.group_id, gone) is not null;

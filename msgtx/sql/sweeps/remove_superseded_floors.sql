@@ -21,7 +21,7 @@ declare
 begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
-    -- From where the last sweep came to: what was removed and may still be seen lies below (swept_below).
+    -- From the place of the last sweep on: rows that were removed and may still be seen lie below (swept_below).
     for newest in
         with recursive keys(key_1) as (
             (select n.key_1 from msgtx.next_floors(coalesce(in_after[1], -1)) n)

@@ -14,7 +14,7 @@ declare
 begin
     markers := 0;
     floors := 0;
-    -- Each turn brings the floors to the next ABORT without marker; what ten turns leave is for the next round.
+    -- Each turn brings the floors to the next ABORT without marker; the rest after ten turns is for the next round.
     for turn in 1..10 loop
         decided := array(
             select distinct d

@@ -1,5 +1,5 @@
--- alter_topic(name, partitions, settings) changes a topic's settings and adds partitions; raises if there is none. What is not
--- named (null, or absent from the JSON) stays as it is; fewer partitions than there are raise.
+-- alter_topic(name, partitions, settings) changes a topic's settings and adds partitions; raises if there is none.
+-- Other settings (null, or absent from the JSON) stay as they are; fewer partitions than there are raise.
 -- Locks the topic's row. Writes topic (write_topic_settings), partition, installation (the version that members of groups
 -- compare). Flushed.
 -- right: admin

@@ -1,11 +1,11 @@
 -- decide(name, outcome, tails, offsets) ends a transaction: phase one. Idempotent by name: the same outcome again is a
--- success. A transaction without a row is decided all the same, so that a late append meets the decision (P25). A commit
--- verifies its tail: what is not there (a crash of the server) turns it into an abort, never into a hole.
+-- success. A transaction without a row is decided all the same, so that a late append meets the decision (P25). A
+-- commit verifies its tail: a missing row (a crash of the server) turns it into an abort, never into a hole.
 --   tail_partitions, tail_sequences   every partition handed to the database, and the last sequence sent there
 --   outcome                           how it ended, null if nothing was decided; error and detail say why
 --   last_sequences                    the last stored sequence on each of tail_partitions, −1 if none, null if deleted
--- What is sealed was verified then, and its offsets are there: for an outside party it is decided by its name alone, also by
--- an older epoch; for a user's session it can only be aborted here.
+-- A sealed transaction was verified at the seal, and its offsets are stored: for an outside party it is decided by its
+-- name alone, also by an older epoch; for a user's session it can only be aborted here.
 -- Locks the producer (exclusive), groups (share). Writes transaction_decision, consumer_group, group_offset. Flushed.
 -- right: produce
 -- null: outcome, decided_by, last_sequences, last_sequences[]

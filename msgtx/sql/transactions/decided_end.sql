@@ -1,6 +1,6 @@
 -- decided_end(partition) → where on a partition the first undecided transaction begins, else the log end (0 if no row is there):
--- all rows in front of it are committed or aborted for good. The last stable offset, but for a log start that was moved past
--- what is open (delete_records). It holds for later, too: what opens from now on begins behind it.
+-- all rows in front of it are committed or aborted for good. The last stable offset, unless the log start was moved
+-- past an open transaction (delete_records). It stays true: later transactions begin behind it.
 -- Reads record_batch, partition_floor, transaction_partition, transaction_decision.
 -- plan: look-ups, nested loops, in order
 create function msgtx.decided_end(in_partition_id int) returns bigint language plpgsql stable as $$

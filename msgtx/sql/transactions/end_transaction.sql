@@ -1,8 +1,8 @@
--- end_transaction(name, decided_by) aborts a transaction that its producer will not end: decided_by is admin (of
--- those who administer every topic) or resolve.
--- Resolve leaves what is sealed for an outside decision. It may decide a name without rows, if that is of the current epoch
--- and the newest + 1. What has rows and no decision is ended also when its transaction or producer row is gone: nothing else
--- would. → the outcome (COMMIT, ABORT), OPEN if it stays undecided, UNKNOWN if there is nothing to decide.
+-- end_transaction(name, decided_by) aborts a transaction that its producer will not end: decided_by is admin (by
+-- administrators of every topic) or resolve. Resolve leaves transactions that are sealed for an outside decision. It
+-- may decide a name without rows, if that is of the current epoch and the newest + 1. A transaction with rows and no
+-- decision is ended also without its transaction or producer row: nothing else would end it. → the outcome (COMMIT,
+-- ABORT), OPEN if it stays undecided, UNKNOWN if there is nothing to decide.
 -- Locks the producer (exclusive). Writes transaction_decision. Flushed.
 -- right: produce, admin of all topics
 create function msgtx.end_transaction(

@@ -1,5 +1,5 @@
--- fence_producer(transactional_id) raises the epoch of a transactional id and aborts what is open: the producer that holds the id is
--- fenced. → the new epoch; null if the id is not known.
+-- fence_producer(transactional_id) raises the epoch of a transactional id and aborts its open transaction: the producer
+-- with the id is fenced. → the new epoch; null if the id is not known.
 -- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed.
 -- right: admin of all topics
 -- null: producer_id, epoch

@@ -1,5 +1,5 @@
 -- flush_at_commit() raises synchronous_commit from off to on for this SQL transaction and leaves every other setting
--- alone: what is acknowledged as decided survives a crash (I9). Nothing in the database ever weakens it.
+-- alone: an acknowledged decision survives a crash (I9). Nothing in the database ever weakens it.
 create function msgtx.flush_at_commit() returns boolean language plpgsql volatile as $$
 begin
     if current_setting('synchronous_commit') = 'off' then

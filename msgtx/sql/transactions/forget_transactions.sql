@@ -1,6 +1,7 @@
 -- forget_transactions(decisions) removes the rows of decided transactions; → how many transactions. Offsets of a COMMIT stay; those
--- of an ABORT, pending until then, go. An ABORT marker stays while a batch of its transaction is in the log: below the floor it is
--- what hides it (P29). The caller holds the marking lock and knows that all of them are below the floors.
+-- of an ABORT, pending until then, go. An ABORT marker stays while a batch of its transaction is in the log: below the
+-- floor the marker hides the batch (P29). The caller holds the marking lock and knows that all of them are below the
+-- floors.
 -- Reads record_batch. Deletes from transaction, transaction_partition, transaction_seal, transaction_decision,
 -- transaction_marker, group_offset.
 -- plan: look-ups, nested loops
@@ -16,7 +17,7 @@ begin
           and (select true from msgtx.transaction_seal s where s.producer_id = d.producer_id
                and s.producer_epoch = d.producer_epoch and s.transaction_number = d.transaction_number));
     if sealed <> '{}' then  -- the others' offsets were never inserted
-        -- One pass over the table, and no join: what is compared with true is looked up in a hash.
+        -- One pass over the table, and no join: a comparison with true is looked up in a hash.
         delete from msgtx.group_offset o
         where ((o.producer_id, o.producer_epoch, o.transaction_number) in (
             select d.producer_id, d.producer_epoch, d.transaction_number from unnest(sealed) d)) is true;
@@ -32,7 +33,8 @@ begin
             select r.last_offset from msgtx.record_batch r
             where r.partition_id = s.partition_id and r.base_offset <= x.last_offset
             order by r.base_offset desc limit 1) >= x.last_offset is not true));
-    -- By their names, one by one: a row of transaction may be changed meanwhile (renew_attempts), and then has another place.
+    -- By their names, one by one: a row of transaction may be changed in between (renew_attempts), and then has another
+    -- place.
     forgotten := 0;
     foreach one in array decisions loop
         delete from msgtx.transaction_partition tp

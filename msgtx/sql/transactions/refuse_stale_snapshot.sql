@@ -1,5 +1,5 @@
--- refuse_stale_snapshot() raises ConfigError above READ COMMITTED: a snapshot that is kept does not see the tail of the
--- log behind the lock it waited for (P23, P24, P39).
+-- refuse_stale_snapshot() raises ConfigError above READ COMMITTED: a kept snapshot does not see the tail of the log
+-- after a wait for its lock (P23, P24, P39).
 create function msgtx.refuse_stale_snapshot() returns boolean language plpgsql volatile as $$
 begin
     if current_setting('transaction_isolation') <> 'read committed' then

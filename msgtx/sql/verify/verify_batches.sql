@@ -6,7 +6,8 @@
 --   sequence, stored_twice, sequence_order, epoch_order, epoch_ahead             against its producer's other rows here
 --   before_decision, after_decision, open_partition                              against its transaction
 -- A row's sequence may begin anywhere where retention has removed what was in front of it. byte_size counts the arrays'
--- headers, whose length depends on how they came: three bytes of each are allowed for. What purging forgot is below the floor.
+-- headers, whose length depends on how they came: three bytes of each are allowed for. Purged transactions are below
+-- the floor.
 -- Reads partition, partition_floor, record_batch, producer_state, producer, transaction tables.
 -- right: admin of all topics
 -- plan: look-ups, nested loops, in order

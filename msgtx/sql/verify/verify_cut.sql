@@ -2,7 +2,7 @@
 -- whether a committed transaction has records on both sides of a cut of these partitions (I15). → where it came to (null: the
 -- end), how many rows, how many of them concern these partitions, and as JSON each partition of one that breaks a rule.
 --   torn   records here are below the cut, and others of the transaction are not; or the other way round
--- What retention removed from the front of a log does not count. Decisions that came after the cut lie above it.
+-- Rows that retention removed from the front of a log do not count. Decisions that came after the cut lie above it.
 -- Reads transaction_decision, partition.
 -- right: admin of all topics
 -- plan: look-ups, nested loops

@@ -1,7 +1,7 @@
 -- verify_decisions(partitions, after, most) looks at the next decisions of the installation, by name, for verify, on one snapshot:
 -- those that name one of these partitions. → where it came to (null: the end), how many rows, how many of them concern these
--- partitions, and as JSON each partition of one that breaks a rule, with the rules' names. What retention removed from the front
--- of a log, and deleted partitions, are passed over.
+-- partitions, and as JSON each partition of one that breaks a rule, with the rules' names. Rows that retention removed
+-- from the front of a log, and deleted partitions, are skipped.
 --   decision_outcome, decision_arrays   no outcome at all; spans that do not belong together
 --   span_start, span_end                no batch of the transaction begins, or ends, where the decision says
 --   marker_missing                      an ABORT below the floor without marker: a reader would take it for committed

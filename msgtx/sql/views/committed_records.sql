@@ -1,5 +1,5 @@
--- View committed_records: what a log reader sees, below each partition's last stable offset. Its ranges are immutable (I14).
--- Of the topics that the caller may consume.
+-- View committed_records: the committed records below each partition's last stable offset, as consumers see them. Its
+-- ranges are immutable (I14). Of the topics that the caller may consume.
 -- after: stored_records
 -- right: consume
 create view msgtx.committed_records with (security_barrier) as

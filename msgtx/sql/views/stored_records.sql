@@ -1,5 +1,5 @@
--- View stored_records: one row per record, all of them, of all topics: what the views for other roles are built on. No role is granted
--- it: an owner who joins over `records` and wants the planner to see through the view may use this one.
+-- View stored_records: one row per record, all of them, of all topics: the basis of the views for other roles. No role
+-- is granted it: an owner may use it for joins, where the planner cannot see through the view `records`.
 create view msgtx.stored_records as
 select t.name as topic, p.partition_index as partition,
        r.base_offset + coalesce(r.offset_deltas[u.ordinal], u.ordinal - 1) as "offset",
