@@ -1,5 +1,6 @@
--- delete_snapshot(name) forgets the snapshot of a name → whether there was one. What it covers stays as it is: a snapshot holds
--- nothing back. Raises 42501 if another role has saved it, and the caller does not inherit that role's rights. Deletes from named_snapshot. Flushed.
+-- delete_snapshot(name) forgets the snapshot of a name → whether there was one. Its records stay as they are: a
+-- snapshot holds nothing back. Raises 42501 if another role has saved it, and the caller does not inherit that role's
+-- rights. Deletes from named_snapshot. Flushed.
 -- right: consume
 create function msgtx.delete_snapshot(in_name text) returns boolean
 language plpgsql volatile security definer

@@ -1,9 +1,10 @@
 -- delete_group(name) removes a group with its offsets, also those that wait for a decision; error and detail say why not:
 --   GroupNotFound   there is none      GroupNotEmpty   it has members
--- A member of it that comes back is unknown, whatever its generation (P16): member numbers and ids are not given out twice.
--- Locks the group. A share group may have any number of share partitions, and is not waited for: only a member whose session is over can
--- be in the middle of a call, and the sweep of rows without a group removes what it writes. Deletes from group_offset, group_assignment,
--- group_member, consumer_group, share_group, share_topic, swept (through forget_swept), share_state, share_parked. Heartbeats and calls stay for the sweep. Flushed.
+-- A member of it that comes back is unknown, with any generation (P16): member numbers and ids are not given out twice.
+-- Locks the group. A share group may have any number of share partitions, and is not waited for: only a member whose
+-- session is over can be in the middle of a call, and the sweep of rows without a group removes its rows. Deletes from
+-- group_offset, group_assignment, group_member, consumer_group, share_group, share_topic, swept (through forget_swept),
+-- share_state, share_parked. Heartbeats and calls stay for the sweep. Flushed.
 -- right: admin of all topics
 -- plan: look-ups
 create function msgtx.delete_group(group_name text, out error text, out detail text)

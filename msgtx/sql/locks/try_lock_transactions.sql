@@ -4,7 +4,7 @@
 -- MX042 if they are more than the lock table can hold.
 --   partition_owners, group_owners   the position of the transaction that needs each
 -- Never waits: with the locks of several transactions in hand, a wait for one of them would delay the others, and could be a
--- deadlock. What it took is held to the end of the SQL transaction.
+-- deadlock. Its locks are held to the end of the SQL transaction.
 -- right: produce
 create function msgtx.try_lock_transactions(
     producer_ids bigint[], partition_owners int[], partition_ids int[], group_owners int[], group_names text[])

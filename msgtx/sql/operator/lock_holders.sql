@@ -1,6 +1,7 @@
 -- lock_holders() → sessions of this database that hold msgtx's advisory locks (of producers, groups, partitions, share partitions,
--- marking), and how many sessions wait for one of them. pid null: a prepared transaction of PostgreSQL. It takes no lock itself. What
--- pg_stat_activity hides from the caller is null (visible: false). With the caller's rights, not the owner's.
+-- marking), and how many sessions wait for one of them. pid null: a prepared transaction of PostgreSQL. It takes no
+-- lock itself. Columns that pg_stat_activity hides from the caller are null (visible: false). With the caller's rights,
+-- not the owner's.
 -- right: admin of all topics
 -- null: pid, role, application_name, client_address, state, state_since, transaction_since
 create function msgtx.lock_holders()

@@ -1,8 +1,8 @@
--- acknowledge_in_session(groups, members, partitions, ranges, answers, reasons, delays) stages answers for records of share groups, which the user's
--- COMMIT is to write, as commit_in_session does with offsets: all of them, or the COMMIT fails.
+-- acknowledge_in_session(groups, members, partitions, ranges, answers, reasons, delays) stages answers for records of
+-- share groups, as commit_in_session does with offsets. The user's COMMIT writes all of them, or fails.
 --   no row          all is staged
 --   error 'stale'   this SQL transaction is above READ COMMITTED, and nothing was done: seal instead (P24)
--- Writes staged_commit. What it stages is flushed.
+-- Writes staged_commit. The staged answers are flushed.
 -- right: consume
 -- plan: look-ups
 create function msgtx.acknowledge_in_session(

@@ -1,10 +1,10 @@
--- commit_in_session(batches, offsets) stages what the user's COMMIT is to write: consumer offsets, and records without a producer,
--- as commit_offsets and append do. Trigger staged_at_commit writes them, together with what msgtx.publish has staged, so that all
--- partitions are locked in one order, behind the user's own deferred constraints. What is refused then fails the COMMIT
--- (append_staged). Several calls are written in their order.
+-- commit_in_session(batches, offsets) stages consumer offsets, and records without a producer, which the user's COMMIT
+-- writes as commit_offsets and append do. Trigger staged_at_commit writes them, together with the records staged by
+-- msgtx.publish, so that all partitions are locked in one order, after the user's own deferred constraints. A refusal
+-- then fails the COMMIT (append_staged). Several calls are written in their order.
 --   no row          all is staged
 --   error 'stale'   this SQL transaction is above READ COMMITTED, and nothing was done: seal instead (P24, P39)
--- Writes staged_commit. What it stages is flushed.
+-- Writes staged_commit. The staged rows are flushed.
 -- right: produce, consume
 -- plan: look-ups
 create function msgtx.commit_in_session(

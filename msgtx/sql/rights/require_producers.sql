@@ -2,7 +2,7 @@
 -- secret. It is the caller's if he initialized it last, or a role did whose rights he inherits; one without a row by the bits that
 -- identify its role (tag_of_role). An id that an earlier version gave out may be used by any role until it is initialized again. For a transactional
 -- id the caller also needs the right to it; a role that was granted the id by name may end a transaction that another user of it has open.
--- Asked of callers who do not act for the owner. Reads producer, installation, role_right.
+-- Called for callers that do not act for the owner. Reads producer, installation, role_right.
 -- plan: look-ups
 create function msgtx.require_producers(producer_ids bigint[]) returns boolean language plpgsql stable as $$
 declare

@@ -1,4 +1,4 @@
--- topics_version() → a number that every change of the topics raises: what is found among them after this is as new, at least.
+-- topics_version() → a number that every change of the topics raises: a later look at them sees at least this version.
 -- right: consume
 create function msgtx.topics_version() returns bigint language sql stable security definer set search_path = pg_catalog, pg_temp
 begin atomic

@@ -1,6 +1,7 @@
 -- complete_prepared(name, outcome) decides a transaction that is prepared for an outside decision, by its name alone, from any
--- process. Idempotent: the same outcome again is a success. What is not prepared, decided otherwise or unknown is refused.
--- Locks the producer (exclusive). Writes what decide writes. Flushed.
+-- process. Idempotent: the same outcome again is a success. A transaction that is not prepared, decided otherwise, or
+-- unknown is refused.
+-- Locks the producer (exclusive). Writes the rows of decide. Flushed.
 -- right: produce
 -- null: outcome
 create function msgtx.complete_prepared(

@@ -1,6 +1,6 @@
--- flush_log() makes what was committed before it last, also without a flush of its own: WAL is one sequence, and this COMMIT
--- is flushed. A call that holds locks commits without a flush, and this one behind it: so others have the locks while the
--- disk works. Flushed.
+-- flush_log() makes earlier commits durable, also those without a flush of their own: WAL is one sequence, and this
+-- COMMIT is flushed. A call that holds locks commits without a flush, and this follows: so others can take the locks
+-- while the disk works. Flushed.
 -- right: consume
 create function msgtx.flush_log() returns boolean language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$

@@ -1,11 +1,12 @@
 -- View committed_batches: the rows of logs that are committed in this snapshot, also behind open transactions, with the arrays of
--- their records: for readers that take whole columns and divide them by themselves, like Spark. Who names a partition and bounds
--- of base_offset reads these rows only, and of their arrays only those that are asked for. Element n (from 0) is the record at
+-- their records: for readers that divide whole columns themselves, like Spark. A query with a partition and bounds of
+-- base_offset reads these rows only, and only the arrays that it names. Element n (from 0) is the record at
 --   offset    base_offset + offset_deltas[n], or + n without deltas; it counts from log_start_offset on
 --   time      timestamps[n], else max_timestamp; in milliseconds
 --   headers   header_counts[n] elements of header_keys and header_values, from header_starts[n] on
--- Of the topics that the caller may consume. The rule of what is committed is that of fetch_batches. In order: compaction
--- moves rows, and a bitmap scan finds them in the order of their pages. Names are laterals, so that the index gives the order.
+-- Of the topics that the caller may consume. A row is committed by the rule of fetch_batches. In order: compaction
+-- moves rows, and a bitmap scan finds them in the order of their pages. Names are laterals, so that the index gives the
+-- order.
 -- right: consume
 create view msgtx.committed_batches with (security_barrier) as
 select t.name as topic, p.partition_index as partition, t.timestamp_type, p.log_start_offset,

@@ -1,7 +1,8 @@
--- View group_offsets: what groups have committed, a row per commit; sweeps remove superseded ones.
+-- View group_offsets: the offsets that groups have committed, a row per commit; sweeps remove superseded ones.
 --   counts    decided: committed plainly or with a committed transaction    pending    waits for the decision of a sealed one
 --   newest    of a group and partition the last one that counts: there the group goes on
--- Of the topics that the caller may consume or administer; and of the groups that he may use, but on topics that he administers.
+-- Of the topics that the caller may consume or administer; and of the groups that the caller may use; of all groups on
+-- topics that it administers.
 -- right: consume, admin
 create view msgtx.group_offsets with (security_barrier) as
 select g.name as group_name, t.name as topic, p.partition_index as partition, o.commit_sequence, o.committed_offset,
