@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from msgtx.client import Client, connect
     from msgtx.consumer.consumer import Consumer
     from msgtx.producer.producer import Producer, Transaction
-    from msgtx.shares.share_consumer import ShareConsumer
+    from msgtx.settings import DeadLetter, Retry, Skip, Stop
     from msgtx.types import (
         Acknowledgement,
         BatchMetadata,
@@ -66,6 +66,7 @@ else:
         "Producer": "msgtx.producer",
         "Transaction": "msgtx.producer",
         "connect": "msgtx.client",
+        **dict.fromkeys(("DeadLetter", "Retry", "Skip", "Stop"), "msgtx.settings"),
     }
 
     _MODULES = ("aio", "errors", "metrics", "orm")
@@ -96,6 +97,7 @@ __all__ = [
     "CommittedRange",
     "Consumer",
     "Coordinator",
+    "DeadLetter",
     "Finding",
     "GroupDescription",
     "GroupListing",
@@ -120,13 +122,16 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "RedriveReport",
+    "Retry",
     "SavedSnapshot",
     "ShareConsumer",
     "ShareGroupDescription",
     "SharePartition",
     "ShareRecord",
     "ShiftBy",
+    "Skip",
     "Snapshot",
+    "Stop",
     "SweepReport",
     "TakenSnapshot",
     "TopicDescription",

@@ -26,7 +26,7 @@ from msgtx.consumer.consumer import Deserializer
 from msgtx.consumer.subscription import Callback
 from msgtx.database.pool import POOL_SIZE
 from msgtx.executor import Threads
-from msgtx.process import Ending, IntoAsync, Rider, Stop
+from msgtx.process import Ending, IntoAsync
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
 from msgtx.rules.record import GivenHeaders, as_headers
@@ -680,8 +680,7 @@ class Client:
         session_factory: Callable[[], "AsyncSession | AsyncConnection"],
         handler: Callable[[Any, Any], object],
         *topics: str,
-        stop: Stop | None = None,
-        on_commit: Callable[[ProcessReport], object] | None = None,
+        group: str,
         **settings: Unpack[IntoSettings],
     ) -> ProcessReport:
         """Consume topics and await `handler(session, record)`, which writes rows: exactly once, whatever crashes or raises.
@@ -690,11 +689,13 @@ class Client:
         `msgtx.Client.process_into`. The consumer polls in a thread of its own. Cancelled, it rolls back what is under way.
         """
         loop = asyncio.get_running_loop()
-        ending = Ending(stop)
+        ending = Ending(arguments.stop("stop", settings.get("stop")))
+        on_commit = arguments.function("on_commit", settings.get("on_commit"))
         made: list[IntoAsync] = []
 
-        def make(consumer: Rider, opened: Any, called: Any, **named: Any) -> IntoAsync:
-            work = IntoAsync(consumer, opened, called, loop=loop, **named)
+        def make(*given: Any) -> IntoAsync:
+            work = IntoAsync(*given)
+            work.loop = loop
             made.append(work)
             self._workers.add(work)
             return work
@@ -708,10 +709,11 @@ class Client:
             if on_commit is not None:
                 loop.call_soon_threadsafe(on_commit, report)
 
-        call = functools.partial(self.sync.process_into, session_factory, handler, *topics, _work=make, on_commit=tell)
+        settings |= {"stop": ending, "on_commit": tell}
+        work = functools.partial(self.sync.process_into, _work=make, group=group, **settings)
         with Threads(1, name="msgtx-worker") as thread, ending.by_sigterm():
             try:
-                return await _in_thread(thread, functools.partial(call, stop=ending, **settings), stop=cancel)
+                return await _in_thread(thread, functools.partial(work, session_factory, handler, *topics), stop=cancel)
             finally:
                 ending.ask()  # the event loop may be closed before the worker's end: it destroys this coroutine
                 self._workers.difference_update(made)

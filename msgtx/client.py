@@ -4,10 +4,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, Unpack, cast
 
-from msgtx import arguments, callbacks, errors, forks, snapshot, units
+from msgtx import arguments, callbacks, errors, forks, snapshot
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.groups import GroupsAdmin
@@ -36,30 +37,34 @@ from msgtx.process import (
     Into,
     Part,
     Rider,
-    Stop,
     Transform,
     Work,
+    Worker,
     process,
     require_handler,
-    require_worker,
     run,
     run_shared,
     together,
     watched,
     watched_call,
+    worker_of,
 )
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.producer import Producer
 from msgtx.receiving.wakeup import Listener
 from msgtx.settings import (
-    AutoOffsetReset,
     ConsumerSettings,
-    MemberSettings,
-    OnError,
+    Failure,
+    IntoSettings,
+    OnCommit,
     ProducerSettings,
+    Retry,
     SenderSettings,
     ShareConsumerSettings,
+    Stop,
+    StopSignal,
+    TransformSettings,
 )
 from msgtx.shares.polls import SharePolls
 from msgtx.shares.share_consumer import ShareConsumer
@@ -69,6 +74,7 @@ from msgtx.store.seal import complete_prepared
 from msgtx.store.topics import Topic, describe_topics, unknown_topic
 from msgtx.store.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
+    Acknowledgement,
     Coordinator,
     Finding,
     Outcome,
@@ -81,7 +87,6 @@ from msgtx.types import (
     TransactionId,
     VerifyReport,
 )
-from msgtx.units import Duration
 
 MOST_CONNECTIONS: Final = 10_000  # of one client: more than a server takes
 
@@ -264,114 +269,79 @@ class Client:
         group: str,
         transactional_id: str,
         transform: Transform,
-        share: bool = False,
-        concurrency: int = 1,
-        transaction_ms: Duration = 100,
-        batch: bool = False,
-        on_error: OnError = "stop",
-        dead_letter: str | None = None,
-        auto_offset_reset: AutoOffsetReset = "earliest",
         partitions: list[int] | None = None,
-        idle_timeout: Duration | None = None,
-        stop: Stop | None = None,
-        on_commit: Callable[[ProcessReport], object] | None = None,
-        consumer_config: Mapping[str, object] | None = None,
-        **settings: Unpack[SenderSettings],
+        **settings: Unpack[TransformSettings],
     ) -> ProcessReport:
         """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
 
         `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them; with `batch` it gets a list of
-        records. What it fails on, or makes outputs of that are refused: `on_error` is stop, skip, dead-letter (to topic
-        `dead_letter`) or retry. Any number of
-        workers of a group divide the partitions, each with its own `transactional_id`; `partitions`: indexes of those that
-        this worker reads, without membership. `on_commit(report)` is called after each transaction. `settings` are the
-        producer's, `consumer_config` the consumer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM
-        where nothing else handles it; see `msgtx.process`.
+        records. `failure` says what becomes of a record on which it fails, or of which outputs are refused: `Stop()` (the
+        default), `Retry()`, `Skip()` or `DeadLetter(topic)`. Any number of workers of a group divide the partitions, each
+        with its own `transactional_id`; `partitions`: indexes of those that this worker reads, without membership.
+        `on_commit(report)` is called after each transaction. `consumer_config` is the consumer's, further `settings` are the
+        producer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM where nothing else handles it; see
+        `msgtx.process`. Raise `ConfigError` if `to` is `topic`.
 
-        `share`: `group` is a share group, and its members divide records: `concurrency` of them run here, each in a thread,
-        with ids `TRANSACTIONAL_ID-1`, `-2` and so on if there are several. Outputs and acknowledgements are one transaction.
-        A record that fails is released with `on_error` "retry", and rejected with "dead-letter"; see `process_into`.
-        `consumer_config` is that of a share consumer.
+        `share_members`: `group` is a share group, whose members divide records, and so many members run here, each in a
+        thread, with ids `TRANSACTIONAL_ID-1`, `-2` and so on if there are several. Outputs and acknowledgements are one
+        transaction. For `failure` see `process_into`. `consumer_config` is that of a share consumer.
         """
-        require_worker(
-            on_error,
-            share=share,
-            dead_letter=dead_letter,
-            auto_offset_reset=auto_offset_reset,
-            concurrency=concurrency,
-            partitions=partitions,
-        )
-        lasting, idle = _times(transaction_ms, idle_timeout)
-        topic, to, group = arguments.topic(topic), arguments.topic(to), arguments.check_name("a group", group)
+        worker, rest = worker_of(group, settings, failure=Stop(), after=0)
+        topic, to = arguments.topic(topic), arguments.topic(to)
+        if to == topic:
+            raise errors.ConfigError(
+                f"process would read what it writes: {topic!r} is both its source and its target", name="to", topic=topic
+            )
         transactional_id = arguments.check_name("a transactional id", transactional_id)
-        batch = arguments.flag("batch", batch)
-        _functions(on_commit=on_commit)
-        arguments.stop("stop", stop)
         if not callable(transform):
             raise errors.WrongType(
                 f"transform is a function of a record, not {arguments.shown(transform)}", name="transform"
             )
-        whole = resolve(ProducerConfig, {**settings, "transactional_id": transactional_id})
-        if lasting >= whole.transaction_timeout_ms:
+        producing = cast(SenderSettings, rest)
+        whole = resolve(ProducerConfig, {**producing, "transactional_id": transactional_id})
+        if worker.transaction_ms >= whole.transaction_timeout_ms:
             raise errors.ConfigError(
-                f"transaction_ms={lasting} must be below transaction_timeout_ms={whole.transaction_timeout_ms}, which would"
-                " end each transaction",
+                f"transaction_ms={worker.transaction_ms} must be below"
+                f" transaction_timeout_ms={whole.transaction_timeout_ms}, which would end each transaction",
                 name="transaction_ms",
                 limit=whole.transaction_timeout_ms,
             )
+        if partitions is not None:
+            if worker.share_members is not None:
+                raise errors.ConfigError(
+                    "with share_members partitions is left out: members of a share group read all of them", name="partitions"
+                )
+            for index in arguments.listed("partitions", partitions):
+                arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
         source, _ = self._require_topics(topic, to)
         for index in partitions or ():
             source.partition_id(index)  # before the id is taken over, which fences another worker
-        self._require_letters(dead_letter, [topic])
-        if share:
+        self._require_letters(worker.dead_letter, [topic])
+        if worker.share_members is not None:
 
             @contextlib.contextmanager
             def filling(part: Part, number: int, ending: Ending) -> Iterator[Work]:
-                own = transactional_id if concurrency == 1 else f"{transactional_id}-{number}"
+                own = transactional_id if worker.share_members == 1 else f"{transactional_id}-{number}"
                 called = watched_call(transform, self._observers, group)
-                with self.producer(transactional_id=own, **settings) as producer:
+                with self.producer(transactional_id=own, **producing) as producer:
                     # What fails is the loop's to answer for. One record at first, so that all members get some.
-                    seconds = POLLS * lasting / 1000
-                    yield Filler(part, producer, to, called, seconds, ending, batch, "retry", None, chunk=1)
+                    inner = replace(worker, stop=ending, failure=Retry())
+                    yield Filler(part, producer, to, called, inner, POLLS * worker.transaction_ms / 1000, chunk=1)
 
-            return self._divide(
-                (topic,),
-                filling,
-                group=group,
-                concurrency=concurrency,
-                on_error=on_error,
-                idle=idle,
-                stop=stop,
-                on_commit=on_commit,
-                config=consumer_config,
-            )
-        consumer = self.consumer(
-            config=consumer_config, group=group, enable_auto_commit=False, auto_offset_reset=auto_offset_reset
-        )
+            return self._divide(worker, [topic], filling)
+        consumer = self._consumer_of(worker)
         # The id is taken over first: what a predecessor left open must be aborted before its positions are read (P18).
         with (
-            self._ending(stop) as ending,
+            self._ending(worker.stop) as ending,
             consumer,
-            self.producer(transactional_id=transactional_id, **settings) as producer,
+            self.producer(transactional_id=transactional_id, **producing) as producer,
         ):
             if partitions is None:
                 consumer.subscribe([topic])
             else:
                 consumer.assign(TopicPartition(topic, index) for index in partitions)
-            return process(
-                consumer,
-                producer,
-                to=to,
-                transform=transform,
-                transaction_ms=lasting,
-                batch=batch,
-                on_error=on_error,
-                dead_letter=dead_letter,
-                idle_timeout=idle,
-                stop=ending,
-                on_commit=on_commit,
-                observers=self._observers,
-            )
+            observers = self._observers
+            return process(consumer, producer, replace(worker, stop=ending), to=to, transform=transform, observers=observers)
 
     def process_into(
         self,
@@ -379,42 +349,30 @@ class Client:
         handler: Callable[[Any, Any], object],
         *topics: str,
         group: str,
-        share: bool = False,
-        concurrency: int = 1,
-        batch: bool = False,
-        on_error: OnError = "retry",
-        retries: int | None = None,
-        dead_letter: str | None = None,
-        transaction_ms: Duration = 100,
-        auto_offset_reset: AutoOffsetReset = "earliest",
-        idle_timeout: Duration | None = None,
-        stop: Stop | None = None,
-        on_commit: Callable[[ProcessReport], object] | None = None,
-        config: Mapping[str, object] | None = None,
         _work: Callable[..., Into] = Into,
-        **settings: Unpack[MemberSettings],
+        **settings: Unpack[IntoSettings],
     ) -> ProcessReport:
         """Consume topics and have `handler(session, record)` write rows: exactly once, whatever crashes or raises.
 
         `session_factory` opens SQLAlchemy sessions on this database (a `sessionmaker`), or connections. Each transaction has
         one of its own, which is committed here with the rows of many records and their offsets; with `batch` the handler
         gets a list of records. When it raises, the session is rolled back, and its records are handed out again one by one.
-        A record that fails alone is tried again, with pauses. `on_error`: "retry" until it succeeds, or raise after
-        `retries`; "dead-letter" sends it after `retries` (3) to the topic `dead_letter`, in the same commit as its offset;
-        "skip" leaves it out after as many; "stop" raises at the first failure. Its partition waits meanwhile, up to 30 s
-        between two tries; the others go on. What is not the records' fault, such as a lost connection or a deadlock, is
-        tried again in any case.
+        A record that fails alone is tried again, with pauses. `failure` says what becomes of it: `Retry()` (the default)
+        tries until it succeeds, `Retry(5)` raises after 5 retries; `DeadLetter(topic)` sends it after 3 to a topic, in the
+        same commit as its offset; `Skip()` leaves it out after as many; `Stop()` raises at the first failure. Its partition
+        waits meanwhile, up to 30 s between two tries; the others go on. What is not the records' fault, such as a lost
+        connection or a deadlock, is tried again in any case.
 
         Any number of workers of a group divide the partitions. One that is killed keeps its own for `session_timeout_ms`
-        (45 s), unless it comes back with the same `group_instance_id`. `settings` and `config` are the consumer's;
-        `transaction_ms`: about how long a transaction lasts; `on_commit(report)` is called after each. Ends by `stop`,
-        `idle_timeout` (seconds, or with a unit), the client's `close`, or SIGTERM where nothing else handles it: after the
-        transaction that is under way. Raise what the handler raised, with a note that names topic, partition and offset.
+        (45 s), unless it comes back with the same `group_instance_id`. `transaction_ms`: about how long a transaction lasts;
+        `on_commit(report)` is called after each. Further `settings` and `consumer_config` are the consumer's. Ends by
+        `stop`, `idle_timeout` (seconds, or with a unit), the client's `close`, or SIGTERM where nothing else handles it,
+        after the transaction that is under way. Raise what the handler raised; a note names topic, partition and offset.
 
-        `share`: `group` is a share group, and its members divide records: `concurrency` of them run here, each in a thread.
-        Rows and acknowledgements are one commit. A record that fails is released with `on_error` "retry", for anyone, after
-        the group's back-off and up to its `delivery_count_limit`; rejected with "dead-letter"; the others go on. `settings`
-        are those of a share consumer.
+        `share_members`: `group` is a share group, whose members divide records, and so many members run here, each in a
+        thread. Rows and acknowledgements are one commit. A record that fails is released with `failure`
+        `Acknowledgement.RELEASE` (the default), for anyone, after the group's back-off and up to its `delivery_count_limit`;
+        rejected with `Acknowledgement.REJECT`; the others go on. Further `settings` are those of a share consumer.
         """
         from msgtx.orm.publish import publish
 
@@ -424,105 +382,67 @@ class Client:
                 f"session_factory makes sessions when it is called, not {type(session_factory).__name__}",
                 name="session_factory",
             )
-        require_worker(
-            on_error,
-            share=share,
-            dead_letter=dead_letter,
-            retries=retries,
-            auto_offset_reset=auto_offset_reset,
-            concurrency=concurrency,
-        )
-        lasting, idle = _times(transaction_ms, idle_timeout)
-        group = arguments.check_name("a group", group)
-        batch = arguments.flag("batch", batch)
-        _functions(on_commit=on_commit)
-        arguments.stop("stop", stop)
+        shared = settings.get("share_members") is not None
+        usual: Failure = Acknowledgement.RELEASE if shared else Retry()
+        worker, rest = worker_of(group, settings, failure=usual, after=RETRIES)
         names = arguments.topics(topics)
         if not names:
             raise errors.ConfigError("name the topics to consume, behind the handler", name="topics")
-        if "enable_auto_commit" in settings:
+        if "enable_auto_commit" in rest:
             raise errors.ConfigError(
                 "enable_auto_commit is off here: the offsets are committed with the rows; leave it out",
                 name="enable_auto_commit",
             )
         self._require_topics(*names)
-        self._require_letters(dead_letter, names)
+        self._require_letters(worker.dead_letter, names)
 
         def make(rider: Rider, most: int) -> Into:
-            return _work(
-                rider,
-                session_factory,
-                watched_call(handler, self._observers, group),
-                batch=batch,
-                seconds=lasting / 1000,
-                publish=publish,
-                dead_letter=dead_letter,
-                most=most,
-            )
+            called = watched_call(handler, self._observers, group)
+            return _work(rider, session_factory, called, worker, publish, most)
 
-        if share:
-            return self._divide(
-                topics,
-                lambda part, _, __: contextlib.nullcontext(make(part, part.consumer.config.max_poll_records)),
-                group=group,
-                concurrency=concurrency,
-                on_error=on_error,
-                idle=idle,
-                stop=stop,
-                on_commit=on_commit,
-                config=config,
-                **settings,
-            )
-        consumer = self.consumer(
-            config=config, group=group, enable_auto_commit=False, auto_offset_reset=auto_offset_reset, **settings
+        if shared:
+
+            def handling(part: Part, number: int, ending: Ending) -> contextlib.AbstractContextManager[Into]:
+                return contextlib.nullcontext(make(part, part.consumer.config.max_poll_records))
+
+            return self._divide(worker, names, handling, **rest)
+        consumer = self._consumer_of(worker, **rest)
+        with self._ending(worker.stop) as ending, consumer:
+            consumer.subscribe(names)
+            work = watched(make(consumer, consumer.config.max_poll_records), self._observers, group, worker.dead_letter)
+            return run(consumer, work, replace(worker, stop=ending))
+
+    def _consumer_of(self, worker: Worker, **settings: Any) -> Consumer:
+        return self.consumer(
+            config=worker.consumer_config,
+            group=worker.group,
+            enable_auto_commit=False,
+            auto_offset_reset=worker.auto_offset_reset,
+            **settings,
         )
-        with self._ending(stop) as ending, consumer:
-            consumer.subscribe(topics)
-            return run(
-                consumer,
-                watched(make(consumer, consumer.config.max_poll_records), self._observers, group, dead_letter),
-                on_error=on_error,
-                retries=RETRIES if retries is None and on_error != "retry" else retries,
-                idle_timeout=idle,
-                stop=ending,
-                on_commit=on_commit,
-            )
 
     def _divide(
         self,
+        worker: Worker,
         topics: Sequence[str],
         make: Callable[[Part, int, Ending], contextlib.AbstractContextManager[Work]],
-        *,
-        group: str,
-        concurrency: int,
-        on_error: OnError,
-        idle: float | None,
-        stop: Stop | None,
-        on_commit: Callable[[ProcessReport], object] | None,
-        config: Mapping[str, object] | None,
         **settings: Any,
     ) -> ProcessReport:
-        """Run workers of a share group. `make(part, number, ending)`: the work of one of them, before it joins."""
-        with self._ending(stop) as ending:
+        """Run members of a share group. `make(part, number, ending)`: the work of one of them, before it joins."""
+        given = cast(ShareConsumerSettings, {**settings, "group": worker.group, "acknowledgement_mode": "explicit"})
+        with self._ending(worker.stop) as ending:
 
-            def member(number: int, told: Callable[[ProcessReport], object] | None) -> ProcessReport:
+            def member(number: int, told: OnCommit | None) -> ProcessReport:
                 ending.threads.add(threading.get_ident())
-                given = cast(ShareConsumerSettings, {"group": group, "acknowledgement_mode": "explicit", **settings})
-                with self.share_consumer(*topics, config=config, **given) as consumer:
+                with self.share_consumer(*topics, config=worker.consumer_config, **given) as consumer:
                     part = Part(consumer)
                     with make(part, number, ending) as work:
-                        part.dead_letters = consumer.dead_letter_topic() if on_error == "dead-letter" else None
-                        return run_shared(
-                            part,
-                            watched(work, self._observers, group, part.dead_letters),
-                            on_error=on_error,
-                            idle_timeout=idle,
-                            stop=ending,
-                            on_commit=told,
-                            observers=self._observers,
-                        )
+                        rejects = worker.failure is Acknowledgement.REJECT
+                        part.dead_letters = consumer.dead_letter_topic() if rejects else None
+                        told_of = watched(work, self._observers, worker.group, part.dead_letters)
+                        return run_shared(part, told_of, replace(worker, stop=ending, on_commit=told), self._observers)
 
-            return together(member, concurrency, ending=ending, on_commit=on_commit)
+            return together(member, worker, ending)
 
     def _require_topics(self, *names: str) -> list[Topic]:
         found: list[Topic] = []
@@ -556,7 +476,7 @@ class Client:
             )
 
     @contextlib.contextmanager
-    def _ending(self, stop: Stop | None) -> Iterator[Ending]:
+    def _ending(self, stop: StopSignal | None) -> Iterator[Ending]:
         """Have a worker end by its caller's event, by SIGTERM, and ahead of this client."""
         ending = Ending(stop)
         with self._lock:
@@ -731,17 +651,6 @@ class Client:
 def _functions(**named: object) -> None:
     for name, function in named.items():
         arguments.function(name, function)
-
-
-def _times(transaction_ms: Duration, idle_timeout: Duration | None) -> tuple[int, float | None]:
-    """Return how long a worker's transactions last, in ms, and after how many seconds without input it ends."""
-    lasting = units.milliseconds("transaction_ms", transaction_ms)
-    if lasting <= 0:
-        raise errors.ConfigError(f"transaction_ms must be above 0, not {transaction_ms!r}", name="transaction_ms", limit=0)
-    idle = None if idle_timeout is None else units.seconds("idle_timeout", idle_timeout)
-    if idle is not None and idle < 0:
-        raise errors.ConfigError(f"idle_timeout must be 0 or more, not {idle_timeout!r}", name="idle_timeout", limit=0)
-    return lasting, idle
 
 
 def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:

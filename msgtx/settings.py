@@ -1,9 +1,11 @@
 """Names and types of settings, for editors and type checkers. They follow from `msgtx.declared.settings`."""
 
-from collections.abc import Mapping
-from typing import Literal, Required, TypedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypedDict
 
-from msgtx.types import Isolation
+from msgtx import arguments
+from msgtx.types import Acknowledgement, Isolation, ProcessReport
 from msgtx.units import Duration, Size
 
 # make generate: settings.aliases
@@ -15,7 +17,6 @@ Partitioner = Literal["crc32", "murmur2"]
 AutoOffsetReset = Literal["earliest", "latest", "none"]
 Assignment = Literal["range", "roundrobin", "cooperative-sticky"]
 AcknowledgementMode = Literal["implicit", "explicit"]
-OnError = Literal["retry", "dead-letter", "skip", "stop"]
 # end
 
 
@@ -108,22 +109,90 @@ class ShareGroupSettings(TypedDict, total=False):
     # end
 
 
-class IntoSettings(MemberSettings, total=False):
-    """What `process_into` may be given besides its functions and topics."""
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Raise what a worker's function raised, and end. Nothing of its transaction is left."""
 
-    group: Required[str]
-    config: Mapping[str, object] | None
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try a record on which a worker's function failed again, with pauses, until it succeeds; or raise `after` retries."""
+
+    after: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `WrongType`, `InvalidRequest`."""
+        _require_count(self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Leave out a record on which a worker's function failed, `after` retries: 3 of `process_into`, 0 of `process`."""
+
+    after: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `WrongType`, `InvalidRequest`."""
+        _require_count(self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Send a record on which a worker's function failed to a topic, `after` retries: as `Skip`. The offset goes with it."""
+
+    topic: str
+    after: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `WrongType`, `InvalidRequest`."""
+        arguments.topic(self.topic)
+        _require_count(self.after)
+
+
+def _require_count(after: int | None) -> None:
+    if after is not None:
+        arguments.whole("after", after)
+
+
+Failure = Retry | DeadLetter | Skip | Stop | Literal[Acknowledgement.RELEASE, Acknowledgement.REJECT]
+OnCommit = Callable[[ProcessReport], object]
+
+
+class StopSignal(Protocol):
+    """What ends a loop: a `threading.Event`, for one."""
+
+    def is_set(self) -> bool:
+        """Return whether to end."""
+        ...
+
+
+class WorkerSettings(TypedDict, total=False):
+    """What `process` and `process_into` may be given.
+
+    `share_members`: the group is a share group, and so many members of it run here, each in a thread. `failure`: what
+    becomes of a record on which the function fails. `transaction_ms`: about how long a transaction lasts. `idle_timeout`:
+    end after so many seconds without a record. `on_commit` is called after each transaction.
+    """
+
     # make generate: settings.given worker
-    share: bool
-    concurrency: int
+    share_members: int | None
     batch: bool
-    on_error: OnError
-    retries: int | None
-    dead_letter: str | None
     transaction_ms: Duration
     auto_offset_reset: AutoOffsetReset
     idle_timeout: Duration | None
     # end
+    failure: Failure
+    stop: StopSignal | None
+    on_commit: OnCommit | None
+    consumer_config: Mapping[str, object] | None
+
+
+class TransformSettings(WorkerSettings, SenderSettings, total=False):
+    """What `process` may be given besides its functions and topics: a worker's settings, and its producer's."""
+
+
+class IntoSettings(WorkerSettings, MemberSettings, total=False):
+    """What `process_into` may be given besides its functions and topics: a worker's settings, and its consumer's."""
 
 
 class TopicSettings(TypedDict, total=False):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgtx import errors
 from msgtx.client import connect
-from msgtx.coordinator.daemon import Stop
+from msgtx.settings import StopSignal
 from msgtx.types import SweepReport
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def run(
     only: Iterable[str] = (),
     dry_run: bool = False,
     every: float | None = None,
-    stop: Stop | None = None,
+    stop: StopSignal | None = None,
     on_round: Callable[[SweepReport], None] | None = None,
     on_failure: Callable[[errors.RetriableError], None] | None = None,
 ) -> ExpireReport:
@@ -81,7 +81,7 @@ def run(
     return ExpireReport(rounds, failed, total, time.monotonic() - began)
 
 
-def _wait(due: float, stop: Stop | None) -> None:
+def _wait(due: float, stop: StopSignal | None) -> None:
     while (left := due - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):
         time.sleep(min(left, LOOK_SECONDS))
 

@@ -227,8 +227,8 @@ def dead_letters(scene: Scene) -> None:
         name = unique("process")
         began = time.time() * 1000 - 60_000
         scene.client.process(
-            scene.topic, to=none, group=name, transactional_id=name, idle_timeout="200ms", on_error="dead-letter",
-            dead_letter=letters, transform=refuse,
+            scene.topic, to=none, group=name, transactional_id=name, idle_timeout="200ms",
+            failure=msgtx.DeadLetter(letters), transform=refuse,
         )  # fmt: skip
         found = everything(scene, letters)
         assert len(found) == len(scene.sent), len(found)
@@ -255,8 +255,8 @@ def dead_letters_of_outputs(scene: Scene) -> None:
             return OutputRecord(odd.value, **{"headers": (), **odd.rest})
 
         scene.client.process(
-            scene.topic, to=out, group=name, transactional_id=name, idle_timeout="200ms", on_error="dead-letter",
-            dead_letter=letters, transform=transform,
+            scene.topic, to=out, group=name, transactional_id=name, idle_timeout="200ms",
+            failure=msgtx.DeadLetter(letters), transform=transform,
         )  # fmt: skip
         expected = sum(record.offset % 40 == 7 for record in everything(scene, scene.topic))
         found = len(everything(scene, letters)), len(everything(scene, out))
@@ -275,8 +275,8 @@ def process_into(scene: Scene) -> None:
             seen.append(record)
 
         scene.client.process_into(
-            sessionmaker(scene.engine), handler, scene.topic, group=name, on_error="dead-letter", dead_letter=letters,
-            retries=0, idle_timeout="200ms",
+            sessionmaker(scene.engine), handler, scene.topic, group=name,
+            failure=msgtx.DeadLetter(letters, 0), idle_timeout="200ms",
         )  # fmt: skip
         expected = sum(record.offset % 20 == 3 for record in everything(scene, scene.topic))
         assert len(everything(scene, letters)) == expected

@@ -160,7 +160,7 @@ def processed(world: World) -> None:
 def processed_shared(world: World) -> None:
     world.client.admin.shares.configure("process_shared", {"auto_offset_reset": "earliest"})
     world.client.process(
-        NAMES[1], to=OUTPUT, group="process_shared", transactional_id="process-shared", stop=world.stop, share=True,
+        NAMES[1], to=OUTPUT, group="process_shared", transactional_id="process-shared", stop=world.stop, share_members=1,
         transform=lambda record: b"process_shared " + (record.value or b""),
     )  # fmt: skip
 

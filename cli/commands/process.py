@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,13 +15,13 @@ from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invo
 from msgtx.cli.terminal.output import row_of, show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_option
-from msgtx.declared.settings import WORKER
-from msgtx.types import ProcessReport
+from msgtx.declared.settings import FAILURE, WORKER
+from msgtx.settings import DeadLetter, Failure, Retry, Skip, Stop, WorkerSettings
+from msgtx.types import Acknowledgement, ProcessReport
 from msgtx.units import counted
 
 if TYPE_CHECKING:
     from msgtx.client import Client
-    from msgtx.settings import OnError
 
 DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transaction
 
@@ -33,8 +32,8 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
     examples=(
         "msgtx process orders invoices shop:invoice --group billing --transactional-id billing-1",
         "msgtx process orders shop:book --into shop:Session --group book --on-error dead-letter --dead-letter orders-dead",
-        "msgtx process orders shop:mail --into shop:Session --share --group mail --concurrency 8",
-        "msgtx process orders invoices shop:invoice --share --group billing --transactional-id billing-1 --concurrency 8",
+        "msgtx process orders shop:mail --into shop:Session --group mail --share-members 8",
+        "msgtx process orders invoices shop:invoice --group billing --share-members 8 --transactional-id billing-1",
     ),
 )
 @click.argument("source", shell_complete=completion.topics)
@@ -42,8 +41,7 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
 @click.argument("function", metavar="MODULE:FUNCTION", required=False)
 @option("--into", metavar="MODULE:FACTORY", help="Write rows: FACTORY makes SQLAlchemy sessions, and there is no TARGET.")
 @option("--group", required=True, help="The consumer group whose offsets are read and committed.")
-@setting_option(WORKER, "share")
-@setting_option(WORKER, "concurrency", given=True)
+@setting_option(WORKER, "share_members")
 @option("--transactional-id", help="An id for this worker alone: a second worker with it fences the first. Not with --into.")
 @option(
     "--partition",
@@ -52,9 +50,9 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
     help="Read this partition of SOURCE, without joining the group; may be repeated.",
 )
 @setting_option(WORKER, "batch")
-@setting_option(WORKER, "on_error", default="stop; with --into: retry")
-@setting_option(WORKER, "dead_letter")
-@setting_option(WORKER, "retries")
+@setting_option(FAILURE, "on_error", default="stop; with --into: retry")
+@setting_option(FAILURE, "dead_letter")
+@setting_option(FAILURE, "retries")
 @setting_option(WORKER, "transaction_ms", given=True)
 @option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port: /metrics and /healthz.")
 @option("--metrics-host", default="127.0.0.1", help="The address to answer at.")
@@ -68,12 +66,11 @@ def command(
     *,
     into: str | None,
     group: str,
-    share: bool,
-    concurrency: int,
+    share_members: int | None,
     transactional_id: str | None,
     partition: tuple[int, ...],
     batch: bool,
-    on_error: "OnError | None",
+    on_error: str | None,
     dead_letter: str | None,
     retries: int | None,
     transaction_ms: int,
@@ -95,20 +92,18 @@ def command(
     --on-error says what to do instead: stop, skip the record, keep it in another topic with headers that say why, or try it
     again. The worker prints a line for each such record.
 
-    With --share, any number of members work on each partition; several members of one process append a number to the
-    transactional id. Settings of the group (`shares configure`) say
-    how often and after which pause a record that fails is tried again, and where dead letters go.
+    With --share-members, any number of members work on each partition; several members of one process append a number to
+    the transactional id. A record on which FUNCTION fails is released (--on-error retry) or becomes a dead letter at once
+    (dead-letter). Settings of the group (`shares configure`) say how often and after which pause it is delivered again, and
+    where dead letters go.
 
     The command ends by --idle-timeout, SIGTERM (exit code 0) or Ctrl-C (130), after it has finished the open transaction.
     """
-    name = _function(function, target, into=into, given=(transactional_id, partition, retries))
+    name = _function(function, target, into=into, given=(transactional_id, partition))
     called = load_function(name)
     factory = None if into is None else load_function(into)
     on_error = on_error or ("stop" if into is None else "retry")
-    shared: dict[str, Any] = {"batch": batch, "on_error": on_error, "dead_letter": dead_letter, "idle_timeout": idle_timeout}
-    shared |= {"share": share, "concurrency": concurrency}
-    if not share and (on_error == "dead-letter") != (dead_letter is not None):
-        raise click.UsageError("--on-error dead-letter and --dead-letter TOPIC need each other")
+    failure = _failure(on_error, dead_letter, retries, shared=share_members is not None)
     with (
         connect(invocation) as client,
         _measured(client, metrics_host, metrics_port),
@@ -119,23 +114,53 @@ def command(
         def committed(report: ProcessReport) -> None:
             told(report.records_in, f"{counted(report.records_in, 'record')}, {counted(report.transactions, 'transaction')}")
 
-        shared |= {"transaction_ms": transaction_ms, "stop": stop, "on_commit": committed}
-        if factory is None:
-            shared |= {"transactional_id": transactional_id, "partitions": list(partition) or None}
-            work = partial(client.process, source, to=target, group=group, transform=called, **shared)
-        else:
-            work = partial(
-                client.process_into,
-                factory,
-                called,
+        settings: WorkerSettings = {
+            "share_members": share_members,
+            "failure": failure,
+            "batch": batch,
+            "transaction_ms": transaction_ms,
+            "idle_timeout": idle_timeout,
+            "stop": stop,
+            "on_commit": committed,
+        }
+
+        def work() -> ProcessReport:
+            if factory is not None:
+                return client.process_into(factory, called, source, group=group, **settings)
+            assert transactional_id is not None
+            return client.process(
                 source,
+                to=target,
                 group=group,
-                retries=retries,
-                **shared,
+                transactional_id=transactional_id,
+                transform=called,
+                partitions=list(partition) or None,
+                **settings,
             )
+
         report = _named(name, work)
     show_one(invocation.format, row_of(report))
     return stop.exit_code if stop.is_set() else 0
+
+
+def _failure(on_error: str, dead_letter: str | None, retries: int | None, *, shared: bool) -> Failure:
+    """Return what the words mean. Raise `UsageError` if they do not fit together."""
+    if shared and (dead_letter is not None or retries is not None or on_error == "skip"):
+        raise click.UsageError(
+            "--share-members excludes --dead-letter, --retries and --on-error skip: see `msgtx shares configure`"
+        )
+    if not shared and (on_error == "dead-letter") != (dead_letter is not None):
+        raise click.UsageError("--on-error dead-letter and --dead-letter TOPIC need each other")
+    if retries is not None and on_error == "stop":
+        raise click.UsageError("--retries needs --on-error retry, skip or dead-letter")
+    match on_error:
+        case "stop":
+            return Stop()
+        case "retry":
+            return Acknowledgement.RELEASE if shared else Retry(retries)
+        case "skip":
+            return Skip(retries)
+    return Acknowledgement.REJECT if dead_letter is None else DeadLetter(dead_letter, retries)
 
 
 def _measured(client: "Client", host: str, port: int | None) -> AbstractContextManager[object]:
@@ -148,7 +173,7 @@ def _measured(client: "Client", host: str, port: int | None) -> AbstractContextM
 
 def _function(function: str | None, target: str, *, into: str | None, given: tuple[Any, ...]) -> str:
     """Return the function's name: the third argument, or the second one with --into. Raise `UsageError`."""
-    transactional_id, partition, retries = given
+    transactional_id, partition = given
     if into is not None:
         if function is not None:
             raise click.UsageError("--into writes rows: there is no TARGET; give SOURCE and MODULE:FUNCTION")
@@ -161,8 +186,6 @@ def _function(function: str | None, target: str, *, into: str | None, given: tup
         raise click.UsageError("give SOURCE, TARGET and MODULE:FUNCTION; or --into MODULE:FACTORY, to write rows")
     if transactional_id is None:
         raise click.UsageError("Missing option '--transactional-id'")
-    if retries is not None:
-        raise click.UsageError("--retries is for --into")
     return function
 
 

@@ -11,6 +11,7 @@ from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator, RetriableError
+from msgtx.settings import StopSignal
 from msgtx.store.coordinators import Leases, lease_shards, ranges, release_shards
 from msgtx.types import SweepReport
 
@@ -20,13 +21,6 @@ LOOK_SECONDS: Final = 0.05  # between two looks at whether to stop
 RELEASE_SECONDS: Final = 10.0  # for handing shards over at the end; else their lease ends by itself
 BACKOFF_FIRST_SECONDS: Final = 0.1  # between attempts while the database is away; doubled each time
 BACKOFF_LAST_SECONDS: Final = 5.0
-
-
-class Stop(Protocol):
-    """Says when the daemon is to end: `threading.Event`, or the command line's handler of signals."""
-
-    def is_set(self) -> bool:
-        """Return whether to stop."""
 
 
 class Observer(Protocol):
@@ -59,7 +53,7 @@ class Daemon:
         self._renew_at = 0.0
         self._away = 0  # attempts since the database answered last
 
-    def run(self, stop: Stop) -> None:
+    def run(self, stop: StopSignal) -> None:
         """Work until `stop` is set, then release the shards. Raise errors that no wait fixes (rights, schema)."""
         log.info("coordinator %s:%d starts", socket.gethostname(), os.getpid(), extra={"event": "start"})
         try:

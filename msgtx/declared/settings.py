@@ -281,14 +281,28 @@ SHARE_CONSUMER: Final[Settings] = (
     _RETRY_BACKOFF,
 )
 
+MOST_SHARE_MEMBERS: Final = 100  # of one call: each has a thread, a session and a membership
 WORKER: Final[Settings] = (
-    Setting("share", Kind.FLAG, False, "whether the group is a share group, whose members divide the work record by record"),
-    Setting("concurrency", Kind.NUMBER, 1, "with `share`: the number of members, each in a thread", most=100),
+    Setting(
+        "share_members",
+        Kind.NUMBER,
+        None,
+        "the group is a share group, whose members divide the work record by record, and so many of them run here",
+        most=MOST_SHARE_MEMBERS,
+    ),
     Setting("batch", Kind.FLAG, False, "whether the function takes a list of records"),
+    Setting("transaction_ms", Kind.DURATION, "100ms", "how long a transaction collects records"),
+    replace(_RESET, default="earliest", says="where to begin without a committed offset"),
+    Setting(
+        "idle_timeout", Kind.DURATION, None, "end when no record came for this long: seconds, or `500ms`, `1h`", least=0
+    ),
+)
+# What the command line says for a worker's `failure`, which is a value in Python.
+FAILURE: Final[Settings] = (
     Setting(
         "on_error",
         Kind.CHOICE,
-        "retry",
+        "stop",
         "what to do when the function fails",
         choices=("retry", "dead-letter", "skip", "stop"),
     ),
@@ -296,16 +310,11 @@ WORKER: Final[Settings] = (
         "retries",
         Kind.NUMBER,
         None,
-        "when rows are written: how often a record is tried again before it is given up (3 times; without a limit for"
-        " `retry`)",
+        "how often a record is tried again before it is given up (3 times when rows are written, else never; without a"
+        " limit for `retry`)",
         least=0,
     ),
     Setting("dead_letter", Kind.TEXT, None, "the topic that keeps the records on which the function failed", form="TOPIC"),
-    Setting("transaction_ms", Kind.DURATION, "100ms", "how long a transaction collects records"),
-    replace(_RESET, default="earliest", says="where to begin without a committed offset"),
-    Setting(
-        "idle_timeout", Kind.DURATION, None, "end when no record came for this long: seconds, or `500ms`, `1h`", least=0
-    ),
 )
 
 SHARE_GROUP: Final[Settings] = (

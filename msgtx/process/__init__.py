@@ -1,10 +1,11 @@
 """Workers: the loops that `client.process` and `client.process_into` run."""
 
 from msgtx.process.into import Into, IntoAsync, Rider, require_handler
-from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Ending, Stop, Work, run
-from msgtx.process.shares import Part, require_worker, run_shared, together
+from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Ending, Work, run
+from msgtx.process.shares import Part, run_shared, together
 from msgtx.process.transform import POLLS, Filler, Transform, outputs, process
 from msgtx.process.watched import watched, watched_call
+from msgtx.process.worker import Worker, worker_of
 
 __all__ = [
     "DRAIN_SECONDS",
@@ -16,16 +17,16 @@ __all__ = [
     "IntoAsync",
     "Part",
     "Rider",
-    "Stop",
     "Transform",
     "Work",
+    "Worker",
     "outputs",
     "process",
     "require_handler",
-    "require_worker",
     "run",
     "run_shared",
     "together",
     "watched",
     "watched_call",
+    "worker_of",
 ]

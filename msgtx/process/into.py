@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from msgtx.database.faults import AGAIN, fault_of
 from msgtx.errors import FatalError, IllegalState, WrongType
 from msgtx.process.loop import POLL_SECONDS, Done, Failed, dead_letter_of, reason_of, tell_set_aside
+from msgtx.process.worker import Worker
 from msgtx.session.enlistment import BrokenSession, UserSession
 from msgtx.types import Record
 
@@ -50,10 +51,8 @@ class Into:
     consumer: Rider
     session_factory: Callable[[], Any]
     handler: Callable[[Any, Any], object]
-    batch: bool
-    seconds: float
+    worker: Worker
     publish: Publish
-    dead_letter: str | None
     most: int
     chunk: int = 1
     cancelled: bool = False
@@ -65,7 +64,7 @@ class Into:
         failed = self._tried(records, None)
         if failed is not None:
             return failed
-        fitting = int(self.seconds * len(records) / max(time.monotonic() - begun, 1e-6))
+        fitting = int(self.worker.transaction_ms / 1000 * len(records) / max(time.monotonic() - begun, 1e-6))
         self.chunk = max(1, min(self.most, 2 * self.chunk, fitting))
         return Done(len(records), 0)
 
@@ -82,8 +81,8 @@ class Into:
             raise
         if failed is not None:
             raise failed.error from error
-        tell_set_aside(record, error, self.dead_letter)
-        return Done(1, int(self.dead_letter is not None), failed=1)
+        tell_set_aside(record, error, self.worker.dead_letter)
+        return Done(1, int(self.worker.dead_letter is not None), failed=1)
 
     def passes(self, error: Exception) -> bool:
         """Return whether it was the database's fault, or the group's: not the records'."""
@@ -125,7 +124,7 @@ class Into:
 
     def _given(self, records: list[Record]) -> Any:
         """Yield the arguments of the handler."""
-        if self.batch:
+        if self.worker.batch:
             self.at = records
             yield list(records)  # its own: it may take them out of it
             return
@@ -152,10 +151,11 @@ class Into:
             )
 
     def _keep(self, session: UserSession, record: Record, error: Exception) -> None:
-        if self.dead_letter is None:
+        topic = self.worker.dead_letter
+        if topic is None:
             return
-        kept = dead_letter_of(record, error, self.dead_letter)
-        self.publish(session, self.dead_letter, kept.value, key=kept.key, timestamp=kept.timestamp, headers=kept.headers)
+        kept = dead_letter_of(record, error, topic)
+        self.publish(session, topic, kept.value, key=kept.key, timestamp=kept.timestamp, headers=kept.headers)
 
 
 @dataclass(slots=True, eq=False)

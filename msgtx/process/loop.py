@@ -6,40 +6,31 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol, get_args
+from typing import Final, Protocol
 
-from msgtx.arguments import shown
 from msgtx.consumer.consumer import Consumer
 from msgtx.errors import ConfigError
+from msgtx.process.worker import Worker
 from msgtx.rules.record import as_reason
-from msgtx.settings import OnError
+from msgtx.settings import Stop, StopSignal
 from msgtx.types import OutputRecord, ProcessReport, Record, TopicPartition
 
 log = logging.getLogger("msgtx.process")
-ON_ERROR: Final[tuple[str, ...]] = get_args(OnError)
 POLL_SECONDS: Final = 0.2  # the longest wait for input before stop and idle_timeout are looked at
 RETRY_SECONDS: Final = 0.05  # after an aborted attempt, longer with each one in a row
 RETRIES_IN_A_ROW: Final = 100  # aborted attempts without a commit in between, before the error goes on
 BACK_OFF_SECONDS: Final = 0.1  # after the first failure of a record, twice as long after each further one
 LONGEST_BACK_OFF_SECONDS: Final = 30.0
-RETRIES: Final = 3  # of a record before it is set aside: a hiccup of another service is over by then
+RETRIES: Final = 3  # of `process_into`: of a record before it is set aside: a hiccup of another service is over by then
 DRAIN_SECONDS: Final = 30.0  # what a worker may take to the end of its batch when its client is closed; as Kubernetes allows
-
-
-class Stop(Protocol):
-    """An object that ends a loop, such as a `threading.Event`."""
-
-    def is_set(self) -> bool:
-        """Return whether to end."""
-        ...
 
 
 class Ending:
     """Whether a worker is to end: its caller's event, a SIGTERM that nobody else handles, or the end of its client."""
 
-    def __init__(self, given: Stop | None) -> None:
+    def __init__(self, given: StopSignal | None) -> None:
         self.threads = {threading.get_ident()}  # that wait for nothing but the work
         self.over = threading.Event()
         self._given = given
@@ -150,34 +141,13 @@ class Work(Protocol):
         ...
 
 
-def require_settings(on_error: str, dead_letter: str | None, retries: int | None = None) -> None:
-    """Raise `ConfigError` if these do not fit together."""
-    if on_error not in ON_ERROR:
-        raise ConfigError(
-            f"on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {shown(on_error)}", name="on_error"
-        )
-    if (on_error == "dead-letter") != (dead_letter is not None):
-        raise ConfigError("on_error=dead-letter and the topic dead_letter need each other", name="dead_letter")
-    if retries is not None and (retries < 0 or on_error == "stop"):
-        raise ConfigError(f"retries is 0 or more, and not for on_error=stop; it is {retries!r}", name="retries")
+def run(consumer: Consumer, work: Work, worker: Worker) -> ProcessReport:
+    """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
 
-
-def run(
-    consumer: Consumer,
-    work: Work,
-    *,
-    on_error: OnError,
-    retries: int | None = None,
-    idle_timeout: float | None = None,
-    stop: Stop | None = None,
-    on_commit: Callable[[ProcessReport], object] | None = None,
-) -> ProcessReport:
-    """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
-
-    A passing failure is tried again at once, a hundred times in a row. A record that the user's function fails on is
-    tried alone: until it succeeds with `on_error` "retry", else `retries` times. Its partition waits for it, the others
-    go on.
+    A passing failure is tried again at once, a hundred times in a row. A record on which the user's function fails is
+    tried alone, as often as the worker retries. Its partition waits for it, the others go on.
     """
+    stop, idle_timeout, retries = worker.stop, worker.idle_timeout, worker.retries
     report = ProcessReport()
     started = time.monotonic()
     idle_since: float | None = None  # the first poll in a row that brought nothing
@@ -209,7 +179,8 @@ def run(
             pause(min(RETRY_SECONDS * in_a_row, 1.0), stop)
             continue
         if isinstance(outcome, Failed):
-            if on_error == "stop" or (on_error == "retry" and outcome.alone and trials.is_over(outcome, retries)):
+            is_over = outcome.alone and trials.is_over(outcome, retries)
+            if isinstance(worker.failure, Stop) or (is_over and not worker.sets_aside):
                 place = place_of(outcome.records)
                 outcome.error.add_note(f"failed on {place}; its transaction was rolled back, with the offsets")
                 raise outcome.error
@@ -229,12 +200,12 @@ def run(
             failed=report.failed + outcome.failed,
             seconds=time.monotonic() - started,
         )
-        if on_commit is not None:
-            on_commit(report)
+        if worker.on_commit is not None:
+            worker.on_commit(report)
     return report
 
 
-def pause(seconds: float, stop: Stop | None) -> None:
+def pause(seconds: float, stop: StopSignal | None) -> None:
     """Wait so long, or until `stop` is set."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):

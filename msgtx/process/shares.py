@@ -10,11 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, get_args
+from typing import Final
 
-from msgtx import arguments
 from msgtx.background import BackgroundThread
-from msgtx.errors import ConfigError, InvalidRecordState, ThreadNotStarted, TransactionConflict, UnknownMember
+from msgtx.errors import InvalidRecordState, ThreadNotStarted, TransactionConflict, UnknownMember
 from msgtx.executor import Threads
 from msgtx.observer import Observers
 from msgtx.process.loop import (
@@ -23,28 +22,24 @@ from msgtx.process.loop import (
     RETRY_SECONDS,
     Ending,
     Failed,
-    Stop,
     Work,
     pause,
     place_of,
     reason_of,
-    require_settings,
 )
+from msgtx.process.worker import Worker
 from msgtx.producer.producer import Transaction
 from msgtx.session.answers import Answers
 from msgtx.session.enlistment import UserSession
-from msgtx.settings import AutoOffsetReset
+from msgtx.settings import OnCommit, Stop, StopSignal
 from msgtx.shares.share_consumer import ShareConsumer, ShareRide
 from msgtx.store.answers import OffsetRange
 from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 
 log = logging.getLogger("msgtx.process")
-ON_ERROR: Final = ("retry", "dead-letter", "stop")
-MOST_TOGETHER: Final = 100  # workers of one call: each has a thread, a session and a membership
 LOOK_SECONDS: Final = 0.5  # until it sees that the work is another one, whose locks may be shorter
 RENEWED_SECONDS: Final = 3600.0  # how long a call keeps its records at most: what takes longer hangs, and others try them
 NOT_HELD: Final = (InvalidRecordState, TransactionConflict, UnknownMember)  # others have the record, or will
-OnCommit = Callable[[ProcessReport], object]
 
 
 @dataclass(slots=True)
@@ -82,72 +77,16 @@ class Part:
         return []
 
 
-def require_worker(
-    on_error: str,
-    *,
-    share: bool,
-    dead_letter: str | None,
-    auto_offset_reset: str,
-    concurrency: int,
-    retries: int | None = None,
-    partitions: Sequence[int] | None = None,
-) -> None:
-    """Raise `ConfigError` if these do not fit together, or for a setting that is the share group's."""
-    if partitions is not None:
-        for index in arguments.listed("partitions", partitions):
-            arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
-    concurrency = arguments.whole("concurrency", concurrency, least=-arguments.LARGEST_INT8)
-    arguments.one_of("auto_offset_reset", auto_offset_reset, get_args(AutoOffsetReset))
-    if dead_letter is not None:
-        arguments.topic(dead_letter)
-    if retries is not None:
-        retries = arguments.whole("retries", retries, least=-arguments.LARGEST_INT8)
-    if not arguments.flag("share", share):
-        if concurrency != 1:
-            raise ConfigError(
-                "concurrency is for share=True: start as many workers as you like, up to one per partition",
-                name="concurrency",
-            )
-        require_settings(on_error, dead_letter, retries)
-        return
-    if on_error not in ON_ERROR:
-        raise ConfigError(
-            f"with share=True on_error is {', '.join(ON_ERROR[:-1])} or {ON_ERROR[-1]}, not {on_error!r}", name="on_error"
-        )
-    for name, given, setting in (
-        ("dead_letter", dead_letter is not None, "dead_letter_topic"),
-        ("retries", retries is not None, "delivery_count_limit"),
-        ("auto_offset_reset", auto_offset_reset != "earliest", "auto_offset_reset"),
-    ):
-        if given:
-            raise ConfigError(
-                f"with share=True {name} is left out: {setting} of the share group says it (`shares configure`)", name=name
-            )
-    if partitions is not None:
-        raise ConfigError(
-            "with share=True partitions is left out: members of a share group read all of them", name="partitions"
-        )
-    if not 1 <= concurrency <= MOST_TOGETHER:
-        raise ConfigError(f"concurrency is from 1 to {MOST_TOGETHER}, not {concurrency!r}", name="concurrency")
+def run_shared(part: Part, work: Work, worker: Worker, observers: Observers) -> ProcessReport:
+    """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
 
-
-def run_shared(
-    part: Part,
-    work: Work,
-    *,
-    on_error: str,
-    idle_timeout: float | None,
-    stop: Stop,
-    on_commit: OnCommit | None,
-    observers: Observers,
-) -> ProcessReport:
-    """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
-
-    A passing failure is tried again at once, a hundred times in a row. A record that the user's function fails on is
-    answered for by itself: released with `on_error` "retry", rejected with "dead-letter"; the others are done without
-    it. Locks are renewed as long as it takes, up to an hour.
+    A passing failure is tried again at once, a hundred times in a row. A record on which the user's function fails is
+    answered for by itself, as the worker's `failure` says; the others are done without it. Locks are renewed as long as it
+    takes, up to an hour.
     """
-    loop = _Loop(part, work, on_error, stop, on_commit, observers)
+    assert worker.stop is not None
+    stop, idle_timeout = worker.stop, worker.idle_timeout
+    loop = _Loop(part, work, worker, stop, observers)
     last_input = time.monotonic()
     with _Renewing(part.consumer) as renewing:
         while not stop.is_set():
@@ -219,9 +158,8 @@ class _Renewing:
 class _Loop:
     part: Part
     work: Work
-    on_error: str
-    stop: Stop
-    on_commit: OnCommit | None
+    worker: Worker
+    stop: StopSignal
     observers: Observers
     report: ProcessReport = field(default_factory=ProcessReport)
     started: float = field(default_factory=time.monotonic)
@@ -253,7 +191,7 @@ class _Loop:
             return [held] if (held := self.part.consumer.held(records)) else []
         if isinstance(outcome, Failed):
             self._aborted()
-            if self.on_error == "stop":
+            if isinstance(self.worker.failure, Stop):
                 outcome.error.add_note(
                     f"failed on {place_of(outcome.records)}; its transaction was rolled back, and it is delivered again"
                 )
@@ -268,9 +206,10 @@ class _Loop:
         return []
 
     def _give_back(self, record: ShareRecord, error: Exception) -> None:
-        consumer, dies = self.part.consumer, self.on_error == "dead-letter"
+        consumer, answer = self.part.consumer, self.worker.failure
+        assert isinstance(answer, Acknowledgement)
+        dies = answer is Acknowledgement.REJECT
         try:
-            answer = Acknowledgement.REJECT if dies else Acknowledgement.RELEASE
             consumer.acknowledge(record, answer, reason=reason_of(error))
             consumer.commit()
         except NOT_HELD as late:
@@ -288,8 +227,8 @@ class _Loop:
     def _count(self, **counts: int) -> None:
         more = ProcessReport(**counts)
         self.report = replace(total([self.report, more]), seconds=time.monotonic() - self.started)
-        if self.on_commit is not None:
-            self.on_commit(self.report)
+        if self.worker.on_commit is not None:
+            self.worker.on_commit(self.report)
 
 
 def _halves(records: list[ShareRecord]) -> list[list[ShareRecord]]:
@@ -298,15 +237,14 @@ def _halves(records: list[ShareRecord]) -> list[list[ShareRecord]]:
     return [records[:middle], records[middle:]] if middle else []
 
 
-def together(
-    worker: Callable[[int, OnCommit | None], ProcessReport], count: int, *, ending: Ending, on_commit: OnCommit | None
-) -> ProcessReport:
-    """Run so many workers, each in a thread, and return their results. When one raises, the others end; then raise it.
+def together(member: Callable[[int, OnCommit | None], ProcessReport], worker: Worker, ending: Ending) -> ProcessReport:
+    """Run a worker's members, each in a thread, and return their results. When one raises, the others end; then raise it.
 
-    Each worker gets its number, from 1 on.
+    Each member gets its number, from 1 on.
     """
+    count, on_commit = worker.share_members or 1, worker.on_commit
     if count == 1:
-        return worker(1, on_commit)
+        return member(1, on_commit)
     latest = [ProcessReport()] * count
     lock = threading.Lock()
 
@@ -321,7 +259,7 @@ def together(
 
     threads = Threads(count, name="msgtx-worker")
     try:
-        running = [_begun(threads, partial(worker, at + 1, told(at))) for at in range(count)]
+        running = [_begun(threads, partial(member, at + 1, told(at))) for at in range(count)]
         for one in concurrent.futures.as_completed(running):
             one.result()
     except BaseException:
@@ -333,12 +271,14 @@ def together(
 
 
 def _begun(
-    threads: concurrent.futures.Executor, worker: Callable[[], ProcessReport]
+    threads: concurrent.futures.Executor, member: Callable[[], ProcessReport]
 ) -> "concurrent.futures.Future[ProcessReport]":
     try:
-        return threads.submit(worker)
+        return threads.submit(member)
     except ThreadNotStarted as error:
-        raise ThreadNotStarted(f"a worker needs a thread, and the system gives none ({error}): lower concurrency") from error
+        raise ThreadNotStarted(
+            f"a worker needs a thread, and the system gives none ({error}): lower share_members"
+        ) from error
 
 
 def total(reports: Sequence[ProcessReport]) -> ProcessReport:

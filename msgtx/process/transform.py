@@ -10,10 +10,11 @@ from msgtx.consumer.consumer import Consumer
 from msgtx.database.faults import AGAIN, fault_of
 from msgtx.errors import OF_RECORDS, InvalidRequest, MsgtxError, UnknownTopicOrPartition, UsageError
 from msgtx.observer import Observers
-from msgtx.process.loop import Done, Failed, Stop, dead_letter_of, reason_of, require_settings, run, tell_set_aside
+from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, run, tell_set_aside
 from msgtx.process.watched import watched, watched_call
+from msgtx.process.worker import Worker
 from msgtx.producer.producer import Producer, Transaction
-from msgtx.settings import OnError
+from msgtx.settings import Stop
 from msgtx.types import OutputRecord, ProcessReport, Record
 
 Output = OutputRecord | bytes | None
@@ -82,39 +83,19 @@ def _output(item: object) -> OutputRecord:
 
 
 def process(
-    consumer: Consumer,
-    producer: Producer,
-    *,
-    to: str,
-    transform: Transform,
-    transaction_ms: int,
-    batch: bool = False,
-    on_error: OnError = "stop",
-    dead_letter: str | None = None,
-    idle_timeout: float | None = None,
-    stop: Stop | None = None,
-    on_commit: Callable[[ProcessReport], object] | None = None,
-    observers: Observers | None = None,
+    consumer: Consumer, producer: Producer, worker: Worker, *, to: str, transform: Transform, observers: Observers
 ) -> ProcessReport:
-    """Run the loop until `stop` is set, or until nothing came for `idle_timeout` seconds.
+    """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
 
-    Each transaction holds the outputs of the records polled within `transaction_ms`, and the consumer's positions
-    (I10). After an abortable error it aborts, rewinds and continues, also when partitions were revoked. `batch`: the
-    transform gets a list of records. An exception from it aborts and is raised; with `on_error` "retry" its record is
-    tried again, with pauses, until it succeeds; with "skip" it is left out, with "dead-letter" it goes to topic
-    `dead_letter` in the same transaction, with headers that say why; each is logged. (Of a batch that fails, each
-    record is tried alone.) An output that is refused counts as raised by the transform of its record, unless `to`
-    itself is missing. Raise `ConfigError` if `on_error` and `dead_letter` do not fit together.
+    Each transaction holds the outputs of the records polled within `transaction_ms`, and the consumer's positions (I10).
+    After an abortable error it aborts, rewinds and continues, also when partitions were revoked. An exception of the
+    transform aborts; the worker's `failure` says what becomes of the record. One that is set aside without a retry is so
+    beside the others, in the same transaction (of a batch that fails, each record is tried alone). An output that is refused
+    counts as raised by the transform of its record, unless `to` itself is missing.
     """
-    require_settings(on_error, dead_letter)
-    watching, group = observers or Observers(), consumer.config.group or ""
-    called = watched_call(transform, watching, group)
-    filler = Filler(Positions(consumer), producer, to, called, transaction_ms / 1000, stop, batch, on_error, dead_letter)
-    work = watched(filler, watching, group, dead_letter)
-    # A record on which the transform raises is set aside at once, beside the others; this is for a record whose output
-    # is refused.
-    retries = 0 if on_error in {"skip", "dead-letter"} else None
-    return run(consumer, work, on_error=on_error, retries=retries, idle_timeout=idle_timeout, stop=stop, on_commit=on_commit)
+    called = watched_call(transform, observers, worker.group)
+    work = Filler(Positions(consumer), producer, to, called, worker, worker.transaction_ms / 1000)
+    return run(consumer, watched(work, observers, worker.group, worker.dead_letter), worker)
 
 
 @dataclass(slots=True)
@@ -125,11 +106,8 @@ class Filler:
     producer: Producer
     to: str
     transform: Transform
+    worker: Worker
     seconds: float
-    stop: Stop | None
-    batch: bool
-    on_error: OnError
-    dead_letter: str | None
     chunk: int = FIRST_RECORDS
     failed: int = 0  # records of this transaction that were left out or went to `dead_letter`
     read: int = 0
@@ -148,7 +126,7 @@ class Filler:
         except Exception as error:
             if self.at and _is_of_a_record(error):
                 return Failed(error, self.at, alone=self.read == 1)
-            if self.on_error != "stop" and self._is_refusal(error):
+            if not isinstance(self.worker.failure, Stop) and self._is_refusal(error):
                 # The failing record is found when each is alone: by now a part of the outputs is on its way.
                 return Failed(error, records, alone=self.read == 1)
             raise
@@ -168,26 +146,26 @@ class Filler:
         """Commit the position behind a record whose output is refused; with a dead letter, if there is a topic for them."""
         try:
             with self.input.keeping(), self.producer.transaction() as transaction:
-                if self.dead_letter is not None:
-                    self._hand_over([dead_letter_of(record, error, self.dead_letter)])
+                if self.worker.dead_letter is not None:
+                    self._hand_over([dead_letter_of(record, error, self.worker.dead_letter)])
                 self.input.ride(transaction)
         except Exception as refused:
             refused.add_note(f"it was to be set aside: {reason_of(error)}")
             raise
-        tell_set_aside(record, error, self.dead_letter)
-        return Done(1, int(self.dead_letter is not None), failed=1)
+        tell_set_aside(record, error, self.worker.dead_letter)
+        return Done(1, int(self.worker.dead_letter is not None), failed=1)
 
     def _fill(self, records: list[Record]) -> int:
         begun = time.monotonic()
         deadline = begun if self.one else begun + self.seconds
-        written = 0
+        written, stop = 0, self.worker.stop
         while records:
             self.read += len(records)
             written += self._send(records)
             now = time.monotonic()
             fitting = int(self.seconds * self.read / max(now - begun, 1e-6) / POLLS)
-            self.chunk = max(1, min(MOST_OF_A_LIST if self.batch else MOST_RECORDS, 2 * self.chunk, fitting))
-            if now >= deadline or (self.stop is not None and self.stop.is_set()):
+            self.chunk = max(1, min(MOST_OF_A_LIST if self.worker.batch else MOST_RECORDS, 2 * self.chunk, fitting))
+            if now >= deadline or (stop is not None and stop.is_set()):
                 break
             records = self.input.more(min(deadline - now, 0.01), self.chunk)
         return written
@@ -218,7 +196,7 @@ class Filler:
         A topic or partition that is missing is the record's fault where its output names it: not if `to` is missing.
         """
         if isinstance(error, UnknownTopicOrPartition):
-            given = (None, self.to, self.dead_letter)
+            given = (None, self.to, self.worker.dead_letter)
             return any(output.topic not in given or output.partition is not None for output in self.found)
         if isinstance(error, OF_RECORDS):
             return True
@@ -227,12 +205,13 @@ class Filler:
 
     def _transformed(self, records: list[Record]) -> list[OutputRecord]:
         transform: Callable[[Any], Outputs] = self.transform
+        at_once = self.worker.sets_aside and not self.worker.retries
         self.at = records
-        if self.batch:
+        if self.worker.batch:
             try:
                 return list(outputs(transform(list(records))))  # its own: it may take them out of it
             except Exception as error:
-                if self.on_error in {"stop", "retry"} or not _is_of_a_record(error):
+                if not at_once or not _is_of_a_record(error):
                     raise
             transform = _alone(transform)
         found: list[OutputRecord] = []
@@ -246,13 +225,13 @@ class Filler:
             except Exception as error:
                 if not _is_of_a_record(error):
                     raise
-                if self.on_error in {"stop", "retry"}:
+                if not at_once:
                     self.at = records[at : at + 1]
                     raise
                 self.failed += 1
-                tell_set_aside(record, error, self.dead_letter)
-                if self.dead_letter is not None:
-                    found.append(dead_letter_of(record, error, self.dead_letter))
+                tell_set_aside(record, error, self.worker.dead_letter)
+                if self.worker.dead_letter is not None:
+                    found.append(dead_letter_of(record, error, self.worker.dead_letter))
         return found
 
 

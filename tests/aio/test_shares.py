@@ -235,9 +235,8 @@ def test_workers_of_a_share_group_await_their_handler(
                 handler,
                 topic,
                 group=group,
-                share=True,
-                concurrency=2,
-                on_error="dead-letter",
+                share_members=2,
+                failure=msgtx.Acknowledgement.REJECT,
                 idle_timeout="500ms",
             )
 

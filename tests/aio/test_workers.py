@@ -186,7 +186,7 @@ def test_a_poisoned_record_is_a_dead_letter(database_url: str, client: msgtx.Cli
 
     async def main() -> None:
         async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
-            settings = {"on_error": "dead-letter", "dead_letter": grave, "retries": 0, "idle_timeout": 0.2}
+            settings = {"failure": msgtx.DeadLetter(grave, 0), "idle_timeout": 0.2}
             await made.process_into(engine.connect, handler, filled, group=filled, **settings)
 
     asyncio.run(main())
@@ -269,9 +269,7 @@ def test_a_handler_that_rolls_its_session_back_has_failed(
     async def main() -> ProcessReport:
         async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
             factory = async_sessionmaker(engine)
-            return await made.process_into(
-                factory, handler, filled, group=filled, on_error="skip", retries=0, idle_timeout=0.2
-            )
+            return await made.process_into(factory, handler, filled, group=filled, failure=msgtx.Skip(0), idle_timeout=0.2)
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = asyncio.run(main())
@@ -425,7 +423,7 @@ def test_a_handler_does_not_close_its_own_client(database_url: str, filled: str,
                 await made.close()
 
             with refuses(errors.IllegalState, reason="handler"):
-                await made.process_into(async_sessionmaker(engine), handler, filled, group=filled, on_error="stop")
+                await made.process_into(async_sessionmaker(engine), handler, filled, group=filled, failure=msgtx.Stop())
 
     asyncio.run(main())
     assert rows() == []
@@ -442,7 +440,7 @@ def test_an_awaited_task_that_was_cancelled_is_an_error_as_any(database_url: str
     async def main() -> None:
         async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
             factory = async_sessionmaker(engine)
-            options = {"on_error": "skip", "retries": 0, "idle_timeout": 0.2}
+            options = {"failure": msgtx.Skip(0), "idle_timeout": 0.2}
             report = await made.process_into(factory, handler, filled, group=filled, **options)  # type: ignore[arg-type]
             assert report.failed == 1
 
@@ -456,7 +454,7 @@ def test_what_is_not_for_an_event_loop_is_refused(database_url: str, filled: str
         async with await aio.connect(database_url) as client:
             with refuses(TypeError, name="session_factory"):
                 await client.process_into(lambda: sqlalchemy.orm.Session(engine), store, filled, group=filled)
-            with refuses(errors.ConfigError, name="dead_letter"):
-                await client.process_into(AsyncSession, store, filled, group=filled, on_error="dead-letter")
+            with refuses(errors.WrongType, name="failure"):
+                await client.process_into(AsyncSession, store, filled, group=filled, failure="dead-letter")
 
     asyncio.run(main())

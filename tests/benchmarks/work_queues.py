@@ -70,7 +70,13 @@ def _worked(client: Client, *, partitions: int, share: bool) -> float:
         if share:
             client.admin.shares.configure(source, EVERYTHING)
         report = client.process_into(
-            sessionmaker(engine), work, source, group=source, share=share, on_commit=committed, idle_timeout="2s"
+            sessionmaker(engine),
+            work,
+            source,
+            group=source,
+            share_members=1 if share else None,
+            on_commit=committed,
+            idle_timeout="2s",
         )
         assert report.records_in == WORKED, report
         if share:

@@ -473,7 +473,7 @@ def test_sweep_tells_what_it_did(msgtx: Msgtx) -> None:
         (("produce", "nowhere", "--json", "--key", "id"), 2, "exclude each other"),
         (("produce", "nowhere", "--json", "--dedup-key", "id"), 2, "exclude each other"),
         (("consume", "nowhere"), 2, "there is no topic 'nowhere'"),
-        (("process", "nowhere", "nowhere", "os:getcwd", "--group", "g", "--transactional-id", "t"), 2, "no topic 'nowhere'"),
+        (("process", "nowhere", "out", "os:getcwd", "--group", "g", "--transactional-id", "t"), 2, "no topic 'nowhere'"),
         (("--url", "mysql://localhost/x", "sweep"), 2, "msgtx needs PostgreSQL, not mysql"),
         (("--url", "postgresql://nobody@127.0.0.1:1/x", "sweep"), 3, "Connection refused; check the address"),
     ],

@@ -210,7 +210,7 @@ def test_workers_of_a_share_group_divide_records_from_topic_to_topic(
 ) -> None:
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
-    ids = ("--share", "--concurrency", "2", "--group", topic, "--transactional-id", topic, "--idle-timeout", "0.5")
+    ids = ("--share-members", "2", "--group", topic, "--transactional-id", topic, "--idle-timeout", "0.5")
     done = program.run("process", topic, wide, "jobs:fails", *ids, "--on-error", "dead-letter", "-o", "jsonl")
     assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; a dead letter\n")
     (report,) = done.rows
@@ -241,12 +241,17 @@ def test_sigterm_ends_a_worker_behind_its_transaction(
         (("jobs:book", "--into", "./jobs.py:Sessions"), "'./jobs.py:Sessions' is not MODULE:FUNCTION"),
         (("jobs:book",), "give SOURCE, TARGET and MODULE:FUNCTION"),
         (("out", "jobs:book"), "--transactional-id"),
-        (("out", "jobs:book", "--transactional-id", "a", "--retries", "1"), "--retries is for --into"),
+        (("out", "jobs:book", "--transactional-id", "a", "--retries", "1"), "--retries needs --on-error"),
         (("jobs:book", "--into", "jobs:Sessions", "--on-error", "dead-letter"), "--dead-letter TOPIC need each other"),
-        (("out", "jobs:upper", "--share"), "--transactional-id"),
-        (("out", "jobs:upper", "--transactional-id", "a", "--concurrency", "2"), "concurrency is for share=True"),
-        (("out", "jobs:upper", "--share", "--transactional-id", "a", "--partition", "0"), "partitions is left out"),
-        (("out", "jobs:upper", "--share", "--transactional-id", "a", "--on-error", "skip"), "on_error is retry"),
+        (("out", "jobs:upper", "--share-members", "1"), "--transactional-id"),
+        (
+            ("out", "jobs:upper", "--share-members", "1", "--transactional-id", "a", "--partition", "0"),
+            "partitions is left out",
+        ),
+        (
+            ("out", "jobs:upper", "--share-members", "1", "--transactional-id", "a", "--on-error", "skip"),
+            "--share-members excludes",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_the_kind_of_worker_are_refused(
@@ -301,14 +306,8 @@ def test_members_of_a_share_group_write_rows(
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     with client.producer() as producer:
         producer.send_batch(topic, [b"a", b"bad", b"c"]).result()
-    given = ("--into", "jobs:Sessions", "--group", topic, "--share", "--idle-timeout", "500ms", "-o", "json")
-    done = program.run("process", topic, "jobs:book", *given, "--concurrency", "2", "--on-error", "dead-letter")
+    given = ("--into", "jobs:Sessions", "--group", topic, "--idle-timeout", "500ms", "-o", "json")
+    done = program.run("process", topic, "jobs:book", *given, "--share-members", "2", "--on-error", "dead-letter")
     assert {name: json.loads(done.out)[name] for name in ("records_in", "failed")} == {"records_in": 3, "failed": 1}
     assert booked() == ["a", "c"]
     assert client.admin.shares.describe(topic).dead_letters == 1
-
-
-def test_several_workers_in_one_process_are_those_of_a_share_group(msgtx: Msgtx, topic: str) -> None:
-    done = msgtx("process", topic, "jobs:book", "--into", "jobs:Sessions", "--group", topic, "--concurrency", "2")
-    assert "concurrency is for share=True" in done.err
-    assert done.code == 2

@@ -68,7 +68,7 @@ def test_a_share_worker_goes_on_to_renew_its_locks(
         wait_until(lambda: len(renewals) > 2, "the lock is renewed again")
 
     report = client.process(
-        topic, to=target, transform=handle, group=topic, transactional_id=topic, share=True, idle_timeout=0.2
+        topic, to=target, transform=handle, group=topic, transactional_id=topic, share_members=1, idle_timeout=0.2
     )
     assert (report.transactions, report.aborted) == (1, 0)
 

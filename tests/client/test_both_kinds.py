@@ -62,6 +62,10 @@ class Interrupted(BaseException):
     """As a signal handler raises it."""
 
 
+RETRY: Final = msgtx.Retry()
+SET_ASIDE: Final = "set aside"  # as the kind of group does it
+
+
 class Oops(Exception):
     """What the user's code raises."""
 
@@ -605,10 +609,15 @@ class Work:
 
     def run(self, handle: Callable[[str], object], **options: Any) -> None:
         """Work to the end. Every record that `handle` takes leads to one record of the output, or to one row."""
-        given: dict[str, Any] = {"group": self.topic, "share": self.is_share, "idle_timeout": "600ms", **options}
-        if not self.is_share and given.get("on_error") == "dead-letter":
-            given["dead_letter"] = f"{self.topic}-dead-letters"
-            self.client.topics.create(given["dead_letter"], if_not_exists=True)
+        given: dict[str, Any] = {"group": self.topic, "idle_timeout": "600ms", **options}
+        if self.is_share:
+            given["share_members"] = 1
+        if given.get("failure") is SET_ASIDE:
+            letters = f"{self.topic}-dead-letters"
+            self.client.topics.create(letters, if_not_exists=True)
+            given["failure"] = msgtx.Acknowledgement.REJECT if self.is_share else msgtx.DeadLetter(letters)
+        if given.get("failure") is RETRY and self.is_share:
+            given["failure"] = msgtx.Acknowledgement.RELEASE
         if self.way == "process":
 
             def transform(record: msgtx.Record) -> bytes | None:
@@ -674,20 +683,20 @@ class Once:
 
 def a_record_that_fails_twice(work: Work) -> None:
     work.send("a", "b", "c")
-    work.run(Once("b", 2), on_error="retry")
+    work.run(Once("b", 2), failure=RETRY)
     assert work.failed == 0
 
 
 def a_record_that_always_fails(work: Work) -> None:
     work.send("a", "b", "bad", "c")
-    work.run(Once("bad", 1000), on_error="dead-letter")
+    work.run(Once("bad", 1000), failure=SET_ASIDE)
     assert work.failed == 1
 
 
 def a_worker_that_stops_at_an_error(work: Work) -> None:
     work.send("a", "b", "c")
     with pytest.raises(Oops):
-        work.run(Once("b", 1), on_error="stop")
+        work.run(Once("b", 1), failure=msgtx.Stop())
     work.run(nothing)
 
 
@@ -727,7 +736,7 @@ def a_partition_that_is_added(work: Work) -> None:
             for value in (b"b", b"c"):
                 producer.send(work.topic, value, partition=1).result(PATIENCE_SECONDS)
 
-    work.run(Once("a", 1, adds), on_error="retry")
+    work.run(Once("a", 1, adds), failure=RETRY)
     work.run(nothing)
 
 

@@ -296,7 +296,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "producer": (REFUSED, client.producer),
         "consumer": (REFUSED, client.consumer),
         "share_consumer": (REFUSED, lambda: client.share_consumer(topic, group=topic)),
-        "process": (REFUSED, lambda: client.process(topic, to=topic, **consumed)),
+        "process": (REFUSED, lambda: client.process(topic, to=f"{topic}-out", **consumed)),
         "process_into": (REFUSED, lambda: client.process_into(Session, lambda *_: None, topic, group=topic)),
         "complete": (REFUSED, lambda: client.complete(f"{transaction}@{client.engine.incarnation}", commit=True)),
         "snapshot": (REFUSED, lambda: client.snapshot([topic])),
@@ -412,7 +412,9 @@ def test_a_child_of_a_handler_does_not_end_what_its_parent_commits(
     engine.dispose()
 
 
-def test_children_of_a_worker_obey_sigterm(client: msgtx.Client, topic: str, request: pytest.FixtureRequest) -> None:
+def test_children_of_a_worker_obey_sigterm(
+    client: msgtx.Client, topic: str, output: str, request: pytest.FixtureRequest
+) -> None:
     """Those of a handler, in the worker's thread and in another one: from their beginning on."""
     with client.producer() as producer:
         producer.send(topic, b"a").result(SECONDS)
@@ -435,7 +437,7 @@ def test_children_of_a_worker_obey_sigterm(client: msgtx.Client, topic: str, req
         thread.start()
         thread.join()
 
-    client.process(topic, to=topic, group=topic, transactional_id=topic, transform=transform, idle_timeout=0.2)
+    client.process(topic, to=output, group=topic, transactional_id=topic, transform=transform, idle_timeout=0.2)
     assert codes == [-signal.SIGTERM, -signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

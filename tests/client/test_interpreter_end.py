@@ -114,7 +114,7 @@ async def handler(session, record):
 async def main():
     client = await aio.connect(url)
     sessions = lambda: AsyncSession(engine)
-    await client.process_into(sessions, handler, topic, group=topic, concurrency=CONCURRENCY, share=SHARE)
+    await client.process_into(sessions, handler, topic, group=topic, share_members=MEMBERS)
 
 task = loop.create_task(main())
 loop.run_forever()
@@ -130,7 +130,7 @@ def test_a_worker_whose_event_loop_was_stopped_keeps_no_process(
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"}) if share else None
     with client.producer() as producer:
         producer.send(topic, b"a").result(SECONDS)
-    program = ASYNC.replace("END", end).replace("SHARE", str(share)).replace("CONCURRENCY", "2" if share else "1")
+    program = ASYNC.replace("END", end).replace("MEMBERS", "2" if share else "None")
     began = time.monotonic()
     running = run(program, database_url, topic)
     running.communicate(timeout=SECONDS * 2)
@@ -141,8 +141,8 @@ def test_a_worker_whose_event_loop_was_closed_leaves_its_group(database_url: str
     """In a process that goes on."""
     with client.producer() as producer:
         producer.send(topic, b"a").result(SECONDS)
-    program: Any = ASYNC.replace("END", "loop.close()\ndel task\nimport time; time.sleep(3600)").replace("SHARE", "False")
-    running = run(program.replace("CONCURRENCY", "1"), database_url, topic)
+    program: Any = ASYNC.replace("END", "loop.close()\ndel task\nimport time; time.sleep(3600)").replace("MEMBERS", "None")
+    running = run(program, database_url, topic)
     try:
         wait_until(lambda: topic in [group.group for group in client.admin.groups.list()], "it has joined")
         wait_until(lambda: client.admin.groups.members(topic) == [], "it has left")

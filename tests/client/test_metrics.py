@@ -158,9 +158,7 @@ def test_a_worker_counts_handlers_failures_and_dead_letters(
             raise ValueError("poison")
         session.execute(sqlalchemy.text("insert into public.handled values ('x')"))
 
-    report = client.process_into(
-        sessions, handle, topic, group=topic, on_error="dead-letter", retries=1, dead_letter=wide, idle_timeout=1.0
-    )
+    report = client.process_into(sessions, handle, topic, group=topic, failure=msgtx.DeadLetter(wide, 1), idle_timeout=1.0)
     assert (report.records_in, report.failed) == (3, 1)
     assert value("worker_records_total", group=topic) == 3
     assert value("worker_dead_letters_total", group=topic, topic=wide) == 1
@@ -184,7 +182,7 @@ def test_a_worker_of_a_share_group_counts_the_dead_letters_that_it_makes(
             raise ValueError("poison")
         return record.value or b""
 
-    settings: dict[str, Any] = {"share": True, "on_error": "dead-letter", "idle_timeout": 0.5}
+    settings: dict[str, Any] = {"share_members": 1, "failure": msgtx.Acknowledgement.REJECT, "idle_timeout": 0.5}
     client.process(topic, to=wide, group=topic, transactional_id=topic, transform=transform, **settings)
     assert value("worker_records_total", group=topic) == 2
     assert value("worker_dead_letters_total", group=topic, topic=f"{topic}-dead-letters") == 1
@@ -201,7 +199,7 @@ def test_a_worker_of_topics_counts_what_it_skips(client: msgtx.Client, topic: st
         return OutputRecord(record.value)
 
     client.process(
-        topic, to=wide, group=topic, transactional_id=topic, transform=transform, on_error="skip", idle_timeout=1.0
+        topic, to=wide, group=topic, transactional_id=topic, transform=transform, failure=msgtx.Skip(), idle_timeout=1.0
     )
     assert value("worker_skipped_records_total", group=topic) == 1
     assert value("worker_records_total", group=topic) == 3

@@ -198,7 +198,7 @@ def test_spans_that_raise_do_no_harm_to_records_and_workers(
     def handle(_: Session, record: msgtx.Record) -> None:
         handled.append(record.value)
 
-    report = client.process_into(sessionmaker(engine), handle, topic, group=topic, on_error="stop", idle_timeout=1.0)
+    report = client.process_into(sessionmaker(engine), handle, topic, group=topic, failure=msgtx.Stop(), idle_timeout=1.0)
     engine.dispose()
     assert (handled, report.failed, report.aborted) == ([b"in a transaction", b"outside"], 0, 0)
 
@@ -228,7 +228,7 @@ def test_a_workers_handling_is_linked_with_where_its_record_came_from(
         if record.value == b"poison":
             raise ValueError("poison")
 
-    client.process_into(sessionmaker(engine), handle, topic, group=topic, on_error="skip", retries=0, idle_timeout=1.0)
+    client.process_into(sessionmaker(engine), handle, topic, group=topic, failure=msgtx.Skip(0), idle_timeout=1.0)
     engine.dispose()
     sent = told.spans(f"send {topic}")
     processed = told.spans(f"process {topic}")
@@ -329,9 +329,11 @@ def test_a_workers_dead_letters_are_counted(client: msgtx.Client, topic: str, wi
     def transform(record: msgtx.Record) -> bytes:
         raise ValueError(record)
 
-    worker: dict[str, Any] = {"to": wide, "transform": transform, "on_error": "dead-letter", "idle_timeout": 0.5}
-    client.process(topic, group=f"{topic}-c", transactional_id=topic, dead_letter=wide, **worker)
-    client.process(topic, group=topic, transactional_id=topic, share=True, **worker)
+    worker: dict[str, Any] = {"to": wide, "transform": transform, "idle_timeout": 0.5}
+    client.process(topic, group=f"{topic}-c", transactional_id=topic, failure=msgtx.DeadLetter(wide), **worker)
+    client.process(
+        topic, group=topic, transactional_id=topic, share_members=1, failure=msgtx.Acknowledgement.REJECT, **worker
+    )
     found = {
         (attributes["messaging.consumer.group.name"], attributes["messaging.destination.name"]): point.value
         for attributes, point in told.points("msgtx.worker.dead_letters")

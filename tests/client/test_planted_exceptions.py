@@ -332,7 +332,7 @@ def test_locks_are_renewed_as_long_as_it_takes(
     monkeypatch.setattr(shares, "LOOK_SECONDS", 0.005)
     with planted.following():
         report = client.process(
-            topic, to=target, transform=handle, group=topic, transactional_id=target, share=True, idle_timeout=0.1
+            topic, to=target, transform=handle, group=topic, transactional_id=target, share_members=1, idle_timeout=0.1
         )
     assert (deliveries, report.transactions, report.aborted) == ([1], 1, 0)
 
@@ -527,7 +527,7 @@ def test_while_no_thread_is_to_be_had_a_share_worker_acquires_nothing(
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     with client.producer() as producer:
         producer.send(topic, b"a").result(PATIENCE_SECONDS)
-    given: Any = {"to": target, "transform": lambda _: None, "group": topic, "transactional_id": target, "share": True}
+    given: Any = {"to": target, "transform": lambda _: None, "group": topic, "transactional_id": target, "share_members": 1}
     with refuse("msgtx-renewing"):
         assert client.process(topic, idle_timeout=0.3, **given).records_in == 0
     assert "gives none" in caplog.text

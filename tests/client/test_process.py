@@ -13,7 +13,8 @@ import pytest
 
 import msgtx
 from msgtx import OutputRecord, ProcessReport, Record, errors
-from msgtx.process import loop, process, shares
+from msgtx.observer import Observers
+from msgtx.process import Worker, loop, process, shares
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
@@ -72,7 +73,7 @@ def test_a_record_that_fails_is_skipped_and_said_so_in_a_line(
     run: Any, client: msgtx.Client, topic: str, read: Read, caplog: pytest.LogCaptureFixture, batch: bool, transform: Any
 ) -> None:
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report, target = run(transform, batch=batch, on_error="skip")
+        report, target = run(transform, batch=batch, failure=msgtx.Skip())
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
     assert (report.records_in, report.records_out, report.failed, report.aborted) == (5, 4, 1, 0)
     (line,) = [message for message in caplog.messages if "poison" in message]
@@ -88,7 +89,7 @@ def test_a_record_that_fails_is_kept_in_another_topic_with_headers_that_say_why(
 ) -> None:
     grave = unique("grave")
     client.topics.create(grave)
-    report, target = run(transform, batch=batch, on_error="dead-letter", dead_letter=grave)
+    report, target = run(transform, batch=batch, failure=msgtx.DeadLetter(grave))
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
     assert (report.records_in, report.records_out, report.failed) == (5, 5, 1)
     (kept,) = read(grave)
@@ -116,7 +117,7 @@ def test_an_error_of_many_lines_and_odd_letters_is_one_line(
     grave = unique("grave")
     client.topics.create(grave)
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        run(transform, on_error="dead-letter", dead_letter=grave)
+        run(transform, failure=msgtx.DeadLetter(grave))
     assert [message.count("\n") for message in caplog.messages] == [0]
     assert dict(read(grave)[0].headers)["msgtx.error"] == rb"OSError: first second \udc80"
 
@@ -135,7 +136,7 @@ def test_dead_letters_are_of_the_same_transaction(
         return half(record)
 
     client.topics.create(grave)
-    report, target = run(transform, on_error="dead-letter", dead_letter=grave)
+    report, target = run(transform, failure=msgtx.DeadLetter(grave))
     assert attempts == [[], []]
     assert values(read(grave)) == [b"poison"]
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
@@ -149,7 +150,7 @@ def test_a_batch_is_one_call_and_its_records_are_tried_alone_only_when_it_fails(
         calls.append(values(records))
         return [OutputRecord(half(record), key=record.key) for record in records]
 
-    report, target = run(transform, batch=True, on_error="skip")
+    report, target = run(transform, batch=True, failure=msgtx.Skip())
     assert [call for call in calls if len(call) > 1] == [VALUES]
     assert [call for call in calls if len(call) == 1] == [[value] for value in VALUES]
     assert [record.key for record in read(target)] == [b"key 0", b"key 1", b"key 3", b"key 4"]
@@ -166,7 +167,7 @@ def test_a_transform_may_empty_the_list_that_it_is_given(run: Any, client: msgtx
             found.append(half(records.pop(0)))
         return found
 
-    report, target = run(transform, batch=True, on_error="dead-letter", dead_letter=grave)
+    report, target = run(transform, batch=True, failure=msgtx.DeadLetter(grave))
     assert (values(read(target)), values(read(grave))) == ([b"0", b"1", b"2", b"2"], [b"poison"])
     assert (report.records_in, report.records_out, report.failed) == (5, 5, 1)
 
@@ -190,7 +191,7 @@ def test_what_a_transform_returns_is_looked_at_within_its_own_failure(run: Any, 
         yield b"before"
         yield half(record)
 
-    report, target = run(pieces, on_error="skip")
+    report, target = run(pieces, failure=msgtx.Skip())
     assert values(read(target)) == [b"before", b"0", b"before", b"1", b"before", b"2", b"before", b"2"]
     assert report.failed == 1
 
@@ -214,7 +215,7 @@ def test_a_record_that_fails_is_tried_alone_until_it_succeeds(
         return values(records)
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report, _ = run(transform, target, batch=batch, on_error="retry", transaction_ms=50_000)
+        report, _ = run(transform, target, batch=batch, failure=msgtx.Retry(), transaction_ms=50_000)
     assert values(read(target)) == [*VALUES, *behind]
     assert found == [[], [b"1"], [b"1", b"2"], [b"1", b"2"], [b"1", b"2"]]
     assert (report.transactions, report.aborted, report.failed) == (4, 5, 0)
@@ -238,7 +239,7 @@ def test_what_a_driver_could_not_do_for_now_is_nobodys_record(
         return [record.value or b"" for record in records]
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report, target = run(transform, batch=batch, on_error="skip")
+        report, target = run(transform, batch=batch, failure=msgtx.Skip())
     assert (values(read(target)), report.failed, report.aborted) == (VALUES, 0, 1)
     assert caplog.messages == []
 
@@ -252,7 +253,7 @@ def test_an_error_of_the_library_is_nobodys_record(run: Any) -> None:
             raise errors.DatabaseUnavailable("of another client, for one")
 
         with pytest.raises(errors.DatabaseUnavailable):
-            run(transform, batch=batch, on_error="skip")
+            run(transform, batch=batch, failure=msgtx.Skip())
         assert len(calls) == 1
 
 
@@ -270,10 +271,10 @@ def test_a_wrong_call_of_the_library_is_its_records_fault(
                 client.topics.describe("of which a record knows")
         return halves(given if batch else [given])
 
-    report, target = run(transform, batch=batch, on_error="dead-letter", dead_letter=grave)
+    report, target = run(transform, batch=batch, failure=msgtx.DeadLetter(grave))
     assert (report.failed, values(read(grave)), len(read(target))) == (1, [b"poison"], 4)
     with pytest.raises(errors.UnknownTopicOrPartition) as caught:
-        run(transform, batch=batch, on_error="stop")
+        run(transform, batch=batch, failure=msgtx.Stop())
     assert "failed on" in caught.value.__notes__[0]
 
 
@@ -296,7 +297,7 @@ def test_an_output_that_cannot_be_sent_is_not_tried_again(run: Any, topic: str) 
         return OutputRecord("text")  # type: ignore[arg-type]
 
     with pytest.raises(TypeError):
-        run(transform, on_error="stop", stop=stop)
+        run(transform, failure=msgtx.Stop(), stop=stop)
     assert len(calls) == len(VALUES)
 
 
@@ -318,35 +319,55 @@ def test_an_output_that_its_topic_refuses_is_not_tried_again(
     assert len(calls) == len(VALUES)
 
 
-@pytest.mark.parametrize(
-    ("on_error", "dead", "complaint"),
-    [
-        ("ignore", False, "on_error is retry, dead-letter, skip or stop, not 'ignore'"),
-        ("dead-letter", False, "need each other"),
-        ("stop", True, "need each other"),
-        ("skip", True, "need each other"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(
-    client: msgtx.Client, topic: str, on_error: Any, dead: bool, complaint: str
-) -> None:
-    options = {"on_error": on_error, "dead_letter": topic if dead else None}
-    with pytest.raises(errors.ConfigError, match=complaint):
-        client.process(topic, to=topic, group=topic, transactional_id=topic, transform=half, idle_timeout=0, **options)
+@pytest.mark.parametrize("failure", ["skip", msgtx.Skip, msgtx.Acknowledgement.REJECT])
+def test_what_is_no_answer_to_a_failure_is_refused(client: msgtx.Client, topic: str, output: str, failure: Any) -> None:
+    with refuses(errors.WrongType, name="failure"):
+        client.process(topic, to=output, group=topic, transactional_id=topic, transform=half, failure=failure)
+
+
+@pytest.mark.parametrize("made", [msgtx.Retry, msgtx.Skip, lambda after: msgtx.DeadLetter("letters", after)])
+def test_retries_are_a_number(made: Any) -> None:
+    with refuses(errors.InvalidRequest, name="after"):
+        made(-1)
+    with refuses(errors.WrongType, name="after"):
+        made("3")
+
+
+def test_a_target_that_is_the_source_is_refused(client: msgtx.Client, topic: str) -> None:
+    """I16. The worker would read its own outputs for ever."""
+    with refuses(errors.ConfigError, name="to", topic=topic):
+        client.process(topic, to=topic, group=topic, transactional_id=topic, transform=half, idle_timeout=0)
+
+
+@pytest.mark.parametrize("failure", [msgtx.Skip(1), msgtx.DeadLetter("letters", 1), msgtx.Retry(1)], ids=repr)
+def test_a_record_is_tried_again_before_it_is_given_up(run: Any, client: msgtx.Client, read: Read, failure: Any) -> None:
+    client.topics.create("letters", if_not_exists=True)
+    tries: list[bytes | None] = []
+
+    def transform(record: Record) -> bytes:
+        tries.append(record.value)
+        return half(record)
+
+    if isinstance(failure, msgtx.Retry):
+        with pytest.raises(ValueError, match="poison"):
+            run(transform, failure=failure)
+    else:
+        report, target = run(transform, failure=failure)
+        assert (values(read(target)), report.failed) == ([b"0", b"1", b"2", b"2"], 1)
+    assert tries.count(b"poison") == 5, "three times with others, alone, and once more"
 
 
 def test_a_topic_for_dead_letters_that_is_not_there_is_refused_before_anything_is_read(
-    client: msgtx.Client, topic: str
+    client: msgtx.Client, topic: str, output: str
 ) -> None:
     with refuses(errors.UnknownTopicOrPartition, topic="nowhere"):
         client.process(
             topic,
-            to=topic,
+            to=output,
             group=topic,
             transactional_id=topic,
             transform=half,
-            on_error="dead-letter",
-            dead_letter="nowhere",
+            failure=msgtx.DeadLetter("nowhere"),
         )
 
 
@@ -415,20 +436,21 @@ def test_a_transaction_ends_with_its_time_and_with_its_worker(
     assert (report.records_in, len(sizes) > 1) == ((100, False) if ending == "stop" else (150, True))
 
 
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("share_members", [None, 1])
 def test_a_worker_ends_when_nothing_has_come_for_its_idle_timeout(
-    client: msgtx.Client, topic: str, output: str, monkeypatch: pytest.MonkeyPatch, share: bool
+    client: msgtx.Client, topic: str, output: str, monkeypatch: pytest.MonkeyPatch, share_members: int | None
 ) -> None:
     """It begins anew when the work on an input has ended."""
     for module in (loop, shares):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
-    if share:
+    if share_members:
         client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     idle = 0.2
 
     def work(transform: Callable[[Record], None]) -> None:
         client.process(
-            topic, to=output, group=topic, transactional_id=topic, transform=transform, share=share, transaction_ms=1,
+            topic, to=output, group=topic, transactional_id=topic, transform=transform,
+            share_members=share_members, transaction_ms=1,
             idle_timeout=idle,
         )  # fmt: skip
 
@@ -453,11 +475,11 @@ def test_a_worker_ends_when_nothing_has_come_for_its_idle_timeout(
     assert time.monotonic() - handled[1] >= idle
 
 
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("share_members", [None, 1])
 def test_what_may_pass_is_tried_again_after_pauses_that_grow(
-    client: msgtx.Client, topic: str, output: str, share: bool
+    client: msgtx.Client, topic: str, output: str, share_members: int | None
 ) -> None:
-    if share:
+    if share_members:
         client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     with client.producer() as producer:
         producer.send(topic, b"1").result(30)
@@ -469,7 +491,13 @@ def test_what_may_pass_is_tried_again_after_pauses_that_grow(
             raise errors.TransactionAborted("by a test")
 
     report = client.process(
-        topic, to=output, group=topic, transactional_id=topic, transform=transform, share=share, idle_timeout=0.1
+        topic,
+        to=output,
+        group=topic,
+        transactional_id=topic,
+        transform=transform,
+        share_members=share_members,
+        idle_timeout=0.1,
     )
     assert (report.transactions, report.aborted) == (1, 3)
     pauses = [after - before for before, after in itertools.pairwise(tries)]
@@ -512,17 +540,8 @@ def test_the_loop_takes_a_consumer_and_a_producer_of_ones_own(
     ):
         with client.producer() as sender:
             sender.send_batch(topic, VALUES).result(30)
-        with refuses(errors.ConfigError, name="dead_letter"):
-            process(
-                consumer,
-                producer,
-                to=output,
-                transform=transform,
-                transaction_ms=10,
-                on_error="dead-letter",
-                idle_timeout=0.1,
-            )
-        report = process(consumer, producer, to=output, transform=transform, transaction_ms=10, idle_timeout=0.1)
+        worker = Worker(topic, transaction_ms=10, idle_timeout=0.1)
+        report = process(consumer, producer, worker, to=output, transform=transform, observers=Observers())
     assert (report.records_in, report.aborted) == (5, 1)
     assert values(read(output)) == VALUES
 
@@ -546,7 +565,9 @@ def test_records_and_outputs_go_before_the_garbage_collector_looks(client: msgtx
     assert sum(generation["collections"] for generation in gc.get_stats()) - began < 20
 
 
-def test_a_worker_that_never_got_past_its_first_record_has_lag(client: msgtx.Client, topic: str, unique: Unique) -> None:
+def test_a_worker_that_never_got_past_its_first_record_has_lag(
+    client: msgtx.Client, topic: str, output: str, unique: Unique
+) -> None:
     """Its group has an offset before anything is handled, so that whoever watches lag hears of it."""
     group = unique("group")
     with client.producer() as producer:
@@ -556,11 +577,11 @@ def test_a_worker_that_never_got_past_its_first_record_has_lag(client: msgtx.Cli
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        client.process(topic, to=topic, group=group, transactional_id=group, transform=transform)
+        client.process(topic, to=output, group=group, transactional_id=group, transform=transform)
     assert client.admin.groups.describe(group).lag == 1
 
 
-@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("share_members", [None, 1])
 @pytest.mark.parametrize("in_a_row", [False, True])
 def test_only_failures_without_a_commit_in_between_end_a_worker(
     client: msgtx.Client,
@@ -569,12 +590,12 @@ def test_only_failures_without_a_commit_in_between_end_a_worker(
     read: Read,
     monkeypatch: pytest.MonkeyPatch,
     in_a_row: bool,
-    share: bool,
+    share_members: int | None,
 ) -> None:
     for module in (loop, shares):
         monkeypatch.setattr(module, "RETRIES_IN_A_ROW", 2)
     target = unique("out")
-    if share:
+    if share_members:
         client.admin.shares.configure(target, {"auto_offset_reset": "earliest"})
     client.topics.create(target)
     left = [b"1", b"2", b"3", b"4"]
@@ -595,7 +616,8 @@ def test_only_failures_without_a_commit_in_between_end_a_worker(
         def work() -> ProcessReport:
             send_next()
             return client.process(
-                topic, to=target, group=target, transactional_id=target, transform=transform, share=share,
+                topic, to=target, group=target, transactional_id=target, transform=transform,
+                share_members=share_members,
                 idle_timeout=0.3, on_commit=send_next,
             )  # fmt: skip
 
@@ -634,22 +656,21 @@ REFUSALS: Final = list(refused_outputs(""))
 
 
 @pytest.mark.parametrize("output", REFUSALS)
-@pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
+@pytest.mark.parametrize("skips", [False, True])
 def test_a_record_whose_output_is_refused_is_set_aside_and_the_others_are_done(
-    run: Any, client: msgtx.Client, unique: Unique, read: Read, on_error: str, output: str
+    run: Any, client: msgtx.Client, unique: Unique, read: Read, skips: bool, output: str
 ) -> None:
     grave = unique("grave")
     client.topics.create(grave)
     odd = refused_outputs(unique("missing"))[output]
     report, target = run(
         lambda record: odd(record) if record.value == b"poison" else half(record),
-        on_error=on_error,
-        dead_letter=grave if on_error == "dead-letter" else None,
+        failure=msgtx.Skip() if skips else msgtx.DeadLetter(grave),
     )
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
     assert (report.records_in, report.failed) == (5, 1)
     found = read(grave)
-    assert [letter.value for letter in found] == ([b"poison"] if on_error == "dead-letter" else [])
+    assert [letter.value for letter in found] == ([] if skips else [b"poison"])
     for letter in found:
         assert dict(letter.headers)["msgtx.offset"] == b"2"
         name = (dict(letter.headers)["msgtx.error"] or b"").partition(b":")[0].decode()
@@ -665,8 +686,7 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_set_aside(
     client.topics.alter(target, cleanup_policy="compact")
     report, _ = run(
         lambda record: OutputRecord(b"x", None if record.value == b"poison" else record.key, topic=target),
-        on_error="dead-letter",
-        dead_letter=grave,
+        failure=msgtx.DeadLetter(grave),
     )
     assert (len(read(target)), values(read(grave)), report.failed) == (4, [b"poison"], 1)
 
@@ -685,12 +705,12 @@ def test_with_retry_a_record_waits_for_the_topic_of_its_output(
             client.topics.create(late)
         return OutputRecord(record.value, topic=late)
 
-    report, target = run(transform, on_error="retry", idle_timeout=0.5)
+    report, target = run(transform, failure=msgtx.Retry(), idle_timeout=0.5)
     assert (values(read(late)), values(read(target)), report.records_in) == ([b"poison"], [b"0", b"1", b"2", b"2"], 5)
 
 
-@pytest.mark.parametrize("on_error", ["dead-letter", "retry"])
-def test_a_missing_target_is_no_records_fault(client: msgtx.Client, topic: str, unique: Unique, on_error: str) -> None:
+@pytest.mark.parametrize("retries", [False, True])
+def test_a_missing_target_is_no_records_fault(client: msgtx.Client, topic: str, unique: Unique, retries: bool) -> None:
     """Else every record became a dead letter."""
     target, grave = unique("target"), unique("grave")
     for name in (target, grave):
@@ -705,7 +725,7 @@ def test_a_missing_target_is_no_records_fault(client: msgtx.Client, topic: str, 
     with pytest.raises(errors.UnknownTopicOrPartition):
         client.process(
             topic, to=target, group=target, transactional_id=target, transform=transform, idle_timeout=1,
-            on_error=on_error, dead_letter=grave if on_error == "dead-letter" else None,
+            failure=msgtx.Retry() if retries else msgtx.DeadLetter(grave),
         )  # fmt: skip
     assert client.snapshot([grave]).ends == {msgtx.TopicPartition(grave, 0): 0}
 
@@ -721,14 +741,14 @@ def test_a_record_of_a_batch_whose_output_is_refused_is_set_aside(
     def transform(records: list[Record]) -> list[Any]:
         return [odd(record) if record.value == b"poison" else half(record) for record in records]
 
-    report, target = run(transform, batch=True, on_error="dead-letter", dead_letter=grave)
+    report, target = run(transform, batch=True, failure=msgtx.DeadLetter(grave))
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
     assert (values(read(grave)), report.failed) == ([b"poison"], 1)
 
 
-@pytest.mark.parametrize("on_error", ["dead-letter", "skip"])
+@pytest.mark.parametrize("skips", [False, True])
 def test_a_record_that_is_as_large_as_can_be_is_set_aside(
-    client: msgtx.Client, topic: str, output: str, unique: Unique, read: Read, on_error: str
+    client: msgtx.Client, topic: str, output: str, unique: Unique, read: Read, skips: bool
 ) -> None:
     """What a letter says beside its record is not counted."""
     grave = unique("grave")
@@ -742,7 +762,7 @@ def test_a_record_that_is_as_large_as_can_be_is_set_aside(
 
     report = client.process(
         topic, to=output, group=output, transactional_id=output, transform=transform, idle_timeout=0.1,
-        on_error=on_error, dead_letter=grave if on_error == "dead-letter" else None,
+        failure=msgtx.Skip() if skips else msgtx.DeadLetter(grave),
     )  # fmt: skip
     assert report.failed == 1
-    assert [len(letter.value or b"") for letter in read(grave)] == ([limit] if on_error == "dead-letter" else [])
+    assert [len(letter.value or b"") for letter in read(grave)] == ([] if skips else [limit])

@@ -1,4 +1,4 @@
-"""`client.process(…, share=True)`: the output is visible if and only if the input is accepted (I17, I10)."""
+"""`client.process(…, share_members=1)`: the output is visible if and only if the input is accepted (I17, I10)."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import msgtx
-from msgtx import ProcessReport, Record, aio, errors
+from msgtx import Acknowledgement, ProcessReport, Record, aio, errors
 from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
@@ -21,6 +21,7 @@ from msgtx.store.answers import OffsetRange
 from tests.client.test_process import REFUSALS, refused_outputs
 from tests.client.test_shares import fill
 from tests.databases import PATIENCE_SECONDS, wait_until
+from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def run(client: msgtx.Client, topic: str, output: str) -> Run:
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "delivery_count_limit": 2})
 
     def call(transform: Callable[[Any], Any], **options: Any) -> ProcessReport:
-        given = {"group": topic, "transactional_id": topic, "share": True, "idle_timeout": 0.3, **options}
+        given = {"group": topic, "transactional_id": topic, "share_members": 1, "idle_timeout": 0.3, **options}
         return client.process(topic, to=output, transform=transform, **given)
 
     return call
@@ -87,7 +88,7 @@ def test_what_a_driver_could_not_do_for_now_is_nobodys_record(
         return double(record)
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(transform, on_error="dead-letter")
+        report = run(transform, failure=Acknowledgement.REJECT)
     assert (numbers(read(output)), report.failed, report.aborted) == ([0, 2, 4], 0, 1)
     assert caplog.messages == []
 
@@ -104,33 +105,40 @@ def test_outputs_and_answers_are_one_transaction(
     assert client.admin.shares.describe(topic).lag == 0
 
 
-@pytest.mark.parametrize("on_error", ["retry", "dead-letter"])
+@pytest.mark.parametrize("failure", [Acknowledgement.RELEASE, Acknowledgement.REJECT])
 @pytest.mark.parametrize(("batch", "transform"), EACH)
 def test_a_record_that_fails_holds_up_no_other(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, batch: bool, transform: Any, on_error: str
+    run: Run,
+    client: msgtx.Client,
+    topic: str,
+    output: str,
+    read: Read,
+    batch: bool,
+    transform: Any,
+    failure: Acknowledgement,
 ) -> None:
     with client.producer() as producer:
         producer.send_batch(topic, [b"1", b"poison", b"3", b"4"], partition=0).result(30)
-    report = run(transform, batch=batch, on_error=on_error)
+    report = run(transform, batch=batch, failure=failure)
     assert numbers(read(output)) == [2, 6, 8]
     assert (report.records_in - report.failed, report.records_out) == (3, 3)
-    assert report.failed == (on_error == "dead-letter")
+    assert report.failed == (failure is Acknowledgement.REJECT)
     assert report.aborted >= 1
     (letter,) = client.read(client.snapshot([f"{topic}-dead-letters"]))
     headers = dict(letter.headers)
-    assert headers["msgtx.dead-letter.deliveries"] == (b"1" if on_error == "dead-letter" else b"2")
+    assert headers["msgtx.dead-letter.deliveries"] == (b"1" if failure is Acknowledgement.REJECT else b"2")
     assert b"ValueError: invalid literal" in (headers["msgtx.dead-letter.reason"] or b"")
 
 
-@pytest.mark.parametrize("on_error", ["retry", "dead-letter"])
+@pytest.mark.parametrize("failure", [Acknowledgement.RELEASE, Acknowledgement.REJECT])
 @pytest.mark.parametrize("output_of", REFUSALS)
 def test_a_record_whose_output_is_refused_holds_up_no_other(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, output_of: str, on_error: str
+    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, output_of: str, failure: Acknowledgement
 ) -> None:
     with client.producer() as producer:
         producer.send_batch(topic, [b"1", b"poison", b"3", b"4"], partition=0).result(30)
     odd = refused_outputs(f"{topic}-missing")[output_of]
-    report = run(lambda record: odd(record) if record.value == b"poison" else double(record), on_error=on_error)
+    report = run(lambda record: odd(record) if record.value == b"poison" else double(record), failure=failure)
     assert numbers(read(output)) == [2, 6, 8]
     assert report.records_out == 3
     (letter,) = client.read(client.snapshot([f"{topic}-dead-letters"]))
@@ -160,7 +168,7 @@ def test_a_record_that_fails_is_answered_for_before_the_others_go_on(run: Run, c
 
     with client.producer() as producer:
         producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
-    run(transform, on_error="dead-letter", transaction_ms=59_000)
+    run(transform, failure=Acknowledgement.REJECT, transaction_ms=59_000)
     assert letters == [1]
 
 
@@ -176,7 +184,7 @@ def test_a_worker_that_is_stopped_leaves_the_rest_of_its_poll_for_others(
 
     with client.producer() as producer:
         producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
-    run(transform, on_error="retry", stop=stop, transaction_ms=59_000)
+    run(transform, failure=Acknowledgement.RELEASE, stop=stop, transaction_ms=59_000)
     assert numbers(read(output)) == [2]
 
 
@@ -196,7 +204,7 @@ def test_a_record_that_another_member_has_by_now_is_not_answered_for(
 
     fill(client, topic, 1)
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(transform, on_error="dead-letter", stop=stop)
+        report = run(transform, failure=Acknowledgement.REJECT, stop=stop)
     assert (report.records_in, report.failed, caplog.messages) == (0, 0, [])
     assert client.admin.shares.describe(topic).dead_letters == 0
 
@@ -212,7 +220,7 @@ def test_an_error_of_the_library_is_nobodys_record(run: Run, client: msgtx.Clien
 
     fill(client, topic, 1)
     with pytest.raises(errors.DatabaseUnavailable) as caught:
-        run(transform, on_error="retry")
+        run(transform, failure=Acknowledgement.RELEASE)
     assert len(calls) == 1
     assert caught.value.__notes__ == [
         f"at {topic}-0 offset 0; the transaction was rolled back, and they are delivered again"
@@ -235,7 +243,7 @@ def test_ctrl_c_ends_all_workers_of_a_call(run: Run, client: msgtx.Client, topic
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            run(transform, concurrency=2, idle_timeout=None, transaction_ms=1)
+            run(transform, share_members=2, idle_timeout=None, transaction_ms=1)
     finally:
         signal.signal(signal.SIGINT, before)
     assert client.admin.shares.describe(topic).members == 0
@@ -308,7 +316,7 @@ def test_workers_of_one_call_divide_a_partition_each_with_its_own_id(
 
     for start in range(0, 60, 20):
         fill(client, topic, 20, start)
-    report = run(transform, concurrency=3, idle_timeout=1.0, transaction_ms=1)
+    report = run(transform, share_members=3, idle_timeout=1.0, transaction_ms=1)
     assert (report.records_in, report.records_out) == (60, 60)
     assert numbers(read(output)) == [2 * number for number in range(60)]
     for number in (1, 2, 3):
@@ -398,25 +406,26 @@ def test_a_transform_that_takes_longer_than_the_lock_keeps_its_records(
         return double(record)
 
     fill(client, topic, 3)
-    report = run(transform, concurrency=2, idle_timeout=2.0)
+    report = run(transform, share_members=2, idle_timeout=2.0)
     assert (deliveries, report.records_in, report.aborted) == ([1, 1, 1], 3, 0)
     assert numbers(read(output)) == [0, 2, 4]
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "name"),
     [
-        ({"on_error": "skip"}, "on_error is retry, dead-letter or stop"),
-        ({"on_error": "dead-letter", "dead_letter": "graves"}, "dead_letter is left out"),
-        ({"partitions": [0]}, "partitions is left out"),
-        ({"concurrency": 101}, "concurrency is from 1 to 100"),
-        ({"share": False, "concurrency": 2}, "concurrency is for share=True"),
+        ({"failure": msgtx.Skip()}, "failure"),
+        ({"failure": msgtx.DeadLetter("graves")}, "failure"),
+        ({"failure": Acknowledgement.ACCEPT}, "failure"),
+        ({"partitions": [0]}, "partitions"),
+        ({"share_members": 101}, "share_members"),
+        ({"share_members": None, "failure": Acknowledgement.REJECT}, "failure"),
         ({"consumer_config": {"isolation": "read_committed"}}, "isolation"),
     ],
 )
-def test_what_the_group_decides_is_no_setting_of_a_worker(run: Run, options: dict[str, Any], words: str) -> None:
+def test_what_the_group_decides_is_no_setting_of_a_worker(run: Run, options: dict[str, Any], name: str) -> None:
     """I16."""
-    with pytest.raises(errors.ConfigError, match=words):
+    with refuses(errors.UsageError, name=name):
         run(double, **options)
 
 
@@ -435,8 +444,7 @@ def test_a_worker_of_an_event_loop_runs_in_a_thread(
                 group=topic,
                 transactional_id=topic,
                 transform=double,
-                share=True,
-                concurrency=2,
+                share_members=2,
                 stop=ends,
                 on_commit=lambda report: ends.set() if report.records_in == 5 else None,
             )

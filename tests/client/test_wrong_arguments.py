@@ -26,6 +26,7 @@ import sqlalchemy.ext.asyncio
 import msgtx
 from msgtx import Isolation, TopicPartition, aio, arguments, errors
 from msgtx import client as clients
+from msgtx.settings import WorkerSettings
 from msgtx.snapshot import Snapshots
 from tests.databases import Connection
 from tests.house.test_names import IN_MODULES, METHODS
@@ -135,17 +136,16 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "befores": OFFSETS,
     "client": Kind([*NO_OBJECTS, None], lambda world: world.client),
     "commit": FLAG,
-    "concurrency": Kind([*NO_WHOLE, None, 0, -1], 1),
     "config": CONFIG,
     "consumer_config": CONFIG,
     "create": FLAG,
     "cut": SNAPSHOT,
-    "dead_letter": TOPIC,
     "dedup_key": Kind([5, True, b"key", [], NOTHING, "", "a\0b", "x" * 300, Broken()], None),
     "delay_ms": Kind([*MILLISECONDS.wrong[:-5], Broken()], None),
     "deliver_at": Kind([*NUMBERS, *NO_NUMBERS, 1.5], None),
     "dry_run": FLAG,
     "end": {"int": _whole(0, least=-(2**63), none=True), "msgtx.types.Snapshot": Kind(NO_OBJECTS)},
+    "failure": Kind([*NO_OBJECTS, None, "stop", msgtx.Stop, msgtx.Acknowledgement.REJECT], msgtx.Stop()),
     "group": Kind([*NO_NAMES, "x" * 1_001], lambda world: world.topic),
     "group_metadata": Kind([*NO_NAMES, "", "x" * 1_001, msgtx.GroupMetadata(5), msgtx.GroupMetadata("g", generation=1.5)],  # type: ignore[arg-type]
                            lambda world: world.topic),
@@ -173,7 +173,6 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "on_assign": FUNCTION,
     "on_commit": FUNCTION,
     "on_delivery": FUNCTION,
-    "on_error": Kind([*NO_OBJECTS, None, "no such word", "dead-letter"], "stop"),
     "on_lost": FUNCTION,
     "on_revoke": FUNCTION,
     "only": Kind([*NO_LISTS, ["no such sweep"]], ["overdue"]),
@@ -195,12 +194,11 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "replace": FLAG,
     "require_stable": FLAG,
     "resolve": FLAG,
-    "retries": Kind([*NO_WHOLE, -1], None),
     "session": SESSION,
     "session_factory": Kind([*NO_FUNCTIONS, None], lambda world: world.factory),
     "settings": {"msgtx.settings.ShareGroupSettings": Kind([*NO_OBJECTS[:4], NOTHING, {5: 5}, {"no": 5}, Broken()], {})},
-    "share": FLAG,
     "share_consumer": Kind([*NO_OBJECTS, None], lambda world: world.answers),
+    "share_members": Kind([*NO_WHOLE, 0, -1, 101], None),
     "skip_missing": FLAG,
     "start": {"int": _whole(0, least=-(2**63), none=True), "msgtx.types.Snapshot": Kind(NO_OBJECTS)},
     "states": STATES,
@@ -240,6 +238,7 @@ FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
     ("orm.read", "partition"): lambda value: value == 7,
     ("otel.processing", "group"): lambda value: isinstance(value, str) and len(value) > 1_000,
 }
+WORKERS: Final = {*WorkerSettings.__annotations__}
 # What takes whatever another function is given.
 NOT_OURS: Final = {("run", "call"), ("run", "arguments"), ("run", "named"), ("process_into", "_work")}
 
@@ -305,7 +304,8 @@ def test_every_argument_of_every_public_call_is_known() -> None:
         for parameter in parameters.values():
             if settings_of(parameter) is None:
                 kind_of(name, parameter)
-    assert {parameter.name for each in ARGUMENTS.values() for parameter in each.values()} >= KINDS.keys(), "of no call"
+    found = {parameter.name for each in ARGUMENTS.values() for parameter in each.values()}
+    assert found | WORKERS >= KINDS.keys(), "of no call"
 
 
 # ── the world ──
@@ -585,9 +585,13 @@ def settings_tried(world: World, name: str, settings: type) -> Iterator[tuple[st
     by_position = by_position_of(parameters)
     hints = typing.get_type_hints(settings)
     for setting in hints:
-        if setting in parameters or (name.endswith("process_into") and setting in KINDS):
+        if setting in parameters:
             continue
-        if setting.endswith(("_ms", "_bytes")) or hints[setting] is int:
+        if setting in WORKERS:
+            found = KINDS[setting]
+            assert isinstance(found, Kind)
+            values = found.wrong
+        elif setting.endswith(("_ms", "_bytes")) or hints[setting] is int:
             values = SETTINGS["number"]
         elif hints[setting] is bool:
             values = SETTINGS["flag"]

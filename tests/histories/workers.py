@@ -23,7 +23,8 @@ from typing import Any, Final
 import msgtx
 from msgtx import Client, Consumer, OutputRecord, Producer, Record, TopicPartition, errors
 from msgtx.cli import main as cli
-from msgtx.process import process
+from msgtx.observer import Observers
+from msgtx.process import Worker, process
 from tests.histories.history import Recorder, Result
 from tests.histories.members import EXTRA, EXTRA_PARTITIONS, INPUT, OnPurposeError, late, seals, tally
 from tests.histories.neighbours import OWN, WIDE, WIDE_PARTITIONS, WIDE_USED, bounded, low, publisher, wide
@@ -195,8 +196,8 @@ def _copy_with_process(world: World, consumer: Consumer, producer: Producer, tra
         return records
 
     consumer.poll = poll  # type: ignore[method-assign]
-    process(consumer, producer, to=LEDGERS[0], transform=transform,
-            transaction_ms=world.random.choice((1, 20, 100)), stop=stop)  # fmt: skip
+    worker = Worker(consumer.config.group or "", transaction_ms=world.random.choice((1, 20, 100)), stop=stop)
+    process(consumer, producer, worker, to=LEDGERS[0], transform=transform, observers=Observers())
 
 
 def _copy_by_name(

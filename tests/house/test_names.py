@@ -14,12 +14,14 @@ from msgtx import aio, client, metrics, orm, otel
 from msgtx.snapshot import Snapshots
 
 PUBLIC = [
-    "Acknowledgement", "BatchMetadata", "Client", "CommittedRange", "Consumer", "Coordinator", "Finding", "GroupDescription",
+    "Acknowledgement", "BatchMetadata", "Client", "CommittedRange", "Consumer", "Coordinator", "DeadLetter", "Finding",
+    "GroupDescription",
     "GroupListing", "GroupMetadata", "GroupPartition", "HangingTransaction", "Isolation", "Level", "MemberDescription",
     "OffsetAndMetadata", "OffsetAndTimestamp", "OffsetReset", "Outcome", "OutputRecord", "PartitionDescription",
     "PreparedListing", "PreparedTransaction", "ProcessReport", "Producer", "ProducerId", "ProducerState", "Record",
-    "RecordMetadata", "RedriveReport", "SavedSnapshot", "ShareConsumer", "ShareGroupDescription", "SharePartition",
-    "ShareRecord", "ShiftBy", "Snapshot", "SweepReport", "TakenSnapshot", "TopicDescription", "TopicPartition",
+    "RecordMetadata", "RedriveReport", "Retry", "SavedSnapshot", "ShareConsumer", "ShareGroupDescription", "SharePartition",
+    "ShareRecord", "ShiftBy", "Skip", "Snapshot", "Stop", "SweepReport", "TakenSnapshot", "TopicDescription",
+    "TopicPartition",
     "Transaction", "TransactionDescription", "TransactionId", "TransactionListing", "VerifyReport",
     "Violation", "connect",
 ]  # fmt: skip
@@ -64,6 +66,10 @@ METHODS = {
     aio.Topics: "alter create delete describe list sync",
 }
 FIELDS = {
+    msgtx.Retry: "after",
+    msgtx.Skip: "after",
+    msgtx.Stop: "",
+    msgtx.DeadLetter: "topic after",
     msgtx.Record: "topic partition offset timestamp key value headers",
     msgtx.RedriveReport: "sent skipped",
     msgtx.ShareGroupDescription: "group settings members lag lag_ms dead_letters partitions",

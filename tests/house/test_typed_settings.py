@@ -41,7 +41,10 @@ def use(client: msgtx.Client, engine: sqlalchemy.Engine) -> None:
     client.process("a", to="b", group="g", transactional_id="t", transform=lambda record: record.value, linger_ms=1)
     client.process("a", to="b", group="g", transactional_id="t", transform=lambda record: record.value, lingerms=1)  # wrong
     client.process_into(sessionmaker(engine), book, "a", group="g", group_instance_id="w1", idle_timeout="1min")
-    client.process_into(sessionmaker(engine), book, "a", group="g", on_error="ignore")  # wrong
+    client.process_into(sessionmaker(engine), book, "a", group="g", failure="ignore")  # wrong
+    client.process_into(sessionmaker(engine), book, "a", group="g", failure=msgtx.DeadLetter("dead", after=5), batch=True)
+    client.process_into(sessionmaker(engine), book, "a", group="g", failure=msgtx.Acknowledgement.ACCEPT)  # wrong
+    client.process("a", to="b", group="g", transactional_id="t", transform=book, failure=msgtx.DeadLetter())  # wrong
     client.process_into(sessionmaker(engine), book, "a")  # wrong
 
 

@@ -190,10 +190,10 @@ def test_a_transaction_that_a_session_was_to_commit_is_aborted(
     assert seen(output)[0] == [b"a record"]
 
 
-@pytest.mark.parametrize("on_error", ["stop", "retry", "skip"])
+@pytest.mark.parametrize("failure", [msgtx.Stop(), msgtx.Retry(), msgtx.Skip()], ids=repr)
 @pytest.mark.parametrize("way", SOME)
 def test_a_worker_raises_whatever_becomes_of_records_that_fail(
-    client: msgtx.Client, make_engine: MakeEngine, filled: str, way: str, on_error: Any
+    client: msgtx.Client, make_engine: MakeEngine, filled: str, way: str, failure: Any
 ) -> None:
     """To try the record again could commit its rows again."""
     calls: list[object] = []
@@ -205,7 +205,7 @@ def test_a_worker_raises_whatever_becomes_of_records_that_fail(
 
     factory = sessionmaker(make_engine())
     with pytest.raises(BrokenSession, match="was ended below SQLAlchemy"):
-        client.process_into(factory, handler, filled, group=filled, on_error=on_error, idle_timeout=5)
+        client.process_into(factory, handler, filled, group=filled, failure=failure, idle_timeout=5)
     assert (len(calls), committed(client, filled)) == (1, 0)
 
 
@@ -213,7 +213,7 @@ def test_a_worker_of_a_share_group_raises(client: msgtx.Client, make_engine: Mak
     client.admin.shares.configure(filled, {"auto_offset_reset": "earliest"})
     with pytest.raises(BrokenSession):
         client.process_into(
-            sessionmaker(make_engine()), lambda session, _: WAYS["rollback"](session), filled, group=filled, share=True,
+            sessionmaker(make_engine()), lambda session, _: WAYS["rollback"](session), filled, group=filled, share_members=1,
             idle_timeout=5,
         )  # fmt: skip
     assert client.admin.shares.describe(filled).lag == 3

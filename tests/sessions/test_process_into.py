@@ -128,7 +128,7 @@ def test_a_poisoned_record_stops_the_worker_and_is_named(
 ) -> None:
     send(*VALUES)
     with pytest.raises(ValueError, match="poison") as caught:
-        run(store_all if batch else store, on_error="stop", batch=batch)
+        run(store_all if batch else store, failure=msgtx.Stop(), batch=batch)
     (note,) = caught.value.__notes__
     assert note.startswith(f"failed on {topic}-0 offset")
     assert batch or note.startswith(f"failed on {topic}-0 offset 2;")
@@ -151,7 +151,7 @@ def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(
         tried.extend(record.value for record in records if len(records) == 1 or not batch)
         store_all(session, records)
 
-    report = run(handler, on_error="dead-letter", dead_letter=grave, retries=1, batch=batch)
+    report = run(handler, failure=msgtx.DeadLetter(grave, 1), batch=batch)
     assert (rows(), lag(client, topic)) == ([1, 2, 4, 5], 0)
     assert (report.records_in, report.records_out, report.failed) == (5, 1, 1)
     assert tried.count(b"poison") >= 2
@@ -182,7 +182,7 @@ def test_a_handler_may_empty_the_list_that_it_is_given(
         while records:
             store(session, records.pop(0))
 
-    report = run(handler, batch=True, on_error="dead-letter", dead_letter=grave, retries=0)
+    report = run(handler, batch=True, failure=msgtx.DeadLetter(grave, 0))
     assert (rows(), report.records_in, report.failed) == ([1, 2, 4, 5], 5, 1)
     assert [record.value for record in client.read(client.snapshot([grave]))] == [b"poison"]
 
@@ -197,7 +197,7 @@ def test_a_dead_letter_of_a_long_error_fits_into_its_topic(
     def handler(session: Session, record: Record) -> None:
         raise ValueError("long" * 10_000)
 
-    run(handler, on_error="dead-letter", dead_letter=grave, retries=0)
+    run(handler, failure=msgtx.DeadLetter(grave, 0))
     (kept,) = client.read(client.snapshot([grave]))
     assert (dict(kept.headers)["msgtx.error"] or b"").startswith(b"ValueError: longlong")
 
@@ -213,7 +213,7 @@ def test_a_dead_letter_that_is_refused_says_what_it_was_for(
         raise ValueError("no amount")
 
     with refuses(errors.RecordTooLarge, topic=grave) as caught:
-        run(handler, on_error="dead-letter", dead_letter=grave, retries=0)
+        run(handler, failure=msgtx.DeadLetter(grave, 0))
     assert caught.value.__notes__ == [
         "it was to be set aside: ValueError: no amount",
         f"at {topic}-0 offset 0; the transaction was rolled back, with the offsets",
@@ -233,7 +233,7 @@ def test_a_record_whose_setting_aside_fails_is_not_passed(
 
     send(b"1")
     with pytest.raises(ConnectionError, match="audit") as caught:
-        run(handler, sessionmaker(app, class_=Failing), on_error="skip", retries=0)
+        run(handler, sessionmaker(app, class_=Failing), failure=msgtx.Skip(0))
     assert str(caught.value.__cause__) == "no amount"
     assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
 
@@ -241,7 +241,7 @@ def test_a_record_whose_setting_aside_fails_is_not_passed(
 def test_what_is_skipped_is_said_in_a_line(run: Run, send: Any, rows: Rows, topic: str, caplog: Any) -> None:
     send(*VALUES)
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(store, on_error="skip", retries=0)
+        report = run(store, failure=msgtx.Skip(0))
     assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
     (line,) = caplog.messages
     assert line.startswith(f"{topic}-0 offset 2: ValueError: invalid literal")
@@ -285,7 +285,7 @@ def test_retries_may_have_an_end(run: Run, send: Any, rows: Rows, topic: str, re
         store(session, record)
 
     with pytest.raises(ValueError, match="poison") as caught:
-        run(handler, retries=retries, transaction_ms=60_000)
+        run(handler, failure=msgtx.Retry(retries), transaction_ms=60_000)
     assert f"failed on {topic}-0 offset 2; its transaction was rolled back, with the offsets" in caught.value.__notes__
     assert rows() == [1, 2]
     assert len(tries) == 2 + 1 + retries, "with the one before it, with the one behind it, and alone"
@@ -294,14 +294,14 @@ def test_retries_may_have_an_end(run: Run, send: Any, rows: Rows, topic: str, re
 def test_a_failure_of_the_commit_is_said_to_be_that_of_all_its_records(run: Run, send: Any, rows: Rows, topic: str) -> None:
     send(b"1", b"2", b"2")
     with pytest.raises(sqlalchemy.exc.IntegrityError) as caught:
-        run(store, on_error="stop", transaction_ms=60_000)
+        run(store, failure=msgtx.Stop(), transaction_ms=60_000)
     assert rows() == [1]
     assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offsets 1 to 2"]
 
 
-@pytest.mark.parametrize(("on_error", "retries"), [("skip", 0), ("retry", 1)])
+@pytest.mark.parametrize("failure", [msgtx.Skip(0), msgtx.Retry(1)], ids=repr)
 def test_what_is_known_of_a_record_that_is_gone_is_not_held_against_the_next(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, on_error: str, retries: int
+    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, failure: msgtx.Skip | msgtx.Retry
 ) -> None:
     """Its place in the partition is another one's when its log is cut off."""
     send(b"poison", b"2")
@@ -311,11 +311,11 @@ def test_what_is_known_of_a_record_that_is_gone_is_not_held_against_the_next(
         if record.value == b"poison":
             client.admin.partitions.delete_records({TopicPartition(topic, 0): 1})
             raise ValueError("no amount")
-        if retries and failures:
+        if failure.after and failures:
             raise failures.pop()
         store(session, record)
 
-    report = run(handler, on_error=on_error, retries=retries)
+    report = run(handler, failure=failure)
     assert (rows(), report.records_in, report.failed) == ([2], 1, 0)
 
 
@@ -353,7 +353,7 @@ def test_a_row_that_only_the_commit_refuses_is_found_alone(
     grave = unique("grave")
     client.topics.create(grave)
     send(b"1", b"2", b"1", b"3")
-    run(store, on_error="dead-letter", dead_letter=grave, retries=0)
+    run(store, failure=msgtx.DeadLetter(grave, 0))
     assert rows() == [1, 2, 3]
     assert [record.value for record in client.read(client.snapshot([grave]))] == [b"1"]
 
@@ -375,7 +375,7 @@ def test_a_handler_that_has_caught_a_database_error_commits_nothing_of_it(
         session.execute(sqlalchemy.insert(Order).values(number=int(record.value or b"")))
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, on_error="skip", retries=0)
+        report = run(handler, failure=msgtx.Skip(0))
     assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
     assert ("KeyError" if ending == "raises" else "a statement of the SQL transaction has failed") in caplog.text
 
@@ -406,7 +406,7 @@ def test_a_handler_that_ends_its_session_has_failed(run: Run, send: Any, rows: R
             session.flush()
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, on_error="skip", retries=0, stop=stop)
+        report = run(handler, failure=msgtx.Skip(0), stop=stop)
     assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
     expected = "process_into does, behind it" if what == "commits" else "session.begin_nested()"
     assert expected in caplog.text
@@ -436,7 +436,7 @@ def test_what_a_handler_publishes_comes_with_its_rows(
         orm.publish(session, output, record.value)
         store(session, record)
 
-    run(handler, on_error="skip", retries=1)
+    run(handler, failure=msgtx.Skip(1))
     assert [record.value for record in client.read(client.snapshot([output]))] == [b"1", b"2", b"4", b"5"]
     assert rows() == [1, 2, 4, 5]
 
@@ -461,7 +461,7 @@ def test_a_handler_that_would_do_nothing_is_refused_before_anything_is_read(
         run(handler)
     for hidden in (of_a_loop, a_generator, a_generator_of_a_loop):
         with pytest.raises(TypeError, match="nobody runs"):
-            run(lambda *given, hidden=hidden: hidden(*given), on_error="stop")
+            run(lambda *given, hidden=hidden: hidden(*given), failure=msgtx.Stop())
     assert client.admin.groups.offsets(topic)[TopicPartition(topic, 0)].offset == 0
 
 
@@ -482,7 +482,7 @@ def test_a_lost_connection_is_no_records_fault(run: Run, send: Any, rows: Rows, 
             session.execute(text("select 1"))
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, on_error="skip", retries=0)
+        report = run(handler, failure=msgtx.Skip(0))
     assert (rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
     assert caplog.messages == []
 
@@ -505,7 +505,7 @@ def test_a_session_that_the_server_has_ended_is_no_records_fault(
             session.execute(text("select 1"))
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, on_error="skip", retries=0)
+        report = run(handler, failure=msgtx.Skip(0))
     assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
     assert caplog.messages == []
 
@@ -520,7 +520,7 @@ def test_what_may_pass_is_no_records_fault(run: Run, send: Any, rows: Rows, capl
             raise failures.pop()
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, on_error="skip", retries=0)
+        report = run(handler, failure=msgtx.Skip(0))
     assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
     assert caplog.messages == []
 
@@ -532,7 +532,7 @@ def test_a_fatal_error_ends_a_worker_and_sets_no_record_aside(run: Run, send: An
         raise errors.ProducerFenced("of another client, for one")
 
     with pytest.raises(errors.ProducerFenced):
-        run(handler, on_error="skip", retries=0)
+        run(handler, failure=msgtx.Skip(0))
     assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
 
 
@@ -602,7 +602,7 @@ def test_a_pool_that_is_used_up_is_no_records_fault(run: Run, send: Any, rows: R
     release = threading.Timer(0.5, held.close)
     release.start()
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        run(store, sessionmaker(engine), on_error="skip", retries=0, idle_timeout=2.0)
+        run(store, sessionmaker(engine), failure=msgtx.Skip(0), idle_timeout=2.0)
     release.join()
     engine.dispose()
     assert (rows(), caplog.messages) == ([1, 2], [])
@@ -626,7 +626,7 @@ def test_what_the_server_refuses_of_one_record_each_time_is_its_fault(run: Run, 
             session.connection().exec_driver_sql(failing)
         store(session, record)
 
-    report = run(handler, on_error="skip", retries=0)
+    report = run(handler, failure=msgtx.Skip(0))
     assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
 
 
@@ -641,7 +641,7 @@ def test_a_lock_that_was_not_to_be_had_is_tried_again(run: Run, send: Any, rows:
             session.connection().exec_driver_sql("do $$ begin raise 'locked' using errcode = 'lock_not_available'; end $$")
         store(session, record)
 
-    report = run(handler, on_error="stop", max_poll_records=1)
+    report = run(handler, failure=msgtx.Stop(), max_poll_records=1)
     assert (rows(), report.aborted, tries) == ([1, 2], 1, [0, 1, 1])
 
 
@@ -659,7 +659,7 @@ def test_what_the_driver_says_below_the_session_is_no_records_fault(
             driver.execute(f"do $$ begin raise 'for now' using errcode = '{failures.pop()}'; end $$")
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, on_error="skip", retries=0)
+        report = run(handler, failure=msgtx.Skip(0))
     assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 3)
     assert caplog.messages == []
 
@@ -672,7 +672,7 @@ def test_a_cancelled_future_is_an_error_as_any(run: Run, send: Any, rows: Rows) 
             raise concurrent.futures.CancelledError
         store(session, record)
 
-    report = run(handler, on_error="skip", retries=0)
+    report = run(handler, failure=msgtx.Skip(0))
     assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
 
 
@@ -691,7 +691,9 @@ def test_a_serialization_failure_is_tried_again(
         session.execute(text("update orders set number = number where number >= 1000"))
         store(session, record)
 
-    report = run(handler, sessionmaker(make_engine(isolation_level="REPEATABLE READ")), on_error="stop", max_poll_records=1)
+    report = run(
+        handler, sessionmaker(make_engine(isolation_level="REPEATABLE READ")), failure=msgtx.Stop(), max_poll_records=1
+    )
     assert rows() == [*range(20), 1004]
     assert report.aborted == len(disturbed) == 4
 
@@ -714,7 +716,7 @@ def test_a_rebalance_in_the_middle_of_a_batch_commits_nothing_twice(
             with client.consumer(topic, group=topic, enable_auto_commit=False) as other:
                 other.poll(0.1)
 
-    report = run(handler, on_error="stop", batch=batch)
+    report = run(handler, failure=msgtx.Stop(), batch=batch)
     assert (rows(), len(moved) > 0, lag(client, topic)) == (list(range(20)), True, 0)
     assert report.aborted > 0  # twice in one transaction is once
 
@@ -864,7 +866,7 @@ def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(
     began = time.monotonic()
     with pytest.raises((errors.MsgtxError, RuntimeError)):
         client.process_into(
-            sessionmaker(make_engine()), lambda session, record: client.close(), topic, group=topic, on_error="stop"
+            sessionmaker(make_engine()), lambda session, record: client.close(), topic, group=topic, failure=msgtx.Stop()
         )
     assert time.monotonic() - began < 10.0
 
@@ -873,19 +875,15 @@ def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("options", "name"),
     [
-        ({"on_error": "ignore"}, "on_error is retry, dead-letter, skip or stop, not 'ignore'"),
-        ({"on_error": "dead-letter"}, "need each other"),
-        ({"dead_letter": "grave"}, "need each other"),
-        ({"on_error": "stop", "retries": 1}, "retries is 0 or more, and not for on_error=stop"),
-        ({"retries": -1}, "retries is 0 or more"),
-        ({"enable_auto_commit": False}, "enable_auto_commit is off here"),
-        ({"max_poll_recrds": 1}, "nearest known one is 'max_poll_records'"),
+        ({"failure": "ignore"}, "failure"),
+        ({"enable_auto_commit": False}, "enable_auto_commit"),
+        ({"max_poll_recrds": 1}, "max_poll_recrds"),
     ],
 )
-def test_settings_that_do_not_fit_together_are_refused(run: Run, options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(errors.ConfigError, match=complaint):
+def test_settings_that_do_not_fit_together_are_refused(run: Run, options: dict[str, Any], name: str) -> None:
+    with refuses(errors.UsageError, name=name):
         run(store, **options)
 
 
@@ -893,7 +891,7 @@ def test_what_is_not_there_is_said_before_anything_is_read(client: msgtx.Client,
     with refuses(errors.UnknownTopicOrPartition, topic="nowhere"):
         client.process_into(sessionmaker(app), store, "nowhere", group=topic)
     with refuses(errors.UnknownTopicOrPartition, topic="grave"):
-        client.process_into(sessionmaker(app), store, topic, group=topic, on_error="dead-letter", dead_letter="grave")
+        client.process_into(sessionmaker(app), store, topic, group=topic, failure=msgtx.DeadLetter("grave"))
     with refuses(errors.ConfigError, name="topics"):
         client.process_into(sessionmaker(app), store, group=topic)
     with Session(app) as session, refuses(TypeError, name="session_factory"):
@@ -927,7 +925,7 @@ def test_a_deleted_topic_ends_its_worker(run: Run, send: Any, client: msgtx.Clie
             client.topics.delete(topic)
 
     with pytest.raises(errors.MsgtxError):
-        run(handler, idle_timeout=20.0, on_error="stop")
+        run(handler, idle_timeout=20.0, failure=msgtx.Stop())
 
 
 def test_several_topics_are_one_worker(

@@ -1,4 +1,4 @@
-"""`client.process_into(…, share=True)`: workers that divide records, and rows that are there once for each (I17, I10)."""
+"""`client.process_into(…, share_members=1)`: workers divide records, and each has its rows once (I17, I10)."""
 
 import contextlib
 import threading
@@ -11,9 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
-from msgtx import ProcessReport, Record, errors
+from msgtx import Acknowledgement, ProcessReport, Record, errors
 from msgtx.process import shares
 from tests.databases import Connection
+from tests.refusals import refuses
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ def run(client: msgtx.Client, topic: str, make_engine: MakeEngine) -> Run:
     ) -> ProcessReport:
         factory = sessionmaker(make_engine(isolation_level=level), class_=session_class)
         return client.process_into(
-            factory, handler, topic, **{"group": topic, "share": True, "idle_timeout": 0.3, **options}
+            factory, handler, topic, **{"group": topic, "share_members": 1, "idle_timeout": 0.3, **options}
         )
 
     return call
@@ -82,25 +83,32 @@ def test_rows_and_answers_are_one_commit(
     assert run(handler, batch=batch).records_in == 0
 
 
-@pytest.mark.parametrize("on_error", ["retry", "dead-letter"])
+@pytest.mark.parametrize("failure", [Acknowledgement.RELEASE, Acknowledgement.REJECT])
 @pytest.mark.parametrize(("batch", "handler"), [(False, store), (True, store_all)])
 def test_a_record_that_fails_holds_up_no_other(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, batch: bool, handler: Any, on_error: str
+    run: Run,
+    client: msgtx.Client,
+    topic: str,
+    send: Any,
+    rows: Rows,
+    batch: bool,
+    handler: Any,
+    failure: Acknowledgement,
 ) -> None:
     """It is delivered again up to the group's limit, or a dead letter at once; its reason says what was raised."""
     send(*numbers(1, 2), b"poison", *numbers(4, 5), b"venom", b"6")
-    report = run(handler, batch=batch, on_error=on_error)
+    report = run(handler, batch=batch, failure=failure)
     assert rows() == [1, 2, 4, 5, 6]
-    assert (report.records_in - report.failed, report.failed) == (5, 2 if on_error == "dead-letter" else 0)
+    assert (report.records_in - report.failed, report.failed) == (5, 2 if failure is Acknowledgement.REJECT else 0)
     found = client.admin.shares.describe(topic)
     assert (found.lag, found.dead_letters) == (0, 2)
     letters = list(client.read(client.snapshot([f"{topic}-dead-letters"])))
     assert sorted(letter.value or b"" for letter in letters) == [b"poison", b"venom"]
     headers = [dict(letter.headers) for letter in letters]
-    deliveries = b"1" if on_error == "dead-letter" else b"2"
+    deliveries = b"1" if failure is Acknowledgement.REJECT else b"2"
     assert {each["msgtx.dead-letter.deliveries"] for each in headers} == {deliveries}
     reasons = [each["msgtx.dead-letter.reason"] or b"" for each in headers]
-    begins = b"ValueError: " if on_error == "dead-letter" else b"delivery limit: ValueError: "
+    begins = b"ValueError: " if failure is Acknowledgement.REJECT else b"delivery limit: ValueError: "
     assert all(reason.startswith(begins) for reason in reasons)
 
 
@@ -109,7 +117,7 @@ def test_a_record_that_fails_stops_the_worker_and_stays(
 ) -> None:
     send(b"poison", b"2")
     with pytest.raises(ValueError, match="poison") as caught:
-        run(store, on_error="stop")
+        run(store, failure=msgtx.Stop())
     assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offset 0"]
     assert rows() == []
     found = client.admin.shares.describe(topic)
@@ -126,7 +134,7 @@ def test_a_handler_that_ends_its_session_has_done_nothing(
 
     send(b"1")
     with pytest.raises(errors.IllegalState):
-        run(handler, on_error="stop")
+        run(handler, failure=msgtx.Stop())
     assert rows() == []
     assert client.admin.shares.describe(topic).lag == 1
 
@@ -143,7 +151,7 @@ def test_workers_of_one_call_divide_a_partition(run: Run, client: msgtx.Client, 
         store(session, record)
 
     send(*numbers(*range(30)))
-    report = run(handler, concurrency=3, on_commit=lambda report: told.append(report.records_in), idle_timeout=1.0)
+    report = run(handler, share_members=3, on_commit=lambda report: told.append(report.records_in), idle_timeout=1.0)
     assert rows() == list(range(30))
     assert len(threads) == 3
     assert report.records_in == max(told) == 30
@@ -153,7 +161,7 @@ def test_workers_of_one_call_divide_a_partition(run: Run, client: msgtx.Client, 
 def test_when_one_worker_raises_the_others_end(run: Run, send: Any, rows: Rows) -> None:
     send(*numbers(*range(10)), b"poison")
     with pytest.raises(ValueError, match="poison"):
-        run(store, concurrency=3, on_error="stop", idle_timeout=None)
+        run(store, share_members=3, failure=msgtx.Stop(), idle_timeout=None)
     assert len(rows()) == len(set(rows()))
 
 
@@ -171,9 +179,8 @@ def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(
             lambda session, record: other.close(),
             topic,
             group=topic,
-            share=True,
-            concurrency=2,
-            on_error="stop",
+            share_members=2,
+            failure=msgtx.Stop(),
         )
     assert time.monotonic() - began < 10.0
 
@@ -230,7 +237,7 @@ def test_locks_are_renewed_for_a_handler_that_takes_long(
             time.sleep(1.5)
 
     send(*numbers(1, 2, 3))
-    report = run(handler, idle_timeout=2.0, concurrency=2)  # the other one would get it
+    report = run(handler, idle_timeout=2.0, share_members=2)  # the other one would get it
     assert (rows(), deliveries) == ([1, 2, 3], [1, 1, 1])
     assert (report.records_in, report.aborted) == (3, 0)
 
@@ -264,18 +271,18 @@ def test_a_record_that_is_tried_again_is_not_overtaken_by_its_key(
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "name"),
     [
-        ({"on_error": "skip"}, "on_error is retry, dead-letter or stop"),
-        ({"dead_letter": "graves"}, "dead_letter is left out: dead_letter_topic of the share group"),
-        ({"retries": 3}, "retries is left out: delivery_count_limit of the share group"),
-        ({"auto_offset_reset": "latest"}, "auto_offset_reset of the share group says it"),
-        ({"concurrency": 0}, "concurrency is from 1 to 100"),
-        ({"share": False, "concurrency": 2}, "concurrency is for share=True"),
-        ({"isolation": "read_committed"}, "unknown setting 'isolation'"),
+        ({"failure": msgtx.Skip()}, "failure"),
+        ({"failure": msgtx.DeadLetter("graves")}, "failure"),
+        ({"failure": msgtx.Retry(3)}, "failure"),
+        ({"auto_offset_reset": "latest"}, "auto_offset_reset"),
+        ({"share_members": 0}, "share_members"),
+        ({"share_members": None, "failure": Acknowledgement.RELEASE}, "failure"),
+        ({"isolation": "read_committed"}, "isolation"),
     ],
 )
-def test_what_the_group_decides_is_no_setting_of_a_worker(run: Run, options: dict[str, Any], words: str) -> None:
+def test_what_the_group_decides_is_no_setting_of_a_worker(run: Run, options: dict[str, Any], name: str) -> None:
     """I16."""
-    with pytest.raises(errors.ConfigError, match=words):
+    with refuses(errors.UsageError, name=name):
         run(store, **options)

@@ -44,7 +44,8 @@ def kind(one: Setting, kinds: dict[Kind, str]) -> str:
         return "Isolation" + (f" | {words(one.choices)}" if kinds is GIVEN else "")
     if one.kind is Kind.CHOICE:
         return one.name.title().replace("_", "")
-    return kinds[one.kind] + (" | None" if one.default is None else "")
+    in_seconds = kinds is HELD and one.kind is Kind.DURATION and not one.name.endswith("_ms")
+    return ("float" if in_seconds else kinds[one.kind]) + (" | None" if one.default is None else "")
 
 
 def aliases(_: str) -> list[str]:
