@@ -12,6 +12,8 @@ import pytest
 from tests.__main__ import SPARK, chosen
 from tests.house.sources import ROOT
 
+pytestmark = pytest.mark.long
+
 HERE: Final = ROOT / "tests"
 COLLECT: Final = """
 import json, sys

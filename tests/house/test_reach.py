@@ -106,6 +106,7 @@ def test_a_change_concerns_the_tests_that_reach_it(tree: Path, monkeypatch: pyte
     assert concerned() == {"tests/house", TEST, "tests/store/test_faults.py"}
 
 
+@pytest.mark.long
 def test_a_run_writes_what_its_tests_reach(tmp_path: Path) -> None:
     test = "tests/rules/test_background.py"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.reach.recorder", test]

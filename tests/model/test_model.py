@@ -21,6 +21,7 @@ SEED = 20_261_121  # of the everyday run, so that it is the same everywhere; the
 LONG = hypothesis.settings.get_current_profile_name() == "long"
 
 
+@pytest.mark.long
 def test_any_history_with_lost_connections_is_as_the_oracle_says(make_database: Callable[[], str]) -> None:
     with places(make_database) as where:
         if LONG:
@@ -35,6 +36,7 @@ def crashing() -> Iterator[CrashServer]:
         yield server
 
 
+@pytest.mark.long
 def test_any_history_with_crashes_of_the_server_is_as_the_oracle_says(crashing: CrashServer) -> None:
     with places(crashing.server.create_database, crashing) as where:
         if LONG:

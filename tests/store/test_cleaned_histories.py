@@ -26,7 +26,7 @@ from tests.databases import Connection
 from tests.store.steps import COMMITTED, Writer, append_one, batch, ends, look, new_partition
 from tests.store.test_retention import topic_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 WRITERS = 2
 Read = tuple[int, bytes | None, bytes | None]  # offset, key, value

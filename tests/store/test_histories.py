@@ -13,7 +13,7 @@ from msgtx.store.transactions import mark
 from tests.databases import Connection
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, append_one, ends, look, new_topic, plain, read
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 WRITERS, PARTITIONS = 3, 2
 

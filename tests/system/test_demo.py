@@ -11,7 +11,7 @@ from msgtx.cli.programs import demo
 from msgtx.errors import ConfigError
 from tests.databases import INSERT_ONLY, Connection
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 LINES = 40_000  # enough for both workers, also if one starts some seconds after the other
 

@@ -26,7 +26,7 @@ from tests.store.steps import Writer, unique
 from tests.system.test_interleavings import no_deadlock
 from tests.weave import Call, Played, Story, Weaver, weaving
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 BETWEEN: Final = re.compile(
     r"^(?= +(?:if stores then|with stored as \(|with gone as \(|with made as materialized \(|ignored := msgtx.keep_producers"

@@ -10,7 +10,7 @@ from tests.store.steps import new_topic, plain, values
 from tests.system.test_interleavings import no_deadlock
 from tests.weave import Call, Played, Story, Weaver, weaving
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ORDERS: Final = 24  # that were found when the test was written; fewer are not accepted
 

@@ -20,7 +20,7 @@ from tests.cli.program import Ended
 from tests.databases import Server, connect, scratch, use_server
 from tests.store.steps import Writer, unique
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 Shell = Callable[..., Ended]
 

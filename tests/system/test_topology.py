@@ -7,7 +7,7 @@ import pytest
 
 from tests.topology import ONCE, READERS, play
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CHANGES = 20
 SEED = 20_261_127  # the same everywhere; TOPOLOGY_SEED overrides it, and `python -m tests.topology` takes new ones
