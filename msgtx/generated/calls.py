@@ -96,6 +96,7 @@ class AcquireRecordsRow(NamedTuple):
     """A row of what `acquire_records` answers."""
 
     error: str | Any
+    asker: int | Any
     partition_id: int | Any
     first_offset: int | Any
     last_offset: int | Any
@@ -115,55 +116,22 @@ ACQUIRE_RECORDS: Final = Function(
     "acquire_records",
     {
         "group_name": "text",
-        "in_member_number": "int8",
-        "in_call_number": "int8",
+        "member_numbers": "int8[]",
+        "call_numbers": "int8[]",
         "partition_ids": "int4[]",
-        "max_records": "int4",
+        "mosts": "int4[]",
         "max_bytes": "int8",
+        "accepted_firsts": "int8[]",
+        "accepted_lasts": "int8[]",
         "answered_partitions": "int4[]",
         "first_offsets": "int8[]",
         "last_offsets": "int8[]",
         "answers": "text[]",
         "reasons": "text[]",
         "delays_ms": "int4[]",
-        "flushes": "bool",
         "is_again": "bool",
     },
     AcquireRecordsRow,
-    flushed=False,
-)
-
-
-class AcquireRecordsTogetherRow(NamedTuple):
-    """A row of what `acquire_records_together` answers."""
-
-    asker: int
-    partition_id: int | Any
-    first_offset: int | Any
-    last_offset: int | Any
-    lock_ms: int | Any
-    max_timestamp: int | Any
-    keys: list[bytes | Any] | Any
-    values: list[bytes | Any] | Any
-    timestamps: list[int] | Any
-    header_counts: list[int] | Any
-    header_keys: list[str] | Any
-    header_values: list[bytes | Any] | Any
-
-
-ACQUIRE_RECORDS_TOGETHER: Final = Function(
-    "acquire_records_together",
-    {
-        "group_name": "text",
-        "member_numbers": "int8[]",
-        "call_numbers": "int8[]",
-        "partition_ids": "int4[]",
-        "mosts": "int4[]",
-        "max_bytes": "int8",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-    },
-    AcquireRecordsTogetherRow,
     flushed=False,
 )
 ALTER_TOPIC: Final = Function(

@@ -189,29 +189,8 @@ def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
 
     Raise `UnknownMember` if it is not a member (any more), `GroupNotFound`.
     """
-    arguments = (
-        asked.group,
-        asked.member_number,
-        asked.call_number,
-        Int4Array(asked.partition_ids),
-        asked.max_records,
-        asked.max_bytes,
-        *asked.answers.arguments()[2:],  # without the columns of groups and members
-        False,
-        asked.is_again,
-    )
-    if asked.answers is NO_ANSWERS:
-        rows = call(connection, calls.ACQUIRE_RECORDS, *arguments)
-    else:  # others have the locks while this is flushed
-        rows = call_and_flush(connection, calls.ACQUIRE_RECORDS, *arguments, flush=calls.FLUSH_LOG)
-    if rows and rows[0].error is not None:
-        refused = [(row.error, OffsetRange(row.partition_id, row.first_offset, row.last_offset)) for row in rows]
-        return Acquisition([], refused, has_passed=False)
-    if rows and rows[0].partition_id is None:
-        return Acquisition([], [], has_passed=True)
-    records = [Acquired(OffsetRange(*row[1:4]), *row[4:]) for row in rows]
-    _read_rest(connection, records)
-    return Acquisition(records, [], has_passed=False)
+    rows, records, refused = _acquired(connection, [asked], asked.partition_ids, asked.answers, is_again=asked.is_again)
+    return Acquisition(records[0], refused, has_passed=bool(rows) and rows[-1].asker == 0)
 
 
 def acquire_records_together(connection: RawConnection, several: Sequence[Acquiring]) -> list[Acquisition | None]:
@@ -219,31 +198,12 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
 
     None: it has to ask by itself. They accept one range of that partition, or nothing.
     """
-    group, partition_ids = several[0].group, several[0].partition_ids
+    partition_ids = several[0].partition_ids
     if any(set(each.partition_ids) != set(partition_ids) for each in several):
         partition_ids = partition_ids[:1]
-    accepted = [each.accepted() or NOTHING for each in several]
-    arguments = (
-        group,
-        Int8Array(each.member_number for each in several),
-        Int8Array(each.call_number for each in several),
-        Int4Array(partition_ids),
-        Int4Array(each.max_records for each in several),
-        max(each.max_bytes for each in several),
-        Int8Array(first for first, _ in accepted),
-        Int8Array(last for _, last in accepted),
-    )
-    if any(each is not NOTHING for each in accepted):
-        rows = call_and_flush(connection, calls.ACQUIRE_RECORDS_TOGETHER, *arguments, flush=calls.FLUSH_LOG)
-    else:
-        rows = call(connection, calls.ACQUIRE_RECORDS_TOGETHER, *arguments)
+    rows, found, _ = _acquired(connection, several, partition_ids)
     if not rows:
         return [None] * len(several)
-    found: list[list[Acquired]] = [[] for _ in several]
-    for row in rows:
-        if row.asker > 0:
-            found[row.asker - 1].append(Acquired(OffsetRange(*row[1:4]), 1, row.lock_ms, row.max_timestamp, None, *row[6:]))
-    _read_rest(connection, [each for records in found for each in records])
     # Who got nothing looks for what is not usual by itself, unless there is none; what it accepts is accepted.
     is_empty = rows[-1].asker < 0
     has_all = [
@@ -254,6 +214,43 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
         Acquisition(records, [], has_passed=has_more and not records) if records or is_over else None
         for records, is_over in zip(found, has_all, strict=True)
     ]
+
+
+def _acquired(
+    connection: RawConnection,
+    several: Sequence[Acquiring],
+    partition_ids: Sequence[int],
+    answers: AnswerColumns = NO_ANSWERS,
+    *,
+    is_again: bool = False,
+) -> tuple[list[calls.AcquireRecordsRow], list[list[Acquired]], list[Refused]]:
+    """Make the call. Return its rows, the records of each member, and the answers that were refused."""
+    accepted = [each.accepted() or NOTHING for each in several]
+    arguments = (
+        several[0].group,
+        Int8Array(each.member_number for each in several),
+        Int8Array(each.call_number for each in several),
+        Int4Array(partition_ids),
+        Int4Array(each.max_records for each in several),
+        max(each.max_bytes for each in several),
+        Int8Array(first for first, _ in accepted),
+        Int8Array(last for _, last in accepted),
+        *answers.arguments()[2:],  # without the columns of groups and members
+        is_again,
+    )
+    if all(each.answers is NO_ANSWERS for each in several):
+        rows = call(connection, calls.ACQUIRE_RECORDS, *arguments)
+    else:  # others have the locks while this is flushed
+        rows = call_and_flush(connection, calls.ACQUIRE_RECORDS, *arguments, flush=calls.FLUSH_LOG)
+    found: list[list[Acquired]] = [[] for _ in several]
+    refused: list[Refused] = []
+    for row in rows:
+        if row.error is not None:
+            refused.append((row.error, OffsetRange(*row[2:5])))
+        elif row.asker > 0:
+            found[row.asker - 1].append(Acquired(OffsetRange(*row[2:5]), *row[5:]))
+    _read_rest(connection, [each for records in found for each in records])
+    return rows, found, refused
 
 
 def _read_rest(connection: RawConnection, records: Sequence[Acquired]) -> None:

@@ -33,7 +33,7 @@ from msgtx.store.ranges import measure_ranges
 from msgtx.store.records import count_records
 from msgtx.store.retention import delete_records
 from msgtx.store.seal import commit_in_session
-from msgtx.store.shares import Acquiring, acquire_records, acquire_records_together, join_share_group, redrive_dead_letters
+from msgtx.store.shares import Acquiring, acquire_records, join_share_group, redrive_dead_letters
 from msgtx.store.spark import record_range
 from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.transactions import describe_transaction, mark
@@ -418,7 +418,6 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     ),
     "commit_as_a_member": lambda c, p: commit_offsets(c, {GroupMetadata("g", "m", 1): {p.theirs: OffsetAndMetadata(1)}}),
     "acquire_records": lambda c, p: acquire_records(c, Acquiring("g", 1, 1, [p.theirs], 1, 1)),
-    "acquire_records_together": lambda c, p: acquire_records_together(c, [Acquiring("g", 1, 1, [p.theirs], 1, 1)]),
     "read_records": lambda c, p: call(c, calls.READ_RECORDS, Int4Array([p.theirs]), Int8Array([0]), Int8Array([9])),
     "acknowledge_records": lambda c, p: acknowledge_records(c, answers_for(p.theirs), call_number=1),
     "acknowledge_in_transaction": lambda c, p: acknowledge_in_transaction(c, p.name, answers_for(p.theirs), call_number=1),

@@ -1,12 +1,9 @@
 """The functions that promise to be flushed (I9), each with calls that must keep the promise: the one list of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from msgtx.database.calls import call
-from msgtx.database.wire import Int4Array
-from msgtx.generated import calls
 from msgtx.store import sweeps
 from msgtx.store.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.append import append, append_and_decide
@@ -300,15 +297,6 @@ def acquisition_that_buries(stage: Stage) -> None:
     assert group.acquire("a", 1) == {}
 
 
-def acquisition_with_answers(stage: Stage) -> None:
-    group = ShareGroup(stage.aside, stage.partition())
-    group.acquire("a", 1)
-    answers = group.answers("a", {0: "accept"}).arguments()[2:]
-    acquire = replace(calls.ACQUIRE_RECORDS.first(12), flushed=True)
-    asked = (group.name, group.join("a"), 2, Int4Array([group.partition]), 1, 1)
-    assert call(stage.session, acquire, *asked, *answers) == []
-
-
 def acquisition_whose_caller_flushes(stage: Stage) -> None:
     group = ShareGroup(stage.aside, stage.partition())
     group.acquire("a", 1)
@@ -578,7 +566,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "settle_shares": (settled_acknowledgement,),
     "bury_dead_shares": (last_delivery,),
     "acquire_generally": (acquisition_that_buries,),
-    "acquire_records": (acquisition_that_buries, acquisition_with_answers),
+    "acquire_records": (acquisition_that_buries,),
     "flush_log": (acquisition_whose_caller_flushes, acquisition_together),
     "join_share_group": (join_to_share,),
     "lease_shards": (new_coordinator, shards_that_change_hands),

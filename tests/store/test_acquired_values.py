@@ -71,11 +71,11 @@ def test_a_member_that_does_not_read_its_answer_holds_no_lock(
     number, call_number = group.join("a"), group.call()
     stopped, place = open_connection(), f"'{{{group.partition}}}'"
     backend(stopped)
+    numbers, mosts, nothing = f"'{{{number}}}', '{{{call_number}}}'", "'{20}'", "'{-1}', '{-1}'"
     if together:
-        numbers = f"'{{{number}}}', '{{{call_number}}}'"
-        asked = f"acquire_records_together('{group.name}', {numbers}, {place}, '{{20}}', {ANYTHING}, '{{-1}}', '{{-1}}')"
-    else:
-        asked = f"acquire_records('{group.name}', {number}, {call_number}, {place}, 20, {ANYTHING})"
+        numbers = f"'{{{number}, {group.join('c')}}}', '{{{call_number}, 1}}'"
+        mosts, nothing = "'{20, 0}'", "'{-1, -1}', '{-1, -1}'"
+    asked = f"acquire_records('{group.name}', {numbers}, {place}, {mosts}, {ANYTHING}, {nothing})"
     ask_without_reading(stopped, f"select f.* from msgtx.{asked} f")
     wait_until(lambda: is_idle(connection, stopped))
     while stopped.pgconn.get_result():
@@ -89,10 +89,21 @@ def test_a_member_that_does_not_read_its_answer_holds_no_lock(
         pass
 
 
+def rows_of(connection: Connection, asked: Acquiring) -> list[tuple[Any, ...]]:
+    """Acquire. Returns the rows of the answer as they come, from the offsets on."""
+    numbers = Int8Array([asked.member_number]), Int8Array([asked.call_number])
+    columns = Int4Array(asked.partition_ids), Int4Array([asked.max_records]), asked.max_bytes
+    nothing = Int8Array([-1]), Int8Array([-1]), *NO_ANSWERS.arguments()[2:], False
+    return [
+        row[8:]
+        for row in call(connection, calls.ACQUIRE_RECORDS, asked.group, *numbers, *columns, *nothing)
+        if row[2] is not None
+    ]
+
+
 def inline(connection: Connection, asked: Acquiring) -> list[bool]:
     """Acquire. Returns, for each row of the answer, whether it has the values."""
-    columns = (*asked[:3], Int4Array(asked.partition_ids), *asked[4:6])
-    return [row.values is not None for row in call(connection, calls.ACQUIRE_RECORDS.first(6), *columns)]
+    return [row[2] is not None for row in rows_of(connection, asked)]
 
 
 def test_what_is_small_is_in_the_answer(connection: Connection, group: ShareGroup) -> None:
@@ -117,7 +128,7 @@ def test_what_is_small_is_in_the_answer_to_several_members(connection: Connectio
     monkeypatch.setattr("msgtx.store.shares.call", noted)
     found = [each.values for answer in acquire_records_together(connection, asked) if answer for each in answer.records]
     assert found == [[b"1"], [b"2", b"3"], [b"4", b"5"]]
-    assert called == [calls.ACQUIRE_RECORDS_TOGETHER]
+    assert called == [calls.ACQUIRE_RECORDS]
 
 
 def test_a_large_record_is_not_small_since_others_of_its_row_are(connection: Connection, group: ShareGroup) -> None:
@@ -301,8 +312,7 @@ def test_a_record_comes_as_it_was_sent(connection: Connection, how: str, size: i
 
 def nulls(connection: Connection, asked: Acquiring) -> list[list[bool]]:
     """Acquire. Returns, for each row of the answer, which of its columns are null, from the offsets on."""
-    columns = *asked[:3], Int4Array(asked.partition_ids), *asked[4:6], *NO_ANSWERS.arguments()[2:], False, False
-    return [[column is None for column in row[7:]] for row in call(connection, calls.ACQUIRE_RECORDS, *columns)]
+    return [[column is None for column in row] for row in rows_of(connection, asked)]
 
 
 @pytest.mark.parametrize("shape", ["", SHAPES[0]])

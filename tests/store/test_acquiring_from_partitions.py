@@ -148,8 +148,8 @@ def test_what_is_pending_in_a_transaction_is_not_accepted_beside_it(members: Mem
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
-def test_one_state_has_what_is_accepted_and_acquired(connection: Connection, ordering: str) -> None:
-    """By the general rules, too, though others have newer states. With an order by key nothing before it comes again."""
+def test_what_is_accepted_by_the_general_rules_has_a_state_of_its_own(connection: Connection, ordering: str) -> None:
+    """Though others have newer states. With an order by key nothing before it comes again."""
     members = Members(connection, isolation="read_uncommitted", ordering=ordering)
     other = ShareGroup(connection, members.partitions[0])
     members.send(0, b"1", b"2", b"3", keys=[b"k", b"l", b"m"])
@@ -168,7 +168,7 @@ def test_one_state_has_what_is_accepted_and_acquired(connection: Connection, ord
     ((before,),) = connection.execute(states, asked).fetchall()
     found = members.ask("a", accepts=[(0, own, own)], order=[0])
     assert pieces(members, found) == [(0, again, again, 2), (0, 3, 3, 1)]
-    assert connection.execute(states, asked).fetchall() == [(before + 1,)]
+    assert connection.execute(states, asked).fetchall() == [(before + 2,)], "one that accepts, one that acquires"
 
 
 def test_what_is_accepted_in_the_first_partition_is_not_so_in_another(connection: Connection) -> None:

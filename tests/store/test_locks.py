@@ -250,7 +250,7 @@ CALLS: Final[dict[str, tuple[Callable[[World], Callable[[], Any]], dict[str, str
         {"leases": "exclusive"},
     ),
     "acquire_records": (apart(World.sharing, lambda w, group: group.acquire("b")), {"share": "exclusive"}),
-    "acquire_records_together": (apart(World.sharing, lambda w, group: acquired_together(group)), {"share": "exclusive"}),
+    "acquire_records of two": (apart(World.sharing, lambda w, group: acquired_together(group)), {"share": "exclusive"}),
     "acknowledge_records": (
         apart(World.sharing, lambda w, group: group.answer("a", {0: "accept"})),
         {"share": "exclusive"},

@@ -14,12 +14,12 @@ import pytest
 from msgtx import errors
 from msgtx.database.calls import call
 from msgtx.database.pool import Engine
-from msgtx.database.wire import Int4Array
+from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.members import leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import Acquiring, acquire_records, configure_share_group
+from msgtx.store.shares import NOTHING, Acquiring, acquire_records, configure_share_group
 from msgtx.store.transactions import mark
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
@@ -40,8 +40,8 @@ def general(engine: Engine) -> Iterator[str]:
         engine,
         "shares",
         "acquire_records",
-        ("if not is_repeated then", "if false then"),
-        ("accepts := cardinality(answers)", "accepts := false and cardinality(answers)"),
+        ("if is_repeated then\n            is_usual", "if true then\n            is_usual"),
+        ("accepts boolean := -1 <> any(accepted_firsts)", "accepts boolean := false"),
         (
             "partition_ids[:1] || array(\n                select p from msgtx.partitions_to_acquire("
             "g, partition_ids[2:], moment, partitions_at_once - 1) p)",
@@ -98,10 +98,13 @@ class World:
         if member not in self.last:
             return None
         number, order, most, columns = self.last[member]
-        asked = (self.group.name, self.group.join(member), number, Int4Array(self.partitions[at] for at in order))
-        rows = call(self.connection, self.function, *asked, most, ANYTHING, *columns.arguments()[2:], True, is_again)
+        group, places = self.group, [self.partitions[at] for at in order]
+        accepted = Acquiring(group.name, 0, number, places, most, ANYTHING, columns).accepted() or NOTHING
+        numbers = Int8Array([group.join(member)]), Int8Array([number])
+        asked = Int4Array(places), Int4Array([most]), ANYTHING, *(Int8Array([each]) for each in accepted)
+        rows = call(self.connection, self.function, group.name, *numbers, *asked, *columns.arguments()[2:], is_again)
         found = [
-            (row[0], *((None,) * 3 if row[1] is None else (self.partitions.index(row[1]), *row[2:4])), *row[4:7], row[9])
+            (row[0], *((None,) * 3 if row[2] is None else (self.partitions.index(row[2]), *row[3:5])), *row[5:8], row[10])
             for row in rows
         ]
         self.held[member] += [

@@ -2,7 +2,6 @@
 -- those that are to be delivered again, then new ones. The more often a record was delivered, the fewer come with it, at last
 -- none: who dies of it takes no others along.
 --   is_repeated           of the call: it has acquired records of another partition when it came the first time, so here only what it had
---   accepted_first        where a span begins that the member has accepted, and holds; null: none
 --   room, max_records     how many may come still, and how many of the whole call
 --   letters               how many dead letters it may write
 --   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
@@ -18,7 +17,7 @@
 -- record_batch. Flushed if it wrote dead letters.
 create function msgtx.acquire_generally(
     group_name text, g msgtx.share_group, in_member_number bigint, in_call_number bigint, id int, room int, max_records int,
-    max_bytes bigint, accepted_first bigint, in_is_repeated boolean, letters int, inline_bytes bigint)
+    max_bytes bigint, in_is_repeated boolean, letters int, inline_bytes bigint)
 returns table (
     is_repeated boolean, record_count int, byte_size bigint, first_offset bigint, last_offset bigint, delivery_count int, max_timestamp bigint, offsets bigint[],
     keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
@@ -53,7 +52,7 @@ declare
     bytes_left bigint := max_bytes;
     alone boolean := false;
     is_inline boolean;
-    is_met boolean := accepted_first is not null;
+    is_met boolean := false;
     expired boolean := false;
     ended int := 0;
     ignored boolean;
@@ -64,9 +63,6 @@ begin
     log_start := (select p.log_start_offset from msgtx.partition p where p.partition_id = id);
     if log_start is null then
         return;
-    end if;
-    if accepted_first is not null then
-        state.spans := array(select s from unnest(state.spans) s where s.first_offset <> accepted_first);
     end if;
     if state.version is null then
         -- What was made since the group began with the topic, or with its name, is read from its beginning. Else the client has not joined

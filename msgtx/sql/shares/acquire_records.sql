@@ -1,115 +1,120 @@
--- acquire_records(group, member, partitions, …) gives a member records of these partitions that nobody else has, for as long
--- as the group's lock lasts. A partition whose lock another member holds is passed.
---   one row for each piece of a row of the log that has records: all offsets from first to last are acquired; offsets is
---   null where each of them is a record
---   keys, values, …  null, all of them, of what is behind 16 kB: read_records reads it. A member that is stopped while it reads a
---                   large answer would keep the locks
---   one row without a partition: there was nothing, but a partition was passed, or dead letters were written: there may be more
---   in_call_number  counted by the member: the same one again has the same answer
---   is_again        the call has been made before, with the same partitions: perhaps it was done, and its answer was lost. If so, it gets
---                   the same records again and nothing else, whatever max_records and max_bytes are
---   answered_partitions, …  what the member answers for first (apply_answers), in the same SQL transaction: nothing is
---   acquired if any of it is refused, which is a row of its own each, with an error. The number is then that of both, see
---   acknowledge_records
--- Partition by partition it is the usual case (acquire_usually), or the general rules apply (acquire_generally): of the first one, and
--- of as many others as may have something (partitions_to_acquire), until there are max_records or max_bytes, but one record at least. What
--- has been acquired is one row of share_state, however many records it is. Waits for the lock of share partitions that are answered
--- for, and, if it holds no other, for that of a partition that is asked for alone; tries those of the others. Reads
--- consumer_group, share_group, group_member, group_heartbeat. Writes share_call; through acquire_usually, acquire_generally
--- and apply_answers share_state and what these say. Flushed if it wrote dead letters: who has acquired what need not outlast a
--- crash, and what is answered for later is flushed with it. What is answered for is flushed, unless the caller does it
--- (flush_log).
+-- acquire_records(group, members, calls, partitions, …) gives members of a share group records that nobody else has.
+-- A partition is the usual case (acquire_usually), or one member acquires by the general rules (acquire_generally).
+--   accepted_firsts  what each accepts, to last: all that it acquired in one call of the first partition; -1: nothing
+--   answers, …       of one member (apply_answers). If any is refused, its rows have an error, and nothing is acquired
+--   is_again         the call was made before. If it was done, the member gets the same records again
+--   a row for each piece of a row of the log that asker, a place in members, has acquired; offsets: null if each is a
+--   record; keys, … null, all of them, behind 16 kB (read_records). If there is nothing, asker is 0 for: perhaps at once,
+--   else -1. No row: it is not usual for all of several members, and nothing was done; or one member's call is late
+-- Locks the first share partition and those that are answered for; tries the others. Reads consumer_group, share_group,
+-- group_member, group_heartbeat. Writes share_call; share_state and more by acquire_usually, acquire_generally,
+-- apply_answers. Flushed if it wrote dead letters; what is answered for is flushed by the caller (flush_log).
 -- right: consume
 -- commit: asynchronous
--- null: partition_id, first_offset, last_offset, delivery_count, lock_ms, max_timestamp, offsets, keys, values
+-- null: asker, partition_id, first_offset, last_offset, delivery_count, lock_ms, max_timestamp, offsets, keys, values
 -- null: timestamps, header_counts, header_keys, header_values, header_values[], keys[], values[]
 -- plan: look-ups, nested loops, in order
 create function msgtx.acquire_records(
-    group_name text, in_member_number bigint, in_call_number bigint, partition_ids int[], max_records int, max_bytes bigint,
-    answered_partitions int[] default '{}', first_offsets bigint[] default '{}', last_offsets bigint[] default '{}',
-    answers text[] default '{}', reasons text[] default '{}', delays_ms int[] default '{}', flushes boolean default true,
-    is_again boolean default false)
+    group_name text, member_numbers bigint[], call_numbers bigint[], partition_ids int[], mosts int[], max_bytes bigint,
+    accepted_firsts bigint[], accepted_lasts bigint[], answered_partitions int[] default '{}',
+    first_offsets bigint[] default '{}', last_offsets bigint[] default '{}', answers text[] default '{}',
+    reasons text[] default '{}', delays_ms int[] default '{}', is_again boolean default false)
 returns table (
-    error text, partition_id int, first_offset bigint, last_offset bigint, delivery_count int, lock_ms int, max_timestamp bigint,
-    offsets bigint[], keys bytea[], "values" bytea[], timestamps bigint[],
+    error text, asker int, partition_id int, first_offset bigint, last_offset bigint, delivery_count int, lock_ms int,
+    max_timestamp bigint, offsets bigint[], keys bytea[], "values" bytea[], timestamps bigint[],
     header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column
 declare
     partitions_at_once constant int := 256;  -- that are locked
-    inline_bytes bigint := 16384;  -- of records that an answer has: this much is on its way before the locks are gone, read or not
+    inline_bytes bigint := 16384;  -- of records in an answer: so much is on its way, read or not, before the locks are gone
     letters int := 500;  -- dead letters that a call writes; their bytes count in max_bytes
     moment constant timestamptz := msgtx.clock();
-    home record;
-    g msgtx.share_group;
-    f record;
-    id int;
-    records int;
-    bytes bigint;
-    room int := max_records;
-    accepts boolean := false;  -- one range, and is to have records of the same partition: usually
-    is_first boolean := answers <> '{}';  -- these answers have not been applied yet
+    members constant int := cardinality(member_numbers);
+    max_records constant int := mosts[1];
+    accepts boolean := -1 <> any(accepted_firsts);  -- and the usual case of that has not been looked at yet
+    is_answering boolean := accepts or answers <> '{}';  -- no answer has been applied yet
+    is_answered boolean := false;
     is_refused boolean := false;
-    is_usual boolean;
-    again boolean;
     is_locked boolean;
-    had int[];
+    is_usual boolean;
     is_repeated boolean := false;
     is_alone boolean := false;
     has_passed boolean := false;
-    accepted_first bigint;
+    has_some boolean := false;
+    again boolean;
+    home record;
+    g msgtx.share_group;
+    id int;
+    place int := 1;
+    records int;
+    bytes bigint;
+    had int[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{consume}', partition_ids || answered_partitions)
             and msgtx.require_names('group', array[group_name]);
     end if;
-    select s as settings, msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) as is_over,
-           (select c.call_number from msgtx.share_call c where c.member_number = in_member_number
-            order by c.call_number desc limit 1) as answered_call
-    into home
+    select s as settings, asked.living, asked.answered_call, asked.is_answered into home
     from (select c.group_id from msgtx.consumer_group c where c.name = group_name limit 1) c
     cross join lateral (select s.* from msgtx.share_group s where s.group_id = c.group_id limit 1) s
     cross join lateral (
-        select m.session_timeout_ms from msgtx.group_member m
-        where m.member_number = in_member_number and m.group_id = c.group_id limit 1) m
-    cross join lateral (
-        select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = in_member_number
-        order by h.heartbeat_number desc limit 1) newest;
-    if home.is_over is not false then
-        g := msgtx.share_group_of(group_name, in_member_number);
+        select count(*) as living, max(answered.call_number) as answered_call,
+               coalesce(bool_or(u.call_number <= answered.call_number), false) as is_answered
+        from unnest(member_numbers, call_numbers) u(member_number, call_number)
+        cross join lateral (
+            select m.session_timeout_ms from msgtx.group_member m
+            where m.member_number = u.member_number and m.group_id = c.group_id limit 1) m
+        cross join lateral (
+            select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = u.member_number
+            order by h.heartbeat_number desc limit 1) newest
+        left join lateral (
+            select c.call_number from msgtx.share_call c where c.member_number = u.member_number
+            order by c.call_number desc limit 1) answered on true
+        where not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment)) asked;
+    if members > 1 and (home.living is distinct from members or home.is_answered) then
+        return;
+    elsif home.living is distinct from members then
+        g := msgtx.share_group_of(group_name, member_numbers[1]);
         raise exception using errcode = 'MX025', message = format(
-            'share group %s: the session of member %s is over', group_name, in_member_number),
+            'share group %s: the session of member %s is over', group_name, member_numbers[1]),
             detail = jsonb_build_object('group', group_name);
-    end if;
-    if is_first and in_call_number < home.answered_call then
-        return;  -- it comes late, and has no caller any more
+    elsif home.is_answered and is_answering then
+        if call_numbers[1] < home.answered_call then
+            return;  -- it comes late, and has no caller any more
+        end if;
+        is_answering := false;
+        accepts := false;
     end if;
     g := home.settings;
-    is_first := is_first and in_call_number is distinct from home.answered_call;
-    if is_first then
-        accepts := cardinality(answers) = 1 and answers[1] = 'accept' and answered_partitions[1] = partition_ids[1];
-        if not accepts then
+    loop
+        if is_answering and not accepts then
             for error, partition_id, first_offset, last_offset in
                 select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers_once(
-                    array_fill(group_name, array[cardinality(answers)]), array_fill(in_member_number, array[cardinality(answers)]),
-                    answered_partitions, first_offsets, last_offsets, answers, reasons, delays_ms, in_call_number) r
+                    array_fill(group_name, array[cardinality(answers)]),
+                    array_fill(member_numbers[1], array[cardinality(answers)]),
+                    answered_partitions, first_offsets, last_offsets, answers, reasons, delays_ms, call_numbers[1]) r
             loop
                 is_refused := true;
                 return next;
             end loop;
+            if is_refused then
+                return;
+            end if;
+            is_answering := false;
+            is_answered := true;
         end if;
-    end if;
-    for place in 1 .. partitions_at_once loop
-        exit when is_alone or is_refused or not accepts and not is_repeated and (room <= 0 or max_bytes <= 0);
+        exit when is_alone or not accepts and not is_repeated and (
+            0 = all(mosts) or max_bytes <= 0 or has_some and members > 1);
         if place = 2 and not is_repeated then
             partition_ids := partition_ids[:1] || array(
                 select p from msgtx.partitions_to_acquire(g, partition_ids[2:], moment, partitions_at_once - 1) p);
         end if;
-        exit when place > cardinality(partition_ids);
+        exit when place > least(cardinality(partition_ids), partitions_at_once);
         id := partition_ids[place];
         is_locked := true;
-        if accepts or place = 1 and answers = '{}' then
+        if place = 1 and not is_answered then
             ignored := msgtx.lock_share_partition(g.group_id, id);
         else
             is_locked := msgtx.try_lock_share_partition(g.group_id, id);
@@ -121,7 +126,7 @@ begin
                     select s.spans from msgtx.share_state s
                     where s.group_id = g.group_id and s.partition_id = p order by s.version desc limit 1) newest
                 where exists (select from unnest(newest.spans) u
-                              where u.call_number = in_call_number and u.member_number = in_member_number));
+                              where u.call_number = call_numbers[1] and u.member_number = member_numbers[1]));
             is_repeated := had <> '{}';
             if is_repeated then
                 partition_ids := had;
@@ -133,106 +138,97 @@ begin
             raise exception using errcode = '55P03', message = format(
                 'share partition %s, where this call had records, is locked: call again', id);
         end if;
+        place := place + 1;
         if not is_locked then
             has_passed := true;
             continue;
         end if;
         partition_id := id;
-        is_usual := false;
-        if not is_repeated then
-            for f in
+        if is_repeated then
+            is_usual := false;
+        elsif members > 1 then
+            return query
+            select null, u.asker, id, u.first_offset, u.last_offset, 1, g.record_lock_duration_ms, u.max_timestamp,
+                   null::bigint[], u.keys, u."values", u.timestamps, u.header_counts, u.header_keys, u.header_values
+            from msgtx.acquire_usually(
+                g, id, member_numbers, call_numbers, mosts, max_bytes, case when accepts then accepted_firsts end,
+                accepted_lasts, inline_bytes) u;
+            get diagnostics records = row_count;
+            is_usual := records > 0;
+            has_some := records > 1;
+        else
+            is_usual := false;
+            for asker, bytes, first_offset, last_offset, max_timestamp, keys, "values", timestamps, header_counts,
+                header_keys, header_values in
                 select u.* from msgtx.acquire_usually(
-                    g, id, array[in_member_number], array[in_call_number], array[room], max_bytes,
-                    array[case when accepts then first_offsets[1] else -1 end], array[case when accepts then last_offsets[1] else -1 end],
-                    inline_bytes) u
+                    g, id, member_numbers, call_numbers, mosts, max_bytes, case when accepts then accepted_firsts end,
+                    accepted_lasts, inline_bytes) u
             loop
                 is_usual := true;
-                accepts := false;
-                exit when f.asker = 0;
-                first_offset := f.first_offset;
-                last_offset := f.last_offset;
+                exit when asker = 0;
+                has_some := true;
                 delivery_count := 1;
                 lock_ms := g.record_lock_duration_ms;
-                offsets := null;
-                max_timestamp := f.max_timestamp;
-                keys := f.keys;
-                "values" := f."values";
-                timestamps := f.timestamps;
-                header_counts := f.header_counts;
-                header_keys := f.header_keys;
-                header_values := f.header_values;
                 return next;
-                room := room - (last_offset - first_offset + 1)::int;
-                max_bytes := max_bytes - f.byte_size;
-                inline_bytes := coalesce(inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
+                mosts[1] := mosts[1] - (last_offset - first_offset + 1);
+                if mosts[1] > 0 then
+                    max_bytes := max_bytes - bytes;
+                    inline_bytes := coalesce(
+                        inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
+                end if;
             end loop;
         end if;
-        continue when is_usual;
-
-        accepted_first := null;
-        if accepts then
+        is_answered := is_answered or is_usual and accepts;
+        if is_usual then
+            is_answering := false;
             accepts := false;
-            -- The state that has what is acquired is without it, too.
-            accepted_first := (
-                select u.first_offset
-                from (select s.spans from msgtx.share_state s where s.group_id = g.group_id and s.partition_id = id
-                      order by s.version desc limit 1) newest
-                cross join lateral unnest(newest.spans) u
-                where u.first_offset = first_offsets[1] and u.last_offset = last_offsets[1] and u.status = 'acquired'
-                  and u.member_number = in_member_number
-                  and msgtx.is_running(u.locked_until, g.longest_lock_ms, msgtx.clock())
-                  and (g.ordering = 'none' or not exists (  -- as in apply_answers
-                      select from unnest(newest.spans) e
-                      where e.first_offset < u.first_offset and (
-                          e.status <> 'acquired'
-                          or not msgtx.is_running(e.locked_until, g.longest_lock_ms, msgtx.clock())))));
-            if accepted_first is null or not exists (select from msgtx.partition p where p.partition_id = id) then
-                for error, partition_id, first_offset, last_offset in
-                    select r.error, r.partition_id, r.first_offset, r.last_offset from msgtx.apply_answers_once(
-                        array[group_name], array[in_member_number], answered_partitions, first_offsets, last_offsets, answers,
-                        reasons, delays_ms, in_call_number) r
-                loop
-                    is_refused := true;
-                    return next;
-                end loop;
-                exit when is_refused;
-                accepted_first := null;
-                partition_id := id;
+        elsif members > 1 then
+            if place = 2 then
+                return;
             end if;
+            has_passed := true;  -- each looks at it by itself
+        elsif accepts then
+            accepts := false;
+            place := 1;  -- once more, by the general rules
+        else
+            g := msgtx.share_group_of(group_name, member_numbers[1]);  -- behind the lock: it may be gone
+            asker := 1;
+            for again, records, bytes, first_offset, last_offset, delivery_count, max_timestamp, offsets, keys, "values",
+                timestamps, header_counts, header_keys, header_values in
+                select r.* from msgtx.acquire_generally(
+                    group_name, g, member_numbers[1], call_numbers[1], id, mosts[1], max_records, max_bytes, is_repeated,
+                    letters, inline_bytes) r
+            loop
+                max_bytes := max_bytes - bytes;
+                if first_offset is null then
+                    letters := letters - records;
+                    has_passed := true;
+                    is_alone := records = 0;  -- it looked at as much as it may, or met what is gone: the next call goes on
+                    continue;
+                end if;
+                is_alone := delivery_count >= g.delivery_count_limit;
+                lock_ms := g.record_lock_duration_ms;
+                has_some := true;
+                return next;
+                mosts[1] := mosts[1] - records;
+                inline_bytes := coalesce(
+                    inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
+                is_repeated := again;
+            end loop;
+            offsets := null;
         end if;
-        g := msgtx.share_group_of(group_name, in_member_number);  -- behind the lock: it may be gone
-        for again, records, bytes, first_offset, last_offset, delivery_count, max_timestamp, offsets, keys, "values", timestamps,
-            header_counts, header_keys, header_values in
-            select r.* from msgtx.acquire_generally(
-                group_name, g, in_member_number, in_call_number, id, room, max_records, max_bytes, accepted_first, is_repeated,
-                letters, inline_bytes) r
-        loop
-            max_bytes := max_bytes - bytes;
-            if first_offset is null then
-                letters := letters - records;
-                has_passed := true;
-                is_alone := records = 0;  -- it has looked at as much as a call may, or met what is gone: the next call goes on
-                continue;
-            end if;
-            is_alone := delivery_count >= g.delivery_count_limit;
-            lock_ms := g.record_lock_duration_ms;
-            return next;
-            room := room - records;
-            inline_bytes := coalesce(inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
-            is_repeated := again;
-        end loop;
     end loop;
-    if is_refused then
-        return;
-    end if;
-    if is_first then
-        insert into msgtx.share_call (member_number, call_number) values (in_member_number, in_call_number)
+    if is_answered and members = 1 then
+        insert into msgtx.share_call (member_number, call_number) values (member_numbers[1], call_numbers[1])
         on conflict do nothing;
-        if flushes then
-            ignored := msgtx.flush_at_commit();
-        end if;
+    elsif is_answered then
+        insert into msgtx.share_call (member_number, call_number)
+        select u.member_number, u.call_number
+        from unnest(member_numbers, call_numbers, accepted_firsts) u(member_number, call_number, accepted_first)
+        where u.accepted_first >= 0;
     end if;
-    if has_passed and room = max_records then
+    if not has_some then
+        asker := case when has_passed then 0 else -1 end;
         partition_id := null;
         return next;
     end if;

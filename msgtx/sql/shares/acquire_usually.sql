@@ -3,7 +3,7 @@
 -- general rules of acquire_records.
 --   usual                 all records in flight are held by living members, none is to be delivered again or is parked, and the next rows
 --                         of the log are committed and not compacted
---   first_offsets, last_offsets   the records that each member accepts first: all of one call; -1: none
+--   first_offsets, last_offsets   the records that each member accepts first: all of one call; -1: none; null: none of anybody
 --   mosts                 how many records each asks for; 0: it only accepts
 --   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
 --   no row                it is not usual, and nothing was done
