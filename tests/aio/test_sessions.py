@@ -330,9 +330,9 @@ def test_a_connection_and_a_scoped_session_publish_as_well(
 def test_what_is_no_async_session_is_refused(database_url: str, topic: str) -> None:
     async def main() -> None:
         async with engine_of(database_url) as engine:
-            with pytest.raises(TypeError, match=r"not Session .*msgtx\.orm"):
+            with refuses(TypeError, name="session"):
                 await aio.publish(Session(), topic, b"x")  # type: ignore[arg-type]
-            with pytest.raises(TypeError, match="not NoneType"):
+            with refuses(TypeError, name="session"):
                 await aio.publish(None, topic, b"x")  # type: ignore[arg-type]
             async with AsyncSession(engine) as session:
                 with refuses(TypeError, name="session"):

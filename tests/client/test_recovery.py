@@ -536,7 +536,7 @@ def test_a_bug_is_told_to_everybody_who_waits(
         futures = [producer.send(wide, b"a", partition=partition) for partition in (0, 0, 1)]
         producer.flush(SECONDS)
         for future in futures:
-            with pytest.raises(errors.FatalError, match=r"the sender failed: TypeError.*planted"):
+            with refuses(errors.FatalError, reason="failed"):
                 future.result(0)
     assert "the sender failed" in caplog.text
 

@@ -55,7 +55,7 @@ def test_who_accepts_without_a_word_is_told_when_its_session_was_over(
     end_session(connection, one)
     if told:
         wait_until(lambda: is_told(one), "a heartbeat is told")
-    with pytest.raises(errors.InvalidRecordState, match="offset 0: the lock has expired or the session"):
+    with refuses(errors.InvalidRecordState, partition=0, offset=0):
         one.poll(0)
     assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2)]
 
@@ -100,7 +100,7 @@ def test_heartbeats_end_with_the_session_and_what_was_held_is_given_up(
     monkeypatch.setattr("msgtx.shares.member.heartbeat", lambda *_, **__: beats.append(None))
     wait_until(lambda: len(rounds) > 2, "the thread goes on")
     assert one.renew(one.handed_out) == []
-    with pytest.raises(errors.InvalidRecordState, match="session of this member is over"):
+    with refuses(errors.InvalidRecordState, reason="session over"):
         one.accepting([first])
     assert one.held([first]) == []
     rounds.clear()
@@ -186,7 +186,7 @@ def test_a_commit_behind_the_end_of_the_session_is_refused(
         end_session(connection, one)
         if waits:
             wait_until(lambda: is_told(one), "a heartbeat is told")
-        with pytest.raises(errors.InvalidRecordState, match="offset 0: the lock has expired or the session"):
+        with refuses(errors.InvalidRecordState, partition=0, offset=0):
             one.commit()
 
 
@@ -307,7 +307,7 @@ def test_who_is_closed_or_implicit_answers_for_nothing(
     fill(client, topic, 2)
     one, implicit = share(), share(acknowledgement_mode="implicit")
     (record,) = one.poll(PATIENCE_SECONDS, 1)
-    with pytest.raises(errors.IllegalState, match="acknowledgement_mode is implicit"):
+    with refuses(errors.IllegalState, reason="acknowledgement_mode"):
         implicit.acknowledge(implicit.poll(PATIENCE_SECONDS)[0])
     one.acknowledge(record)
     monkeypatch.setattr(share_polls, "acknowledge_records", refuse_all)
@@ -324,7 +324,7 @@ def test_who_is_closed_or_implicit_answers_for_nothing(
             lambda: one.accepting([record]),
             lambda: producer.begin_transaction().send_acknowledgements(one),
         ):
-            with pytest.raises(errors.IllegalState, match="the share consumer is closed"):
+            with refuses(errors.IllegalState, reason="closed"):
                 call()
 
 
@@ -353,7 +353,7 @@ def test_topics_of_a_share_group_are_there_as_they_are_needed(client: msgtx.Clie
     one.poll(0)
     client.topics.delete(missing)
     one._looked -= share_consumer.TOPICS_SECONDS  # it is time for another look
-    with pytest.raises(errors.UnknownTopicOrPartition, match=f"no topic '{missing}'"):
+    with refuses(errors.UnknownTopicOrPartition, topic=missing):
         one.poll(0)
     one.close()
 

@@ -141,7 +141,7 @@ def test_tables_without_a_version_are_told_and_left(make_database: Databases) ->
     with connect(url) as connection:
         connection.execute("delete from msgtx.alembic_version")
     before = catalog(url)
-    with pytest.raises(errors.ConfigError, match=r"has a table consumer_group, and no version .* restore it whole"):
+    with refuses(errors.ConfigError, reason="another schema"):
         run(url, migrate.upgrade)
     assert catalog(url) == before
 
@@ -189,7 +189,7 @@ def test_a_users_object_on_ours_is_named_and_never_dropped(make_database: Databa
     with connect(url) as connection:
         connection.execute("create view public.mine as select * from msgtx.records")
         connection.execute("update msgtx.installation set functions_hash = 'x'")
-    with pytest.raises(errors.ConfigError, match="mine"):
+    with refuses(errors.ConfigError, reason="in use"):
         run(url, migrate.upgrade)
     with connect(url) as connection:
         assert connection.execute("select count(*) from public.mine").fetchone() == (0,)
@@ -218,7 +218,7 @@ def test_a_users_trigger_that_calls_a_function_of_ours_is_named_and_never_droppe
             "create trigger mine after insert on mine for each row execute function msgtx.append_staged_once()"
         )
         connection.execute("update msgtx.installation set functions_hash = 'x'")
-    with pytest.raises(errors.ConfigError, match="trigger mine"):
+    with refuses(errors.ConfigError, reason="in use"):
         run(url, migrate.upgrade)
     with connect(url) as connection:
         assert connection.execute("select tgname from pg_trigger where tgname = 'mine'").fetchall() == [("mine",)]

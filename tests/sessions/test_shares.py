@@ -222,7 +222,7 @@ def test_after_a_rollback_the_next_poll_hands_the_records_out_again(share: Share
     one.commit(session=session)
     session.rollback()
     if mode == "implicit":
-        with pytest.raises(errors.IllegalState, match="poll before"):
+        with refuses(errors.IllegalState, reason="poll first"):
             one.commit(session=session)
     assert counts(one.poll(0, max_records=1)) == [(b"0", 2)]
     one.rewind()
@@ -272,7 +272,7 @@ def test_the_commit_comes_behind_the_block(share: Share, session: Session, fille
     with refuses(errors.IllegalState, reason="block"):
         block(adds, session.commit)
     session.rollback()
-    with pytest.raises(errors.IllegalState, match="rolled back while"):
+    with refuses(errors.IllegalState, reason="rolled back"):
         block(session.rollback, adds)
     session.rollback()
     block(session.rollback)
