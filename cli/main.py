@@ -66,14 +66,14 @@ def _report(error: Exception, arguments: Sequence[str]) -> int:
 
 
 def _replace_closed_streams() -> None:
-    """Open what the caller closed (`>&-`), before a connection gets its number."""
+    """Open the files that the caller closed (`>&-`), before a connection gets their numbers."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _let_go_of_output() -> None:
-    """Send what an ended reader left in the buffer nowhere: Python would complain about it at its exit."""
+    """Discard output for a reader that has ended: Python would complain about it at its exit."""
     try:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

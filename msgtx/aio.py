@@ -1,9 +1,9 @@
 """msgtx for asyncio: producer, transactions, consumer, and `publish` with SQLAlchemy's async sessions.
 
-Each object stands on the one of the same name that waits (`sync`) and has no logic of its own: what may wait for the
-database is awaited here, and waits there in a thread. A call that is cancelled is waited for: a thread cannot be
-interrupted, and what it uses is for one user at a time. A consumer's poll ends at once then, a commit or a flush with its
-answer; the object can be used as before.
+Each object stands on the blocking one of the same name (`sync`) and has no logic of its own: a call that may wait for
+the database is awaited here, and waits there in a thread. A cancelled call is waited for: a thread cannot be
+interrupted, and its objects are for one user at a time. A consumer's poll ends at once then, a commit or a flush with
+its answer; the object can be used as before.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class _Turn(asyncio.Lock):
 
 
 async def _surely(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Do what must be done also when this is cancelled, and has not begun yet."""
+    """Run a call that must be made even if this is cancelled before it begins."""
     with lending():
         working = asyncio.ensure_future(work)
     return await to_its_end(working)
@@ -123,7 +123,7 @@ def _awaited(
 def _direct(
     method: Callable[Concatenate[Any, Arguments], Answer],
 ) -> Callable[Concatenate[Any, Arguments], Answer]:
-    """Take over a method that never waits."""
+    """Forward a method that never waits."""
 
     @functools.wraps(method)
     def forward(self: Any, /, *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
@@ -133,7 +133,7 @@ def _direct(
 
 
 def _require_async(session: object) -> None:
-    """Raise `ConfigError` without greenlet, `WrongType` for what is no async session."""
+    """Raise `ConfigError` without greenlet, `WrongType` for an object that is no async session."""
     try:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     except ImportError as error:
@@ -174,7 +174,7 @@ async def publish(
 
 
 class Delivery(Generic[Place]):
-    """What was sent, on its way: `await` it for its place, or leave it. It completes by itself, without flush."""
+    """The future of a send: `await` it for its place, or leave it. It completes by itself, without flush."""
 
     __slots__ = ("_future",)
 
@@ -419,7 +419,7 @@ class Consumer:
     async def batch(
         self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
     ) -> AsyncIterator[list[Record]]:
-        """Poll, and have an async session's next commit bring these records' offsets with the rows that the block makes.
+        """Poll, and have an async session's next commit write these records' offsets, with the rows that the block makes.
 
         See `msgtx.Consumer.batch`.
         """
@@ -455,7 +455,7 @@ class Consumer:
 
     async def _ride(self, session: "AsyncUserSession", call: Callable[[UserSession], object]) -> None:
         async with self._turn:
-            # What was handed over before is waited for in the thread: in the session it would hold up the event loop.
+            # Earlier commits are waited for in the thread: in the session they would hold up the event loop.
             await _in_thread(self._thread, self.sync._commits.settle)
             await _in_session(session, call)
 
@@ -501,7 +501,7 @@ class Consumer:
     stop = _direct(consumers.Consumer.stop)
 
     async def close(self) -> None:
-        """End what waits, commit positions (if that is automatic), and end. May be called twice."""
+        """End waiting calls, commit positions (if that is automatic), and end. May be called twice."""
         if not self.sync.closed and not self._thread.origin.is_parent:
             self._closing = True
             self.sync.stop()
@@ -543,8 +543,8 @@ class ShareConsumer:
     async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
         """Return up to `max_records` records; [] when `timeout` seconds are over. See `msgtx.ShareConsumer.poll`.
 
-        A poll that is cancelled has handed nothing out: the next one returns it, and what was handed out before is accepted
-        in implicit mode. Deserializers run in the event loop.
+        A cancelled poll has returned nothing: the next one returns its records, and accepts the earlier ones in
+        implicit mode. Deserializers run in the event loop.
         """
         seconds, most = arguments.seconds("timeout", timeout), self.sync._most(max_records)
         hands_out_here(self.sync._itself)  # in this task
@@ -555,7 +555,7 @@ class ShareConsumer:
             return []
 
     async def __aiter__(self) -> AsyncIterator[ShareRecord]:
-        """Yield records forever, handed out one by one; `stop` ends it, also from a signal handler."""
+        """Yield records forever, one by one; `stop` ends it, also from a signal handler."""
         while not self.sync._stopped and not self.sync.closed:
             async with self._turn:
                 found = await self._found(1.0, self.sync._most(None))
@@ -588,7 +588,7 @@ class ShareConsumer:
     async def batch(
         self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
     ) -> AsyncIterator[list[ShareRecord]]:
-        """Poll, and have an async session's next commit bring the answers for these records with the rows of the block.
+        """Poll, and have an async session's next commit write the answers for these records, with the rows of the block.
 
         See `msgtx.ShareConsumer.batch`.
         """
@@ -613,7 +613,7 @@ class ShareConsumer:
             return await _in_session(session, call)
 
     async def rewind(self) -> None:
-        """Have what was handed out, and is not committed, handed out again; see `msgtx.ShareConsumer.rewind`."""
+        """Have the returned, uncommitted records delivered again; see `msgtx.ShareConsumer.rewind`."""
         async with self._turn:
             await _in_thread(self._thread, self.sync.rewind)
 
@@ -621,7 +621,7 @@ class ShareConsumer:
     stop = _direct(shares.ShareConsumer.stop)
 
     async def close(self) -> None:
-        """End what waits, send the answers given, release the rest and leave. May be called twice."""
+        """End waiting calls, send the answers given, release the rest and leave. May be called twice."""
         if not self.sync.closed and not self._thread.origin.is_parent:
             self._closing = True
             self.sync.stop()
@@ -667,7 +667,7 @@ class Client:
         self._workers: set[IntoAsync] = set()
 
     async def run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
-        """Have a thread do any other call: `await client.run(client.sync.admin.groups.list)`.
+        """Make any other call in a thread: `await client.run(client.sync.admin.groups.list)`.
 
         One that is endless needs a way to end: a cancelled call is waited for (`process` takes `stop`).
         """
@@ -686,7 +686,8 @@ class Client:
         """Consume topics and await `handler(session, record)`, which writes rows: exactly once, whatever crashes or raises.
 
         `session_factory` makes AsyncSessions (an `async_sessionmaker`) or AsyncConnections; the rest as in
-        `msgtx.Client.process_into`. The consumer polls in a thread of its own. Cancelled, it rolls back what is under way.
+        `msgtx.Client.process_into`. The consumer polls in a thread of its own. Cancelled, it rolls back the current
+        transaction.
         """
         loop = asyncio.get_running_loop()
         ending = Ending(arguments.stop("stop", settings.get("stop")))
@@ -787,7 +788,7 @@ class Client:
         for consumer in list(self._consumers):
             await consumer.close()
         if not self.sync._closed and not self._threads.origin.is_parent:
-            # A thread of its own: all others may be busy with what the close is to end.
+            # A thread of its own: all others may be busy with calls that the close is to end.
             try:
                 with Threads(1, name="msgtx-close") as thread:
                     await _surely(_in_thread(thread, self.sync.close))

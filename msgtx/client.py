@@ -103,7 +103,7 @@ class Admin:
         self.partitions = PartitionsAdmin(engine)
 
     def find_coordinator(self, transactional_id: str) -> Coordinator:
-        """Return who leads the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
+        """Return the leader of the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
         transactional_id = arguments.check_name("a transactional id", transactional_id)
         with self._engine.connection() as connection:
             return find_coordinator(connection, transactional_id)
@@ -114,9 +114,9 @@ class Admin:
             return list_shards(connection)
 
     def doctor(self, *, most: int = doctor.MOST, limits: Limits | None = None) -> list[Finding]:
-        """Report what holds partitions back, what hurts, and what to do; the worst first.
+        """Report transactions that hold partitions back, other problems, and the remedies; the worst first.
 
-        `most`: findings of one kind, further ones are counted. What the role may not see (others' sessions need
+        `most`: findings of one kind, further ones are counted. Data that the role may not see (others' sessions need
         pg_read_all_stats) is a finding, too.
         """
         return doctor.examine(self._engine, most=most, limits=limits)
@@ -124,7 +124,7 @@ class Admin:
     def verify(
         self, topics: Iterable[str] | None = None, *, progress: Callable[[int, str], None] | None = None
     ) -> VerifyReport:
-        """Read everything of these topics (None: of all) and compare it with what msgtx promises.
+        """Read everything of these topics (None: of all) and check the promises of msgtx.
 
         Runs beside producers and consumers. `progress(records, words)` is called now and then. Raise
         `UnknownTopicOrPartition`.
@@ -238,8 +238,8 @@ class Client:
     ) -> ShareConsumer:
         """Make a member of a share group (`group=…`): each record of these topics goes to one member at a time.
 
-        `acknowledgement_mode`: implicit accepts with the next poll what was handed out; explicit what `acknowledge` says.
-        Raise `ConfigError`, `UnknownTopicOrPartition`.
+        `acknowledgement_mode`: implicit accepts the returned records with the next poll; explicit accepts those of
+        `acknowledge`. Raise `ConfigError`, `UnknownTopicOrPartition`.
         """
         self._require_open()
         resolved = resolve(ShareConsumerConfig, settings, config)
@@ -277,10 +277,10 @@ class Client:
         `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them; with `batch` it gets a list of
         records. `failure` says what becomes of a record on which it fails, or of which outputs are refused: `Stop()` (the
         default), `Retry()`, `Skip()` or `DeadLetter(topic)`. Any number of workers of a group divide the partitions, each
-        with its own `transactional_id`; `partitions`: indexes of those that this worker reads, without membership.
-        `on_commit(report)` is called after each transaction. `consumer_config` is the consumer's, further `settings` are the
-        producer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM where nothing else handles it; see
-        `msgtx.process`. Raise `ConfigError` if `to` is `topic`.
+        with its own `transactional_id`; `partitions`: indexes of this worker's partitions, without membership.
+        `on_commit(report)` is called after each transaction. `consumer_config` is the consumer's, further `settings`
+        are the producer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM where nothing else
+        handles it; see `msgtx.process`. Raise `ConfigError` if `to` is `topic`.
 
         `share_members`: `group` is a share group, whose members divide records, and so many members run here, each in a
         thread, with ids `TRANSACTIONAL_ID-1`, `-2` and so on if there are several. Outputs and acknowledgements are one
@@ -324,13 +324,14 @@ class Client:
                 own = transactional_id if worker.share_members == 1 else f"{transactional_id}-{number}"
                 called = watched_call(transform, self._observers, group)
                 with self.producer(transactional_id=own, **producing) as producer:
-                    # What fails is the loop's to answer for. One record at first, so that all members get some.
+                    # The loop handles failures. One record at first, so that all members get some.
                     inner = replace(worker, stop=ending, failure=Retry())
                     yield Filler(part, producer, to, called, inner, POLLS * worker.transaction_ms / 1000, chunk=1)
 
             return self._divide(worker, [topic], filling)
         consumer = self._consumer_of(worker)
-        # The id is taken over first: what a predecessor left open must be aborted before its positions are read (P18).
+        # The id is taken over first: a predecessor's open transaction must be aborted before its positions are read
+        # (P18).
         with (
             self._ending(worker.stop) as ending,
             consumer,
@@ -356,12 +357,12 @@ class Client:
 
         `session_factory` opens SQLAlchemy sessions on this database (a `sessionmaker`), or connections. Each transaction has
         one of its own, which is committed here with the rows of many records and their offsets; with `batch` the handler
-        gets a list of records. When it raises, the session is rolled back, and its records are handed out again one by one.
-        A record that fails alone is tried again, with pauses. `failure` says what becomes of it: `Retry()` (the default)
-        tries until it succeeds, `Retry(5)` raises after 5 retries; `DeadLetter(topic)` sends it after 3 to a topic, in the
-        same commit as its offset; `Skip()` leaves it out after as many; `Stop()` raises at the first failure. Its partition
-        waits meanwhile, up to 30 s between two tries; the others go on. What is not the records' fault, such as a lost
-        connection or a deadlock, is tried again in any case.
+        gets a list of records. When it raises, the session is rolled back, and its records come again one by one. A
+        record that fails alone is tried again, with pauses. `failure` says what becomes of it: `Retry()` (the default)
+        tries until it succeeds, `Retry(5)` raises after 5 retries; `DeadLetter(topic)` sends it after 3 to a topic, in
+        the same commit as its offset; `Skip()` leaves it out after as many; `Stop()` raises at the first failure. Its
+        partition waits, up to 30 s between two tries; the others go on. A failure that is not the records' fault, such
+        as a lost connection or a deadlock, is tried again in any case.
 
         Any number of workers of a group divide the partitions. One that is killed keeps its own for `session_timeout_ms`
         (45 s), unless it comes back with the same `group_instance_id`. `transaction_ms`: about how long a transaction lasts;
@@ -499,7 +500,7 @@ class Client:
     def read(self, cut: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
         """Yield each committed record below a cut once, from an earlier cut (None: the log starts), partition by partition.
 
-        Raise `IncarnationChanged`, `OffsetOutOfRange` if retention removed what lies behind `start`, `LogTruncated`.
+        Raise `IncarnationChanged`, `OffsetOutOfRange` if retention removed records behind `start`, `LogTruncated`.
         """
         return snapshot.read(self.engine, cut, start)
 
@@ -535,7 +536,8 @@ class Client:
     def sweep(self, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
         """Do one round of all upkeep: see `msgtx sweep --help`.
 
-        `only`: names of sweeps; `dry_run`: only return what would be done. Raise `ConfigError` for a name that is not known.
+        `only`: names of sweeps; `dry_run`: only count, change nothing. Raise `ConfigError` for a name that is not
+        known.
         """
         self._require_open()
         return sweep(self.engine, only=only, dry_run=dry_run)
@@ -562,7 +564,7 @@ class Client:
         return found
 
     def _look_at_topics(self, connection: RawConnection) -> None:
-        """See what became of the topics in use. One that was deleted stays known until its use is refused."""
+        """Look for changes of the topics in use. One that was deleted stays known until its use is refused."""
         with self._lock:
             names = sorted(self._known)
         found = describe_topics(connection, names)
@@ -586,9 +588,10 @@ class Client:
         self._observers.tell(lambda observer: observer.made(user))
 
     def observe(self, observer: Observer) -> None:
-        """Tell it what producers, consumers and workers do from now on: see `msgtx.metrics` and `msgtx.otel`.
+        """Report the work of producers, consumers and workers to it from now on.
 
-        Before a worker is started: of one that runs it learns only what its producer and consumer do.
+        See `msgtx.metrics` and `msgtx.otel`. Call it before a worker is started: of a running one it sees only the
+        producer and consumer.
         """
         arguments.an_instance("observer", observer, Observer, "a msgtx.observer.Observer")
         with self._lock:

@@ -1,8 +1,9 @@
 """Settings: names, defaults and contradictions, checked before anything is sent.
 
 Keyword arguments in snake_case; Kafka's dotted names come in through `config={…}`; a keyword wins. Over the defaults stand
-the file `msgtx.toml`, then the environment (`MSGTX_…`), then what the caller gives. Durations and sizes may have units.
-A setting from outside the program is for all objects of a process: one that does not fit an object is not used for it.
+the file `msgtx.toml`, then the environment (`MSGTX_…`), then the caller's arguments. Durations and sizes may have
+units. A setting from outside the program is for all objects of a process: one that does not fit an object is not used
+for it.
 Source: docs/reference/settings.md.
 """
 
@@ -96,7 +97,7 @@ KAFKA_NAMES: Final = {kafka: one.name for table in _DECLARED.values() for one in
 # Rows of the log of this size are the fastest to write and to read.
 ROW_BYTES: Final = ProducerConfig().batch_bytes
 ROW_RECORDS: Final = ProducerConfig().batch_records
-# Settings of Kafka that would do nothing here, and what to use.
+# Settings of Kafka that would do nothing here, and their replacements.
 _REFUSED: Final = {
     "processing_guarantee": "processing.guarantee is a setting of Kafka Streams; use client.process, which is exactly once",
     "fetch_min_bytes": "fetch_min_bytes is not supported: a fetch returns as soon as there is a record; for larger ones"
@@ -106,10 +107,10 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Two settings, of which `lower` must be below `upper`, or at most as much. `why`: what would happen else.
+    """Two settings, of which `lower` must be below `upper`, or at most as much. `why`: the consequence otherwise.
 
-    `if_given`: it works nevertheless, so only who has given both is told that one of them has no effect. `of_group`: only
-    members of a group need it.
+    `if_given`: it works nevertheless, so only a caller that gives both is warned that one has no effect. `of_group`:
+    only members of a group need it.
     """
 
     lower: str
@@ -253,8 +254,8 @@ def _from_outside(known: Mapping[str, object]) -> dict[str, object]:
 def resolve(kind: type[Config], keywords: Mapping[str, object], config: Mapping[str, object] | None = None) -> Config:
     """Return the settings of a producer or consumer.
 
-    Raise `ConfigError` for an unknown name, a value out of range, or settings that contradict each other. What contradicts
-    the caller and comes from the environment or `msgtx.toml` is left out, with a warning.
+    Raise `ConfigError` for an unknown name, a value out of range, or settings that contradict each other. A setting
+    from the environment or `msgtx.toml` that contradicts the caller is left out, with a warning.
     """
     checks = {one.name: partial(_READ[one.kind], one) for one in _DECLARED[kind]}
     given: dict[str, object] = {}
@@ -290,7 +291,7 @@ def _useless(kind: type[Config], values: Mapping[str, object]) -> Collection[str
 def _misfits(kind: type[Config], outside: Mapping[str, object], given: Mapping[str, object]) -> Collection[str]:
     """Return the settings from outside without which the others fit together: the fewest; none if that is ambiguous.
 
-    What asks for idempotence is no misfit: without it the producer would promise less than it was asked for.
+    A setting that asks for idempotence is no misfit: without it the producer would promise less than was asked for.
     """
     if not _fits(kind, given):
         return ()

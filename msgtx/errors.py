@@ -13,7 +13,7 @@ Raised = TypeVar("Raised", bound=BaseException)
 
 
 class Fault(IntEnum):
-    """Whose fault an exception is, which decides what a worker does. Of several in one chain the highest counts."""
+    """The party at fault for an exception, which decides a worker's reaction. Of several in one chain the highest counts."""
 
     RECORD = 0  # the record's, or that of the function: the same record fails again
     ENVIRONMENT = 1  # rights, limits, what is not there: no record's, and it stays until somebody acts

@@ -244,7 +244,7 @@ def _print_shared(
     most: int | None,
     timeout_s: float | None,
 ) -> None:
-    """Print what a member of a share group is given, and accept it when it is printed; leaving releases the rest."""
+    """Print the records of a member of a share group, and accept each when it is printed; leaving releases the rest."""
     left = most
     with client.share_consumer(*dict.fromkeys(topics), group=group, acknowledgement_mode="explicit") as consumer:
         last_record = time.monotonic()

@@ -26,7 +26,7 @@ RIGHTS: Final = ("produce", "consume", "admin")
 
 @contextlib.contextmanager
 def _connection(invocation: Invocation) -> "Iterator[Connection]":
-    """Open a SQL transaction on the database, whatever its schema is like."""
+    """Open a SQL transaction on the database, without a check of its schema."""
     with open_engine(invocation) as engine, engine.transaction() as connection:
         yield connection
 
@@ -165,7 +165,7 @@ def _of_a_role(verb: Decorated) -> Decorated:
 
 
 def _about(topic: str | None, group: str | None, transactional_id: str | None) -> "tuple[Resource, str]":
-    """Return what a right is about, and its name or the beginning of names: one of the three, else every topic."""
+    """Return the kind of a right's resource, and its name or the beginning of names: one of the three, else every topic."""
     from msgtx.database.schema.privileges import ALL_TOPICS, Resource
 
     given = [

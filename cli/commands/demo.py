@@ -12,7 +12,7 @@ from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 
-COLUMNS: Final = 120  # of what is no terminal: rich would fold lines at 80
+COLUMNS: Final = 120  # if stdout is no terminal: rich would fold lines at 80
 
 
 @click.command("demo", cls=Command)

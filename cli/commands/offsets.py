@@ -1,4 +1,4 @@
-"""`msgtx offsets`: offsets at a time, consistent cuts and their names, and what lies between two of them."""
+"""`msgtx offsets`: offsets at a time, consistent cuts and their names, and the records between two of them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -135,7 +135,7 @@ def ranges(invocation: Invocation, topics: tuple[str, ...], *, start: str | None
 
 
 def cuts_of(client: "Client", topics: Sequence[str], start: str | None, end: str | None) -> tuple[Snapshot | None, Snapshot]:
-    """Read `--from` and `--to`; without an end a cut is taken now, and who holds it back is told."""
+    """Read `--from` and `--to`; without an end a cut is taken now, and the transactions that hold it back are named."""
     first, last = (None if text is None else _snapshot(client, text) for text in (start, end))
     if last is None:
         taken = client.snapshots.take(topics or (None if first is None else {partition.topic for partition in first.ends}))

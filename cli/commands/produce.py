@@ -61,7 +61,7 @@ class Columns:
 
 
 Parsed = Columns | list[OutputRecord]
-Parse = Callable[[Sequence[bytes]], tuple[Parsed, str | None]]  # what was read up to the first bad line, and its fault
+Parse = Callable[[Sequence[bytes]], tuple[Parsed, str | None]]  # the lines up to the first bad one, and its fault
 
 
 def plain(lines: Sequence[bytes]) -> tuple[Parsed, str | None]:
@@ -126,7 +126,7 @@ def _size(record: OutputRecord) -> int:
 
 @dataclass(slots=True)
 class Delivery:
-    """Sends what is read, in transactions if the producer has an id, and keeps account of it."""
+    """Sends the read lines, in transactions if the producer has an id, and counts them."""
 
     producer: "Producer"
     topic: str
@@ -178,7 +178,7 @@ class Delivery:
         return kept, str(too_large(self.topic, self.limit, size))
 
     def _send(self, part: Lines, parsed: Parsed) -> int:
-        """Send what was read, and count it in `sent` as it goes. Returns how many records that is."""
+        """Send the read lines, and count them in `sent`. Returns how many records that is."""
         if isinstance(parsed, Columns) and parsed.dedup_keys is not None:
             keys: Sequence[bytes | None] = parsed.keys or [None] * len(parsed.values)
             for index, (value, key, dedup_key) in enumerate(zip(parsed.values, keys, parsed.dedup_keys, strict=True)):
@@ -237,7 +237,7 @@ class Delivery:
         self.look(0)
 
     def end(self) -> None:
-        """End before the input does: abort what is open; what was sent without transactions may still be answered."""
+        """End before the input does: abort an open transaction; records without one may still be answered."""
         self.producer.close(END_S)
         with contextlib.suppress(MsgtxError):  # it was not sent any more
             while self.waiting and self.waiting[0][0].done():
@@ -363,7 +363,7 @@ def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
     typed = STDIN in inputs and sys.stdin.isatty()
     if typed:
         click.echo(f"to {delivery.topic}: a record is a line; Ctrl-D ends", err=True)
-    # A bar would write over what is typed.
+    # A bar would write over typed text.
     with (
         contextlib.nullcontext(_silent)
         if typed

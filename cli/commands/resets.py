@@ -1,4 +1,4 @@
-"""Putting a group's offsets elsewhere: what `groups reset-offsets` and `shares reset-offsets` share."""
+"""Resets of a group's offsets: the common part of `groups reset-offsets` and `shares reset-offsets`."""
 
 import csv
 import io
@@ -117,12 +117,12 @@ class Reset(Protocol):
     def __call__(
         self, group: str, target: "Target", *, partitions: Iterable[TopicPartition] | None = None, dry_run: bool = False
     ) -> list[OffsetReset]:
-        """Put offsets elsewhere; with `dry_run` only say where."""
+        """Reset offsets; with `dry_run` only say where."""
         ...
 
 
 def target_of(given: dict[str, Any]) -> "Target":
-    """Return the one target that the options name, and see that they name partitions. Raise a usage error."""
+    """Return the one target of the options, and check that they name partitions. Raise a usage error."""
     targets: list[Target] = [word for word in ("earliest", "latest", "current") if given[f"to_{word}"]]
     targets += [given[name] for name in ("to_offset", "by_duration", "to_datetime") if given[name] is not None]
     targets += [ShiftBy(given["shift_by"])] if given["shift_by"] is not None else []
@@ -148,7 +148,7 @@ def reset_group(
     reset: Reset,
     require_empty: Callable[[], None],
 ) -> None:
-    """Show what a reset does, ask, and do it. `what`: the group in words; `given`: the values of `reset_options`."""
+    """Show the changes of a reset, ask, and make them. `what`: the group in words; `given`: values of `reset_options`."""
     partitions = partitions_of(client, given["scopes"]) if given["scopes"] else None
     planned = reset(group, target, partitions=partitions, dry_run=True)
     if given["export"]:

@@ -54,7 +54,7 @@ def list_topics(invocation: Invocation) -> None:
     with connect(invocation) as client:
         rows = []
         for name in client.topics.list():
-            with contextlib.suppress(UnknownTopicOrPartition):  # deleted meanwhile
+            with contextlib.suppress(UnknownTopicOrPartition):  # deleted in between
                 rows.append(row_of(client.topics.describe(name)))
     show_many(invocation.format, rows, ("name", "partitions"))
 
@@ -149,6 +149,6 @@ def delete_records(invocation: Invocation, name: str, *, partition: int, before:
             raise OffsetOutOfRange(f"{place}: offset {upto} is not in the log; {extent}", at=place, offset=upto)
         what = f"delete the records of {place} below offset {upto} ({extent})"
         if confirmed(what, dry_run=dry_run, yes=yes):
-            # What was shown, and not what came meanwhile.
+            # The records that were shown, without later ones.
             start = client.admin.partitions.delete_records({place: upto})[place]
             show_one(invocation.format, {"topic": name, "partition": partition, "log_start_offset": start})

@@ -1,4 +1,4 @@
-"""`msgtx transactions`: who has which open, how one ended, and ending one."""
+"""`msgtx transactions`: open transactions, the outcome of one, and ending one."""
 
 from functools import partial
 from typing import Final
@@ -150,7 +150,7 @@ def abort(invocation: Invocation, transaction_id: TransactionId, *, dry_run: boo
     """Abort the transaction ID (producer_id.epoch.number). Its producer can carry on."""
     with connect(invocation) as client:
         decision = client.admin.transactions.outcome(transaction_id)
-        # What is over needs no question: it is refused, or already as asked.
+        # A decided transaction needs no question: the call is refused, or already done.
         what = f"abort transaction {transaction_id} ({decision.outcome})"
         if not confirmed(what, dry_run=dry_run, yes=yes or decision.outcome is not Outcome.OPEN):
             return

@@ -1,1 +1,1 @@
-"""Programs behind commands: the main job, and what measures a database."""
+"""Programs behind commands: the main job, and the measurements."""

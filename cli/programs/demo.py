@@ -1,8 +1,9 @@
 """The main job: consume–transform–produce, exactly once, on PostgreSQL, with a crash in the middle.
 
 Order lines go into a topic, one transaction per invoice; cancellations are first aborted: aborted data is really there.
-Two worker processes turn lines into stock movements. One of them is stopped with a transaction open and killed; a successor
-with the same transactional id takes over. At the end SQL over the committed records is held against the input.
+Two worker processes turn lines into stock movements. One of them is stopped with a transaction open and killed; a
+successor with the same transactional id takes its place. At the end SQL over the committed records is held against the
+input.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ WORKERS: Final = ("demo-worker-1", "demo-worker-2")
 PARTITIONS: Final = 6
 GENERATED_LINES: Final = 100_000
 SEED: Final = 20101201
-# Of the workers' membership: what the killed one held moves within three seconds, not 45.
+# Of the workers' membership: the killed one's partitions move within three seconds, not 45.
 SESSION: Final = {"MSGTX_SESSION_TIMEOUT_MS": "3000", "MSGTX_HEARTBEAT_INTERVAL_MS": "500"}
 WAIT_SECONDS: Final = 60.0  # for an open transaction of the first worker, or for progress of the workers
 COLUMNS: Final = (
@@ -55,7 +56,7 @@ COLUMNS: Final = (
 
 
 class DemoFailed(MsgtxError):
-    """The demo could not go on.
+    """The demo could not continue.
 
     The message says why.
     """
@@ -63,7 +64,7 @@ class DemoFailed(MsgtxError):
 
 @dataclass(slots=True)
 class Input:
-    """What was read, counted while reading."""
+    """The read records, counted while reading."""
 
     lines: int = 0
     quantity: int = 0
@@ -94,14 +95,14 @@ class Killed:
 
 @dataclass(slots=True)
 class Report:
-    """What was done, and what was checked."""
+    """The counts of the run, and its checks."""
 
     steps: list[Step] = field(default_factory=list)
     checks: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
-        """Whether every check gave what the input says."""
+        """Whether every check agrees with the input."""
         return all(expected == found for _, expected, found in self.checks)
 
 
@@ -152,7 +153,7 @@ def order_line(number: int, columns: list[str]) -> tuple[bytes, bytes]:
 
 
 def stock_movement(record: Record) -> OutputRecord:
-    """Transform an order line into a stock movement: what the workers run."""
+    """Transform an order line into a stock movement: the workers' function."""
     assert record.value is not None
     line = json.loads(record.value)
     movement = {
@@ -320,7 +321,7 @@ def _end(client: Client, workers: list[subprocess.Popen[bytes]]) -> None:
 
 
 def _kill_in_a_transaction(client: Client, worker: subprocess.Popen[bytes]) -> Killed:
-    """Kill a worker when SQL shows that it holds an open transaction with records, and that it does nothing else."""
+    """Kill a worker when SQL shows it in an open transaction with records, with no statement running."""
     deadline = time.monotonic() + WAIT_SECONDS
     looks = 0
     while time.monotonic() < deadline:
@@ -360,7 +361,7 @@ def _open_transaction(client: Client) -> tuple[TransactionId, int] | None:
 
 
 def sessions_idle(client: Client, pid: int) -> bool:
-    """Say whether nothing is under way for a process that was stopped: nothing that it asked for is decided any more."""
+    """Return whether a stopped process has no statement running, so that nothing more can be decided for it."""
     deadline = time.monotonic() + 0.2  # a statement that was under way when the process stopped ends by itself
     while rows_of(client, BUSY, f"msgtx {pid}")[0][0]:
         if time.monotonic() > deadline:
@@ -432,7 +433,7 @@ def _hints(output: Console, *, embedded: bool) -> None:
 
 
 def print_report(report: Report, output: Console) -> None:
-    """Show what was done and checked."""
+    """Show the counts and checks."""
     steps = Table("done", "count", "seconds", "rate", title="What was done")
     for column in steps.columns[1:]:
         column.justify = "right"

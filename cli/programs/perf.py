@@ -1,4 +1,4 @@
-"""Measuring: what `msgtx perf produce|consume|e2e` runs, and the benchmarks too.
+"""The measurements of `msgtx perf produce|consume|e2e`, and of the benchmarks.
 
 Each function makes topics of its own, warms up, repeats, deletes the topics, and returns every run and the medians.
 Times are of `perf_counter`, which all processes of a machine share.
@@ -45,10 +45,10 @@ _WORDS: Final = ("lorem", "ipsum", "dolor", "sit", "amet", "consectetur", "adipi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceSettings:
-    """What `produce` sends. `seconds` counts if `records` is None; both are of one run, all producers together.
+    """The load of `produce`. `seconds` counts if `records` is None; both are of one run, all producers together.
 
-    `transaction_ms`, `transaction_records`: a transaction ends with the first of those that are given; with neither
-    there are no transactions. `batched`: `send_batch` instead of `send`. `producers`: threads, each with its own one.
+    `transaction_ms`, `transaction_records`: a transaction ends with the first of these limits; with neither there are
+    no transactions. `batched`: `send_batch` instead of `send`. `producers`: threads, each with its own one.
     """
 
     records: int | None = None
@@ -74,7 +74,7 @@ class ProduceFigures:
     """One run of `produce`.
 
     Acknowledged: from `send` (a sample of them) to the answer that the record is stored; None if `batched`. Commit: the
-    call of `commit_transaction`. Figures of what there was not are None.
+    call of `commit_transaction`. A figure without measurements is None.
     """
 
     records: int
@@ -91,7 +91,9 @@ class ProduceFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeSettings:
-    """What `consume` writes first and then reads. `records`: None for as many as fit into 256 MB, at most a million.
+    """The load that `consume` writes first and then reads.
+
+    `records`: None for as many as fit into 256 MB, at most a million.
 
     `transaction_records`: of the transactions in the log, None for none. `iterate`: `for record in consumer` instead of
     `poll(max_records=poll_records)`.
@@ -121,7 +123,7 @@ class ConsumeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndToEndSettings:
-    """What `end_to_end` sends: `rate` records a second to one partition, read in another process.
+    """The load of `end_to_end`: `rate` records a second to one partition, read in another process.
 
     `transactional`: each record is a transaction; else it is sent without one, and without linger.
     """
@@ -151,7 +153,7 @@ Figures = TypeVar("Figures", ProduceFigures, ConsumeFigures, EndToEndFigures)
 
 @dataclass(frozen=True, slots=True)
 class Measured(Generic[Settings, Figures]):
-    """What was asked for, every run, and the median of each figure."""
+    """The load, every run, and the median of each figure."""
 
     settings: Settings
     runs: list[Figures]
@@ -283,7 +285,7 @@ def fill(client: Client, topic: str, count: int, *, size: int, transaction_recor
 
 @dataclass(slots=True)
 class _Tally:
-    """What one producing thread counted."""
+    """The counts of one producing thread."""
 
     records: int = 0
     bytes: int = 0
@@ -494,7 +496,7 @@ def read_delays(url: str | None, topic: str, count: int, pipe: Connection) -> No
 
 @contextlib.contextmanager
 def reading(reader: Callable[[Connection], None]) -> Iterator[Callable[[], list[float]]]:
-    """Run a reader in a process of its own, from when it reads; its delays, sorted, are what the result returns.
+    """Run a reader in a process of its own, from when it reads; the result has its delays, sorted.
 
     `reader` is sent to the process: a function of a module, or a `partial` of one. It sends None when it reads,
     and at the end its delays. Raise `DatabaseUnavailable` if it ends without.

@@ -2,8 +2,8 @@
 
 Order lines go into a topic, one transaction per invoice. `msgtx spark pipeline`, a process with executors of its own, turns
 them into stock movements and revenue per country, in one transaction per batch over two topics. One of its executors is
-killed, then the driver itself, each in the middle of a batch. At the end what is committed is held against the input, and
-exported and drawn.
+killed, then the driver itself, each in the middle of a batch. At the end the committed records are compared with the
+input, exported and drawn.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ def run(*, url: str | None, input_path: Path | None, folder: Path, output: Conso
     return report.passed
 
 
-# ── the pipeline, and what happens to it ──
+# ── the pipeline, and its faults ──
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class _Drive:
         self._report = report
         self._output = output
         self._bar = bars.add_task("movements and revenue out, two executors", total=read.lines)
-        self._unread = self._lag()  # more than lines: what was aborted, and the markers
+        self._unread = self._lag()  # more than lines: aborted records, and the markers
         self._most = self._unread // BATCHES
 
     def run(self) -> None:
@@ -247,7 +247,7 @@ def _partitions(client: Client) -> list[TopicPartition]:
 
 
 def _ancestors(process: int) -> Iterator[int]:
-    """Yield the processes above one, the nearest first; those that have ended have none."""
+    """Yield the processes above one, the nearest first; ended ones have none."""
     while process > 1:
         try:
             status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
@@ -275,7 +275,7 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
             driver.wait()
 
 
-# ── what came of it ──
+# ── results ──
 
 
 def _check(client: Client, read: Input, report: Report) -> None:

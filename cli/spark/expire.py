@@ -62,7 +62,7 @@ def _is_an_application() -> bool:
 
 
 def _tell(invocation: Invocation, swept: SweepReport) -> None:
-    """Write a line of what a round did."""
+    """Write a line with the counts of a round."""
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     if invocation.format == "table":
         done = ", ".join(f"{name} {count}" for name, count in asdict(swept).items() if count)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from msgtx.spark_jobs.pipeline import PipelineReport
 
-PATIENCE_S: Final = 30.0  # for a batch to end after the first signal; what is interrupted is aborted, and done again
+PATIENCE_S: Final = 30.0  # for a batch to end after the first signal; an interrupted batch is aborted, and done again
 
 
 @click.command("pipeline", cls=Job)
@@ -106,7 +106,7 @@ def command(
 
 
 def _checked(name: str, function: Callable[[Any], Any]) -> "Callable[[DataFrame], DataFrame]":
-    """Return the transform with its own failures named, and what it returns looked at."""
+    """Return the transform with its own failures named, and its result checked."""
     from pyspark.sql import DataFrame
 
     def transform(rows: DataFrame) -> DataFrame:

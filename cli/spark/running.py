@@ -1,4 +1,4 @@
-"""What all jobs share: `--master`, `--conf`, the session, progress."""
+"""The common parts of all jobs: `--master`, `--conf`, the session, progress."""
 
 import contextlib
 import importlib.util

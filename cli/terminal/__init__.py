@@ -1,1 +1,1 @@
-"""What commands share: options, questions, output, interruption, failure."""
+"""The common parts of commands: options, questions, output, interruption, failure."""

@@ -24,7 +24,7 @@ def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
     if dry_run:
         click.echo(f"would {what}", err=True)
         return False
-    with contextlib.redirect_stdout(sys.stderr):  # click below 8.3 writes a space there, whatever `err` says
+    with contextlib.redirect_stdout(sys.stderr):  # click below 8.3 writes a space to stdout, with any `err`
         try:
             return yes or click.confirm(f"{what}?", err=True, abort=True)
         except click.Abort as refused:

@@ -18,7 +18,7 @@ def connect(invocation: Invocation) -> "Client":
 
 
 def open_engine(invocation: Invocation) -> "Engine":
-    """Return an engine for that database, whatever its schema is like."""
+    """Return an engine for that database, without a check of its schema."""
     with deferred():
         from msgtx.database import opening
     return opening.open_engine(invocation.url)

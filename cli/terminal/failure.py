@@ -23,7 +23,7 @@ class Failed(click.ClickException):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What to print, and the exit code."""
+    """The text to print, and the exit code."""
 
     message: str
     exit_code: int
@@ -36,7 +36,7 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _translated(error: Exception) -> Exception:
-    """Return what is behind an error of Spark's. Who sees one has Spark, so it may be imported."""
+    """Return the cause of an error of Spark's. Spark is installed then, so it may be imported."""
     if type(error).__module__.partition(".")[0] not in {"pyspark", "py4j"}:
         return error
     from msgtx.spark_jobs.runtime.failure import translate
@@ -52,7 +52,7 @@ def _message(error: Exception) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, errors.MsgtxError):
-        # The second line of an error's docstring says what to do; a message that already says it needs no repetition.
+        # The second line of an error's docstring is the advice; a message that already says it needs no repetition.
         return "; ".join(part for part in (str(error) or _told(error, 0), _advice(error)) if part)
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object!r} is no valid UTF-8"

@@ -14,7 +14,7 @@ from msgtx.cli.terminal.interruption import deferred
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """Import a function. Raise `UsageError`, which says what is missing."""
+    """Import a function. Raise `UsageError`, which names the missing part."""
     module_name, _, function_name = name.partition(":")
     if not module_name or module_name.startswith(".") or not function_name:  # a path, like ./jobs.py, is no module
         raise click.UsageError(f"{name!r} is not MODULE:FUNCTION")
@@ -36,7 +36,7 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def where(error: Exception) -> str:
-    """Return what an error of the user's code says, and its line."""
+    """Return the text of an error of the user's code, and its line."""
     frames = traceback.extract_tb(error.__traceback__)
     at = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""  # noqa: PTH119
     return f"{type(error).__name__}: {error}{at}"

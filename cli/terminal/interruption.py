@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-PATIENCE_S: Final = 2.0  # from a signal to its exception, if the verb has not looked by then
+PATIENCE_S: Final = 2.0  # from a signal to its exception, if the verb has not looked before
 AGAIN_S: Final = 0.01  # an exception that Python had to swallow is raised again after so long
 INTERRUPTED: Final = 130  # 128 and the number of SIGINT, as shells count it
 
@@ -32,7 +32,7 @@ class Stop(threading.Event):
         self.at_once = False  # the signal may raise right away: a read waits
 
     def is_set(self) -> bool:
-        """Return whether a signal came. Who looks ends by itself, so the exception is called off."""
+        """Return whether a signal came. A verb that looks ends by itself, so the exception is called off."""
         if self.signal is None:
             return False
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -61,7 +61,7 @@ _raised: int | None = None  # a signal whose exception has not reached the end o
 
 @contextlib.contextmanager
 def stopping(patience_s: float = PATIENCE_S) -> Iterator[Stop]:
-    """Have signals ask instead of raise. What is inside looks at the `Stop`; a second signal after a while raises.
+    """Have signals ask instead of raise. The block looks at the `Stop`; a second signal after a while raises.
 
     `patience_s`: how long what runs may take to its next look; with more than the usual, a second signal raises at once.
     A signal whose exception was lost on its way (code in C may clear one) asks here.
@@ -80,7 +80,7 @@ def stopping(patience_s: float = PATIENCE_S) -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Hold a signal back until the end: around imports, which leave half a module behind when they are interrupted."""
+    """Hold a signal back until the end: an interrupted import would leave half a module."""
     if _stop is not None:
         yield
         return
@@ -105,7 +105,7 @@ def heard() -> None:
 
 
 def ignore() -> None:
-    """Ignore what comes now: the program is ending, and has its exit code."""
+    """Ignore later signals: the program is ending, and has its exit code."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -130,7 +130,7 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_again(unraisable: Any) -> None:
-    # Python cannot raise inside a finalizer or a callback of the collector: it would print a traceback and go on.
+    # Python cannot raise inside a finalizer or a callback of the collector: it would print a traceback and continue.
     if isinstance(unraisable.exc_value, Interrupted):
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
     else:

@@ -12,7 +12,7 @@ FORMATS: Final = ("table", "json", "jsonl")
 
 @dataclass(slots=True)
 class Invocation:
-    """What the options in front of the command say; `--url` and `-o` may also stand behind it."""
+    """The options in front of the command; `--url` and `-o` may also stand behind it."""
 
     url: str | None = None
     format: str = "table"
@@ -46,7 +46,7 @@ SHORT_HELP_CHARACTERS: Final = 200  # of a command in the list of a group: a sen
 
 
 class Command(click.Command):
-    """A command that takes `--url` and `-o` behind its name, too."""
+    """A command that takes `--url` and `-o` after its name, too."""
 
     def get_short_help_str(self, limit: int = SHORT_HELP_CHARACTERS) -> str:
         """Return the first sentence, whole."""

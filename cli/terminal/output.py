@@ -68,7 +68,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
 
 
 def require_stdout() -> None:
-    """Raise `Failed` if the caller closed stdout (`>&-`): for a command that counts as done what it has printed."""
+    """Raise `Failed` if the caller closed stdout (`>&-`): for a command that counts printed records as done."""
     if sys.__stdout__ is None:
         raise Failed("stdout is closed: nothing can be printed, so no record was taken")
 
@@ -81,14 +81,14 @@ def reader_has_left() -> bool:
 
 
 def write(text: str) -> None:
-    """Write to stdout as UTF-8, whatever the locale says."""
+    """Write to stdout as UTF-8, with any locale."""
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
     sys.stdout.buffer.flush()
 
 
 def _cell(value: Any) -> str:
-    """Return a value for a table. What a terminal would obey instead of show is escaped."""
+    """Return a value for a table. Control characters of terminals are escaped."""
     if value is None:
         return "-"
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):

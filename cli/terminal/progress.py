@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Told(Protocol):
-    """What a verb calls as it goes on: how far it is, in total, and a few words."""
+    """Called by a verb with its progress: how far it is, in total, and a few words."""
 
     def __call__(self, completed: int, text: str) -> None:
         """Show it."""

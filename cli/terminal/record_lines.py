@@ -1,4 +1,4 @@
-"""A record as a JSON line: what `consume -o jsonl` writes and `produce --json` reads, byte for byte.
+"""A record as a JSON line, as `consume -o jsonl` writes and `produce --json` reads it, byte for byte.
 
 `topic, partition, offset, timestamp, key, value, headers`, of a share group also `delivery_count`. Bytes are text if they
 are valid UTF-8, else base64 in `key_base64` or `value_base64`. Headers are a list of `{"key": …, "value": …}`, since names
@@ -45,7 +45,7 @@ def time_text(timestamp_ms: int) -> str | int:
 
 
 def record_of_line(line: bytes) -> OutputRecord:
-    """Read a JSON line. Raise `ValueError`, which says what is wrong with it."""
+    """Read a JSON line. Raise `ValueError` with the fault."""
     row = object_of_line(line)
     unknown = row.keys() - FIELDS
     if unknown:

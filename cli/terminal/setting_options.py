@@ -45,7 +45,7 @@ def setting_options(table: Settings, *, default: str | None = None) -> Callable[
 
 
 def help_of(one: Setting) -> str:
-    """Return what a setting does, as a sentence without Markdown."""
+    """Return the sentence about a setting, without Markdown."""
     text = one.says if one.says.startswith("`") else one.says[0].upper() + one.says[1:]
     return f"{text.replace('`', '').rstrip('.')}."
 

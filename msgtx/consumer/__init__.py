@@ -1,4 +1,4 @@
-"""The consumer: which partitions it reads, where it stands, what it fetches and commits."""
+"""The consumer: its partitions, positions, fetches and commits."""
 
 from msgtx.consumer.consumer import Consumer
 

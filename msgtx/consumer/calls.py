@@ -1,4 +1,4 @@
-"""What a consumer asks the database, by calls that may be repeated, and the names by which it asks."""
+"""A consumer's questions to the database, by calls that may be repeated, and the names in them."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -33,7 +33,7 @@ class Calls:
         )
 
     def asked(self, question: Callable[[RawConnection], Answer]) -> Answer:
-        """Return what the database answers to a question that may be repeated."""
+        """Return the database's answer to a question that may be repeated."""
 
         def attempt() -> Answer:
             with self._engine.connection() as connection:

@@ -1,4 +1,4 @@
-"""The offsets that a consumer commits: one after the other, in the order in which they were handed over."""
+"""The offsets that a consumer commits: one commit after the other, in the order of the calls."""
 
 import atexit
 import logging
@@ -22,17 +22,17 @@ Write = Callable[[GroupMetadata, Offsets], None]
 
 
 class Commits:
-    """Commits in the background, and the one in front of which those are done: an older offset is never written last.
+    """Commits in the background, and those that wait for them: an older offset is never written last.
 
-    `write` commits offsets and waits, within its own bound; `timeout`: seconds for all that was handed over before. A thread
-    writes what waits, or a caller that waits for it; one at a time.
+    `write` commits offsets and waits, within its own bound; `timeout`: seconds for all earlier commits. A thread writes
+    waiting commits, or a caller that waits for them; one at a time.
     """
 
     def __init__(self, write: Write, *, timeout: float) -> None:
         self._write = write
         self._timeout = timeout
         self._origin = forks.here()
-        # Never `with` the condition: what interrupts its Python between two lines would leave the lock held for ever.
+        # Never `with` the condition: an interrupt between two lines of its Python would leave the lock held for ever.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[tuple[GroupMetadata, Offsets]] = deque()
@@ -42,7 +42,10 @@ class Commits:
         _pending.add(self)
 
     def hand_over(self, group: GroupMetadata, offsets: Offsets) -> None:
-        """Commit these in the background, a failure goes to the log. What waits and is superseded is not written at all."""
+        """Commit these in the background, a failure goes to the log.
+
+        A waiting commit that a newer one supersedes is not written at all.
+        """
         with self._lock:
             # One offset of each partition waits, so there are no more commits than partitions, however slow the database is.
             left = [(other, {each: at for each, at in older.items() if each not in offsets}) for other, older in self._queue]
@@ -54,12 +57,12 @@ class Commits:
             log.debug("group %r: offsets wait for the next commit: %s", group.group, error)
 
     def commit(self, group: GroupMetadata, offsets: Offsets) -> None:
-        """Commit these, behind what was handed over, and wait. Raise what `write` does, and `DatabaseUnavailable`."""
+        """Commit these, after all earlier commits, and wait. Raise the errors of `write`, and `DatabaseUnavailable`."""
         self.settle()
         self._write(group, offsets)
 
     def settle(self) -> None:
-        """Wait until what was handed over is written or refused. Raise `DatabaseUnavailable` when time is over."""
+        """Wait until all commits are written or refused. Raise `DatabaseUnavailable` when time is over."""
         deadline = time.monotonic() + min(self._timeout, seconds_left())
         self._leave_turn()  # an interrupt may have kept this thread from that
         while True:
@@ -75,7 +78,7 @@ class Commits:
             self._write_taken(group, offsets)
 
     def give_up(self) -> None:
-        """Leave what is not being written now, and the thread to its end."""
+        """Drop commits that are not being written now, and let the thread end."""
         with self._lock:
             for group, offsets in self._queue:
                 log.warning("group %r: offsets of %s partitions were not committed: closed", group.group, len(offsets))
@@ -133,7 +136,7 @@ _pending: "Final[weakref.WeakSet[Commits]]" = weakref.WeakSet()
 
 @atexit.register
 def _settle_all() -> None:
-    """Write what was handed over, when the interpreter ends: the thread ends with it."""
+    """Write waiting commits when the interpreter ends: the thread ends with it."""
     with until(time.monotonic() + EXIT_SECONDS):
         for commits in list(_pending):
             if commits._origin.is_parent:

@@ -92,10 +92,10 @@ class Consumer:
         forks.follow(self, Consumer._forked)
 
     def _forked(self) -> None:
-        """Handle a fork, in the child: what was fetched is for the parent to hand out."""
+        """Handle a fork, in the child: fetched records are for the parent to return."""
         self._fetcher.assigned = {}
 
-    # ── what to read, and from where ──
+    # ── partitions and positions ──
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions that this consumer reads."""
@@ -122,9 +122,9 @@ class Consumer:
 
         With a group, its members divide the partitions: what is free is this one's when this returns, later ones change
         hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to give away:
-        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). What
-        `on_assign` raises for is not read: it is called again. Without a group it reads all partitions. Raise `ConfigError`
-        for a bad pattern, or another `assignment` than the group's.
+        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). Partitions
+        for which `on_assign` raises are not read: it is called again. Without a group it reads all partitions. Raise
+        `ConfigError` for a bad pattern, or another `assignment` than the group's.
         """
         with self._use():
             self._integrity.require()
@@ -146,7 +146,7 @@ class Consumer:
         return self._subscription.keep_partitions()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at `offset`. Raise `InvalidRequest` if it is none, `IllegalState` if the partition is not assigned."""
+        """Continue at `offset`. Raise `InvalidRequest` if it is none, `IllegalState` if the partition is not assigned."""
         with self._use(), self._integrity.steps():
             self._positions.seek(partition, offset)
 
@@ -166,15 +166,15 @@ class Consumer:
             self._positions.seek_to_time(timestamp_ms, partitions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until `resume`."""
+        """Return no records of these partitions until `resume`."""
         self._positions.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out these partitions again."""
+        """Return records of these partitions again."""
         self._positions.resume(partitions)
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record to be handed out.
+        """Return the offset of the next record to be returned.
 
         Raise `UnstableOffset` if the group's offset is part of an undecided transaction for `request_timeout_ms`.
         """
@@ -206,7 +206,7 @@ class Consumer:
         return self._positions.offsets_for_times(times)
 
     def lag(self) -> dict[TopicPartition, int]:
-        """Return how many records each partition would still hand out; 0 when caught up."""
+        """Return the number of records that each partition would still return; 0 when caught up."""
         with self._use():
             return self._positions.lag()
 
@@ -224,10 +224,10 @@ class Consumer:
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
-        Positions move past what is returned, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`, `NoOffset`,
-        `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`; `IllegalState` if
-        the session that was to commit what was returned before was rolled back (see `commit`), or the consumer was
-        interrupted while it handed out records (see `rewind`).
+        Positions move past returned records, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`,
+        `NoOffset`, `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`;
+        `IllegalState` if the session that was to commit what was returned before was rolled back (see `commit`), or the
+        consumer was interrupted while it handed out records (see `rewind`).
         """
         try:
             return self._polled(timeout, max_records)
@@ -239,17 +239,17 @@ class Consumer:
         seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
         with self._use():
             if not self._await_records(seconds):
-                self._stopped = False  # `stop` ended this poll, not those that follow
+                self._stopped = False  # `stop` ended this poll, not later ones
                 return []
             return self._taken(most)
 
     @contextlib.contextmanager
     def batch(self, session: UserSession, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
-        """Poll, and have the session's next commit bring these records' offsets with the rows that the block makes of them.
+        """Poll, and have the session's next commit write these records' offsets, with the rows that the block makes of them.
 
-        The commit comes behind the block, and is refused within it. If the block raises, or the session is rolled back, now
-        or later, also a savepoint around the block, the next poll hands the same records out again. [] when `timeout`
-        seconds are over: nothing rides then. `session`: as for `commit`. Raise what `poll` and `commit` raise.
+        The commit comes after the block, and is refused within it. If the block raises, or the session is rolled back,
+        now or later, also a savepoint around the block, the next poll returns the same records again. [] when `timeout`
+        seconds are over: nothing rides then. `session`: as for `commit`. Raise the errors of `poll` and `commit`.
         """
         require_session(session)
         with self._use():
@@ -265,7 +265,7 @@ class Consumer:
             yield records
 
     def riding(self, session: UserSession, refusal: str = OPEN) -> contextlib.AbstractContextManager[Ride]:
-        """Have what was polled just now ride in a session, as `batch` does; `refusal`: of a commit within the block."""
+        """Add the positions of the last poll to a session, as `batch` does; `refusal`: of a commit within the block."""
         return self._offsets.riding(session, refusal)
 
     def __iter__(self) -> Iterator[Record]:
@@ -276,13 +276,14 @@ class Consumer:
                 yield from self._fetched()
         self._stopped = False
 
-    # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
+    # A poll in two halves: one waits, one returns records without waiting. An event loop has the first done in a
+    # thread.
 
     def _most(self, max_records: int | None) -> int:
         return self.config.max_poll_records if max_records is None else arguments.whole("max_records", max_records, least=1)
 
     def _await_records(self, timeout: float) -> bool:
-        """Wait until records are there to be handed out. Returns False when time is over, or after `stop`."""
+        """Wait until there are records to return. Returns False when time is over, or after `stop`."""
         with self._use():
             self._asked, self._takes = time.monotonic(), False
             now = self._asked
@@ -291,7 +292,7 @@ class Consumer:
                 self._offsets.commit_automatically()
                 self._offsets.look_back()
                 found = self._wait_for_records(now + timeout)
-                while found and self._offsets.look_back():  # rolled back meanwhile, in another thread
+                while found and self._offsets.look_back():  # rolled back in another thread
                     found = self._wait_for_records(now + timeout)
             except MsgtxError as error:
                 failure = error
@@ -331,7 +332,7 @@ class Consumer:
                 yield from self._hand_out(assigned, current)
 
     def _goes_on(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> bool:
-        """Whether the next record may be this partition's. `current`: what was assigned when the iteration came to them."""
+        """Whether the next record may be this partition's. `current`: the assignment when the iteration came to them."""
         ends = self._stopped or self._closed or assigned.paused or self._offsets.rides.some_lost
         return not ends and self._fetcher.assigned is current and not self._subscription.has_become_due
 
@@ -390,7 +391,8 @@ class Consumer:
             looked, self._looked = self._looked, -math.inf  # until it is done: what is named is named once
             named = self._waiter.clear()
             began = time.monotonic()
-            # Without a notification there is nothing new. What was committed by who died before it notified is found later.
+            # Without a notification there is nothing new. Commits of a client that died before it notified are found
+            # later.
             late = began >= looked + self.config.fetch_max_wait_ms / 1000
             if late or at_once or not self._waiter.notified:
                 named = None
@@ -405,7 +407,7 @@ class Consumer:
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.membership is not None:
                     self._subscription.membership.topics_changed()  # deleted; the group learns of it now
                     if self._subscription.keeps or time.monotonic() >= deadline:
-                        return False  # the next poll looks at what is there instead
+                        return False  # the next poll looks at the records there instead
                     time.sleep(self.config.retry_backoff_ms / 1000)
                     continue
                 if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.take_made_again():
@@ -461,9 +463,9 @@ class Consumer:
     # ── committing ──
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the member, to hand to a producer's transaction with the offsets of what was read until now.
+        """Return the member, for a producer's transaction with the offsets of the records read until now.
 
-        Raise `NotAssigned` if the transaction may hold what came of partitions that were taken away: abort, and `rewind`.
+        Raise `NotAssigned` if the transaction may hold outputs of partitions that were revoked: abort, and `rewind`.
         Raise `UnknownMember` after the group gave this consumer up, until a poll has joined again.
         """
         self._require_open()
@@ -485,15 +487,15 @@ class Consumer:
     ) -> None:
         """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log.
 
-        Who has subscribed commits as a member: after the group gave it up, `UnknownMember` is raised until a poll has joined
-        again. Who assigns partitions by hand commits to a group without members.
+        A subscribed consumer commits as a member: after the group gave it up, `UnknownMember` is raised until a poll
+        has joined again. A consumer with assigned partitions commits to a group without members.
 
         `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The offsets are committed
         with its next commit, and gone with its rollback: rows that are made of records are there exactly once. The group is
         fenced just before that commit, which then raises (I11). After a rollback polls raise `IllegalState` until `rewind`
         or `seek`; an error before this call needs `rewind`, too: `batch` does it all. Raise `IllegalState` while
-        `enable_auto_commit` is on, older offsets wait for another session's commit, or they were rolled back behind a poll
-        that handed out more.
+        `enable_auto_commit` is on, older offsets wait for another session's commit, or they were rolled back after a
+        poll that returned more.
         """
         wait = arguments.flag("wait", wait)
         with self._use():
@@ -504,7 +506,7 @@ class Consumer:
                 self._offsets.commit(offsets, wait=wait)
 
     def commit_starts(self) -> None:
-        """Commit where a reset leads, before anything is read from there: the next reader goes on there, and lag shows."""
+        """Commit the position of a reset before anything is read from it: the next reader continues there, lag shows."""
         self._offsets.commit_starts()
 
     def _write_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
@@ -525,11 +527,12 @@ class Consumer:
         return self._closed
 
     def close(self) -> None:
-        """Commit positions (if that is automatic) and what `commit(wait=False)` was given, and end. May be called twice.
+        """Commit positions (if that is automatic) and those of `commit(wait=False)`, and end. May be called twice.
 
-        It takes no longer than `request_timeout_ms` in all: what is not committed then goes to the log. In another thread
-        a poll that waits ends; another call that is under way there is waited for. What the last poll returned counts as
-        handled: where another thread may still be at work on it, call `stop`, and close when its loop has ended.
+        It takes no longer than `request_timeout_ms` in all: positions that are not committed then are logged. In
+        another thread a poll that waits ends; another call that is under way there is waited for. The records of the
+        last poll count as processed: if another thread may still work on them, call `stop`, and close when its loop has
+        ended.
         """
         if self._closed or self._engine.origin.is_parent:
             return

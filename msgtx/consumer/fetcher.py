@@ -1,4 +1,4 @@
-"""The fetcher: the partitions of a consumer, what was fetched of each, and where each goes on. Kafka's fetcher."""
+"""The fetcher: the partitions of a consumer, with the fetched records and the next position of each. Kafka's fetcher."""
 
 import contextlib
 import logging
@@ -29,13 +29,13 @@ from msgtx.types import Isolation, Record, TopicPartition, TransactionId
 log = logging.getLogger("msgtx.consumer")
 UNKNOWN_HOLDER: Final = TransactionId(-1, -1, -1)  # a transaction that was sealed between two looks
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
-# A session was to commit what was handed out, and was rolled back: the next poll goes back, or asks the caller to.
+# A session was to commit the returned records, and was rolled back: the next poll goes back, or asks the caller to.
 Undone = Literal["goes back", "asks"]
 
 
 @dataclass(slots=True)
 class Assigned:
-    """One partition of this consumer: the place to fetch from next, and fetched records that are not handed out yet."""
+    """One partition of this consumer: the place to fetch from next, and fetched records that are not returned yet."""
 
     topic_partition: TopicPartition
     partition_id: int
@@ -57,12 +57,12 @@ class Assigned:
 
     @property
     def buffered(self) -> bool:
-        """Whether something was fetched and not handed out."""
+        """Whether there are fetched records that were not returned."""
         return self.reading is not None or bool(self.batches)
 
     @property
     def position(self) -> int | None:
-        """The offset of the next record to be handed out; None: it has to be found first."""
+        """The offset of the next record to be returned; None: it has to be found first."""
         if (reading := self.reading) is not None:
             return reading.offsets[-reading.left]
         if self.batches:
@@ -72,7 +72,7 @@ class Assigned:
 
     @property
     def lag(self) -> int | None:
-        """How far the position is behind the end that was seen last; None: not known. For other threads, too."""
+        """The distance of the position from the end that was seen last; None: not known. For other threads, too."""
         end, position = self.end, None
         with contextlib.suppress(IndexError):  # handed out meanwhile
             position = self.position
@@ -88,7 +88,7 @@ class Assigned:
         return (self.batches[0] if reading is None else reading.batch).identity_before(position)
 
     def go_to(self, following: Position | None, reset: int | None = None) -> None:
-        """Go on elsewhere, without what was fetched and not handed out."""
+        """Move the position, and drop fetched records."""
         self.out_of_range = self.waits_for = None
         self._go(following, reset)
         self.moves += 1
@@ -99,16 +99,16 @@ class Assigned:
         self.batches, self.reading, self.next, self.reset, self.skip_to = deque(), None, following, reset, skip_to
 
     def put_back(self, offset: int) -> None:
-        """Go on at an offset again: what was taken from there on was not handed out after all. That is no seek."""
+        """Move back to an offset: the records from there on were not returned after all. That is no seek."""
         self._go(Position(offset), None)
 
     def go_back(self) -> None:
-        """Go back to what is committed."""
+        """Go back to the committed offset."""
         self.go_to(None)
         self.handed = False
 
     def take(self, most: int) -> list[Record]:
-        """Hand out records that were fetched."""
+        """Return fetched records."""
         reading = self._next_reading()
         if reading is None:
             return []
@@ -119,7 +119,7 @@ class Assigned:
         return records
 
     def take_one(self) -> Record | None:
-        """Hand out one record that was fetched; None: there is none, perhaps since a seek."""
+        """Return one fetched record; None: there is none, perhaps since a seek."""
         reading = self.reading or self._next_reading()
         if reading is None:
             return None
@@ -138,8 +138,8 @@ class Assigned:
 class Start(NamedTuple):
     """Where a reset or a seek has put the reader of a partition, and the committed offset that was out of range (or none).
 
-    As long as the group has no other one, going back to what is committed is going back there: a second reset to `latest`
-    would pass what was read since the first.
+    As long as the group has no committed offset, a rewind goes back there: a second reset to `latest` would skip
+    records read since the first.
     """
 
     offset: int
@@ -172,22 +172,22 @@ class Fetcher:
         self.assigned, self._turn, self._fetch_turn = assigned, deque(assigned), kept | dict.fromkeys(assigned)
 
     def forget_starts(self) -> None:
-        """Begin what is not assigned by `auto_offset_reset` when it is assigned again."""
+        """Begin partitions that are not assigned now by `auto_offset_reset` when they are assigned again."""
         kept = {assigned.partition_id for assigned in self.assigned.values()}
         self._starts = {partition_id: start for partition_id, start in self._starts.items() if partition_id in kept}
 
     def seek(self, assigned: Assigned, offset: int) -> None:
-        """Go on at an offset."""
+        """Continue at an offset."""
         assigned.go_to(Position(offset))
         self._sought(assigned, offset)
 
     def seek_to_time(self, assigned: Assigned, timestamp: int) -> None:
-        """Look a time up with the next fetch, and go on there."""
+        """Look a time up with the next fetch, and continue there."""
         assigned.go_to(None, timestamp)
 
     @property
     def ready(self) -> bool:
-        """Whether something that was fetched can be handed out."""
+        """Whether there are fetched records that can be returned."""
         return any(assigned.buffered and not assigned.paused for assigned in self.assigned.values())
 
     @property
@@ -201,7 +201,7 @@ class Fetcher:
         return [self.assigned[partition] for partition in self._turn]
 
     def take(self, most: int, counts: dict[str, int] | None = None) -> list[Record]:
-        """Hand out up to `most` records that were fetched, partition by partition; `counts` is told the number by topic."""
+        """Return up to `most` fetched records, partition by partition; `counts` gets the number by topic."""
         taken: list[Record] = []
         with uncollected():
             for _ in range(len(self._turn)):
@@ -218,9 +218,9 @@ class Fetcher:
         return taken
 
     def fetch(self, only: Iterable[int] | None = None) -> bool:
-        """Fetch what is not paused and has nothing buffered. Returns whether any position moved.
+        """Fetch partitions that are not paused and have nothing buffered. Returns whether any position moved.
 
-        `only`: of partitions with these ids, and of those that were not read to their ends.
+        `only`: partitions with these ids, and those that were not read to their ends.
         """
         chosen: set[int] | None = None
         if only is not None:
@@ -276,7 +276,7 @@ class Fetcher:
             if aborted and assigned.partition_id in overdue:
                 assigned.at_end = False
         if not aborted:
-            # Its lock is taken, or it is not ours to write: who reads fast need not ask with each fetch.
+            # Its lock is taken, or it is not ours to write: a fast reader need not ask with each fetch.
             self._next_expiry = time.monotonic() + self._config.retry_backoff_ms / 1000
         return aborted
 
@@ -400,7 +400,7 @@ class Fetcher:
         assigned.next, assigned.reset, assigned.out_of_range = Position(offset), None, None
 
     def _sought(self, assigned: Assigned, offset: int) -> None:
-        """Remember where reading begins by hand; a seek past what was read already is no beginning."""
+        """Remember where reading begins by hand; a seek past records that were read already is no beginning."""
         if not assigned.handed:
             self._starts[assigned.partition_id] = Start(offset, None)
         self._not_committed.pop(assigned.partition_id, None)
@@ -432,7 +432,7 @@ class Fetcher:
 
 
 def readable(listed: ListedOffset, isolation: Isolation) -> int:
-    """Return the offset that was found, or else the end that `isolation` may read."""
+    """Return the found offset, or else the end that `isolation` may read."""
     if listed.offset is not None:
         return listed.offset
     return listed.last_stable_offset if isolation is Isolation.READ_COMMITTED else listed.log_end_offset

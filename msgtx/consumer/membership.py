@@ -1,9 +1,8 @@
-"""Membership of a consumer in its group: joining, heartbeats, and what is to be taken over or released.
+"""Membership of a consumer in its group: joining, heartbeats, and changes of its partitions.
 
-The thread says that the member lives, and learns that something changed; partitions change hands in the consumer's poll. No
-lock is held across the network: a member that computes an assignment writes it by compare-and-set, and one that comes too
-late looks again. A member that the group has not heard of for its session timeout hands nothing out before it has asked:
-see `is_silent`.
+The thread sends heartbeats, and learns of changes; partitions change hands in the consumer's poll. No lock is held
+across the network: a member that computes an assignment writes it by compare-and-set, and a late one looks again. A
+member that the group has not heard of for its session timeout hands nothing out before it has asked: see `is_silent`.
 """
 
 import contextlib
@@ -96,7 +95,7 @@ class Membership:
         self._next_id = new_member_id()  # kept until the answer to a join has come: asked again, it is the same member
         self.generation = -1
         self.due = False  # the group is to be looked at
-        self.starts_over = False  # what may still be committed for this member is to be refused
+        self.starts_over = False  # commits that may still come for this member are to be refused
         self._shall_divide = False
         self.polled_at = time.monotonic()
         self._closing = False
@@ -115,8 +114,7 @@ class Membership:
     def member_id(self) -> str:
         """Return the id under which the group knows this member. Raise `UnknownMember` or `FencedInstance` while it is none.
 
-        What is committed then is no member's either: a group that has become empty would take it, whatever others have
-        committed since (I11).
+        A commit then is of no member either: an empty group would take it, over newer commits of others (I11).
         """
         if self._fenced is not None:
             raise fresh(self._fenced)
@@ -127,7 +125,7 @@ class Membership:
         return self._member.member_id
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Change what this member wants to read; the group learns of it with the next `look`."""
+        """Change this member's subscription; the group learns of it with the next `look`."""
         self._subscription = subscription
         self._subscribed = False
         self.due = True
@@ -136,7 +134,7 @@ class Membership:
     def is_silent(self) -> bool:
         """Whether the group may have given this member up, as far as it knows: no heartbeat was answered for a session.
 
-        Others may have its partitions then. Nothing is handed out before a `look` or `prove`.
+        Others may have its partitions then. No record is returned before a `look` or `prove`.
         """
         return self._member is not None and time.monotonic() >= self.heard_until
 
@@ -153,11 +151,10 @@ class Membership:
         self.due = self._shall_divide = True
 
     def look(self, connection: RawConnection) -> Assignment:
-        """Join if this is no member, divide the partitions if that falls to it, and return what is its own.
+        """Join if this is no member, divide the partitions if that falls to it, and return its own.
 
         Raise `UnknownMember` if the group gave it up, `FencedInstance` if another took its `group_instance_id`; after either
-        it is no member any more. What the group refuses in a join is raised as it is. The caller sets `due` again
-        after an error.
+        it is no member any more. A refusal of a join is raised as it is. The caller sets `due` again after an error.
         """
         if self._fenced is not None:
             raise fresh(self._fenced)
@@ -167,7 +164,7 @@ class Membership:
         if self.starts_over:
             if self._member is not None:
                 self._start_over(connection, self._member)
-            self.starts_over = False  # what is in doubt is of a member that is gone
+            self.starts_over = False  # a COMMIT in doubt is of a member that is gone
         self.prove(connection)
         if self._member is None or not self._subscribed:
             self._join(connection)
@@ -222,9 +219,9 @@ class Membership:
         return self._newest is not None and partition_id > self._newest
 
     def close(self, deadline: float) -> None:
-        """Leave the group, so that others go on at once. A static member stays: its session tells when it is given up.
+        """Leave the group, so that others take over at once. A static member stays until its session is over.
 
-        What is still to be committed is this member's: the group refuses it, where it would take it as no member's.
+        Later commits still name this member, so that the group refuses them; it would take those of no member.
         `deadline`: of `time.monotonic`, for a heartbeat that is under way and for leaving.
         """
         self._close_by = deadline
@@ -246,8 +243,8 @@ class Membership:
         names, pattern = self._subscription
         version = None
         if pattern is not None:
-            # A pattern is its own member's business: others read what it matched. The version comes first: what is created
-            # meanwhile is of a later one, with which this is due again.
+            # A pattern is its own member's business: others read its matches. The version comes first: topics that are
+            # created during the look have a later one, with which this is due again.
             version = topics_version(connection)
             names = sorted(subscribed(None, pattern, describe_topics(connection, None)))
         asked = time.monotonic()

@@ -26,7 +26,7 @@ Wanted = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
 class Offsets:
-    """What of a consumer's positions goes into which commit."""
+    """The positions of a consumer, and the commits that hold them."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Offsets:
         self._positions = positions
         self._subscription = subscription
         self.rides = Rides(fetcher, in_doubt=subscription.in_doubt)
-        self._by_hand = False  # since records were handed out last
+        self._by_hand = False  # since the last records were returned
         self._next_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
 
     def group_metadata(self) -> GroupMetadata:
@@ -71,7 +71,7 @@ class Offsets:
         return GroupMetadata(group, member.member_id(), member.generation, instance_id, read_identities=identities)
 
     def handed_out(self) -> None:
-        """Note that records are handed out: what they lead to may be committed in another way than before."""
+        """Note that new records were returned, so that the next commit may use either way again."""
         self._by_hand = False
 
     def of_transaction(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -118,7 +118,7 @@ class Offsets:
     def commit_in(
         self, session: UserSession, wanted: Wanted | None, *, undone: Undone = "asks", refusal: str | None = None
     ) -> Ride:
-        """Have these offsets committed with a user's session; `undone`: what follows if it is rolled back."""
+        """Have these offsets committed with a user's session; `undone`: called if it is rolled back."""
         wanted = None if wanted is None else offsets_of(wanted)
         group = self.group_metadata()
         self.require_by_session()
@@ -162,7 +162,7 @@ class Offsets:
             )
 
     def take_back(self) -> None:
-        """Have the next poll hand out again what was handed out, and could not ride."""
+        """Have the next poll return the records again that could not ride."""
         self.rides.take_back(self.rides.handed())
 
     def look_back(self) -> bool:
@@ -204,7 +204,7 @@ class Offsets:
         return True
 
     def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return all positions, but for partitions whose batch was rolled back: they are behind what is handled."""
+        """Return all positions, except of partitions whose batch was rolled back: they are past unprocessed records."""
         assigned = self._fetcher.assigned
         return {tp: at for tp, at in self._positions.known().items() if assigned[tp].undone != "goes back"}
 
@@ -215,7 +215,7 @@ class Offsets:
         }
 
     def _settle(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that a commit holds what was handed out of these."""
+        """Note that a commit holds the returned records of these."""
         for tp in partitions:
             if tp in self._fetcher.assigned:
                 assigned = self._fetcher.assigned[tp]

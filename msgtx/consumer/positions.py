@@ -1,4 +1,4 @@
-"""Where a consumer stands, where it may go, and what there is to read."""
+"""The positions of a consumer: looked up, moved, and compared with the log."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ class Positions:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.resume`."""
         for assigned in [self._assigned_partition(partition) for partition in arguments.partitions(partitions)]:
-            assigned.paused = assigned.at_end = False  # what was notified meanwhile was not fetched
+            assigned.paused = assigned.at_end = False  # partitions notified in between were not fetched
 
     # ── where it stands ──
 
@@ -71,7 +71,7 @@ class Positions:
         return position
 
     def _find_positions(self, wanted: Iterable[Assigned]) -> None:
-        """Find where these stand, and wait for what is not stable. Raise `UnstableOffset` when time is over."""
+        """Find the positions of these, and wait for unstable ones. Raise `UnstableOffset` when time is over."""
         deadline = time.monotonic() + self._config.request_timeout_ms / 1000
         lacking = [assigned for assigned in wanted if assigned.position is None]
         while lacking:

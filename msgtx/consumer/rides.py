@@ -1,4 +1,4 @@
-"""Positions that users' sessions commit, and how a consumer goes on after a rollback (internals: groups)."""
+"""Positions that users' sessions commit, and a consumer's way back after a rollback (internals: groups)."""
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ class Ride:
         return not (self.is_lost or self.riding.committed)
 
     def lost(self) -> None:
-        """Note that the session was rolled back: what was handed out is not handled, unless it was gone back already."""
+        """Note a rollback of the session: its records were not processed, unless the consumer has rewound."""
         if self.is_lost:
             return
         for assigned, moves in self.places:
@@ -73,7 +73,7 @@ class Rides:
         return ride
 
     def require_not_overtaken(self) -> None:
-        """Raise `IllegalState` if positions are behind what was rolled back, and behind more that was handed out since."""
+        """Raise `IllegalState` if the consumer has returned more records since the rollback."""
         if overtaken := [assigned.topic_partition for assigned in self.fetcher.assigned.values() if assigned.overtaken]:
             raise IllegalState(
                 f"the session that was to commit {_named(overtaken)} was rolled back, and more was handed out behind that:"
@@ -82,11 +82,11 @@ class Rides:
             )
 
     def handed(self) -> list[Assigned]:
-        """Return the partitions of which something was handed out that no commit holds yet."""
+        """Return the partitions with returned records that no commit holds yet."""
         return [assigned for assigned in self.fetcher.assigned.values() if assigned.handed]
 
     def take_back(self, partitions: Iterable[Assigned]) -> None:
-        """Have the next poll go back: what was handed out of these could not ride."""
+        """Have the next poll go back: the returned records of these could not ride."""
         for assigned in partitions:
             assigned.undone, assigned.handed = "goes back", True
         self.some_lost = True

@@ -22,15 +22,16 @@ from msgtx.rules.assignment import subscribed
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
-LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of what was subscribed to without a group
+LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of topics subscribed to without a group
 Callback = Callable[[list[TopicPartition]], object]
 
 
 class SubscriptionState:
-    """What a consumer may read, and how that changes: within its polls.
+    """The partitions that a consumer may read. They change within its polls.
 
-    `membership`: its place in its group, if it has subscribed as a member of one. `taken_away`: partitions with records that
-    were handed out and are committed nowhere. `keeps`: a transaction is being filled, no partition is given away now.
+    `membership`: its place in its group, if it has subscribed as a member of one. `taken_away`: revoked partitions
+    whose returned records are committed nowhere. `keeps`: a transaction is being filled, no partition is given away
+    now.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class SubscriptionState:
         self.keeps = False
         self.taken_away: list[TopicPartition] = []
 
-    # ── what to read ──
+    # ── the subscription ──
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.assign`."""
@@ -138,7 +139,7 @@ class SubscriptionState:
         return [TopicPartition(name, at) for name in dict.fromkeys(names) for at in range(len(topics[name].partition_ids))]
 
     def _look_for_partitions(self) -> None:
-        """Without a group, what is new in the topics that were subscribed to is looked for now and then."""
+        """Without a group, new partitions of the subscribed topics are looked for now and then."""
         if self._subscribed is None or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
@@ -153,7 +154,7 @@ class SubscriptionState:
         ids: Mapping[TopicPartition, int] = MappingProxyType({}),
         new: Container[TopicPartition] = (),
     ) -> None:
-        """Read these, some of which are gained. What the callback could not handle is not read: it is told of it again."""
+        """Read these, some of which are gained. Those for which the callback raised are not read: it is called again."""
         self._take(wanted, ids, new)
         try:
             self._tell("assign", gained)
@@ -181,14 +182,14 @@ class SubscriptionState:
         self.go_back(self._fetcher.assigned.values())
 
     def go_back(self, partitions: Iterable[Assigned]) -> None:
-        """Go back to what is committed of these partitions."""
+        """Go back to the committed offsets of these partitions."""
         self._commits.settle()  # they count
         with self._integrity.steps():
             for assigned in partitions:
                 assigned.go_back()
         self.taken_away.clear()
         if self.membership is not None:
-            self.membership.due = True  # what was refused may have been refused because partitions were taken away
+            self.membership.due = True  # the refusal may be due to revoked partitions
 
     def in_doubt(self) -> None:
         """Have the group refuse, before anything is read, a session's COMMIT that was not answered and may still come."""
@@ -208,7 +209,7 @@ class SubscriptionState:
 
     @property
     def is_due(self) -> bool:
-        """Whether the group is to be looked at before records are handed out."""
+        """Whether to look at the group before records are returned."""
         member = self.membership
         return member is not None and ((member.due and not self.keeps) or member.is_silent)
 
@@ -219,7 +220,7 @@ class SubscriptionState:
         return member is not None and ((member.due and not self.keeps) or member.polled_at >= member.heard_until)
 
     def follow_group(self) -> None:
-        """Take over partitions that are this member's now, and release those that are not any more."""
+        """Start reading newly assigned partitions and release revoked ones."""
         if self.membership is None:
             self._look_for_partitions()
             return
@@ -227,7 +228,7 @@ class SubscriptionState:
             try:
                 self._follow(self.membership)
             except BaseException:
-                self.membership.due = True  # what was not done to its end is to be done again
+                self.membership.due = True  # an unfinished change is to be made again
                 raise
 
     def _follow(self, membership: Membership) -> None:

@@ -1,4 +1,4 @@
-"""What members of share groups answer for records: by itself, in a transaction, in a user's session (internals: shares)."""
+"""Answers of members of share groups: by a call, in a transaction, in a user's session (internals: share-answers)."""
 
 from dataclasses import dataclass, fields
 from typing import Final, NamedTuple
@@ -77,7 +77,8 @@ def acknowledge_in_transaction(
 ) -> None:
     """Answer for records in a transaction: they are pending until it is decided. The same call again has its effect once.
 
-    Raise `InvalidRecordState`, `TransactionConflict`, and what refuses a record in this transaction; nothing was done then.
+    Raise `InvalidRecordState`, `TransactionConflict`, and the errors of a record in this transaction; nothing was done
+    then.
     """
     ((name, detail),) = call(
         connection,

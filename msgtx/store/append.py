@@ -38,7 +38,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What became of one batch. `base_offset` is −1 for a duplicate that the log has lost; `timestamp` in milliseconds."""
+    """The outcome of one batch. `base_offset` is −1 for a duplicate that the log has lost; `timestamp` in milliseconds."""
 
     error: MsgtxError | None
     base_offset: int
@@ -76,7 +76,7 @@ def append_arguments(
     client_host: str | None = None,
     client_process: int | None = None,
 ) -> tuple[object, ...]:
-    """Return the arguments of `calls.APPEND`, for a pipeline; `read_appended` reads what it answers."""
+    """Return the arguments of `calls.APPEND`, for a pipeline; `read_appended` reads its answer."""
     return (batch_array(connection, batches), durable, wake, timeout_ms, client_host, client_process)
 
 
@@ -116,7 +116,7 @@ def append_and_decide(
 
 
 def append_decide_and_notify(connection: RawConnection, whole: Whole) -> tuple[list[Appended], bool]:
-    """Do the same, and notify waiting consumers behind the COMMIT, in the same round trip. Returns also whether it did."""
+    """Do the same, and notify waiting consumers after the COMMIT, in the same round trip. Returns also whether it did."""
     function, arguments = _call_of(connection, whole, wake=False)
     words = words_of(batch.partition_id for batch in whole.batches)
     rows, notified = call_and_notify(connection, function, *arguments, words=words)
@@ -127,7 +127,7 @@ def append_and_decide_together(connection: Connection, wholes: Sequence[Whole]) 
     """Store and commit whole transactions in one SQL transaction with one flush; each is answered as if it came alone.
 
     No consumer is woken.
-    None for one that lacks a lock, which another session holds: nothing of it is done. An error that is raised undoes all.
+    None: another session holds a lock of it, and nothing of it is done. An error that is raised undoes all.
     """
     found = call_together(
         connection,

@@ -1,4 +1,4 @@
-"""Compaction: keys go to the process that decides, and the records that stay come back as bits; values never travel."""
+"""Compaction: keys go to the deciding process, and the remaining records come back as bits; values never travel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class ReadBatch:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """A row, and the indexes of those of its records that stay; `waits`: tombstones are among them."""
+    """A row, and the indexes of its remaining records; `waits`: tombstones are among them."""
 
     batch: ReadBatch
     stay: Sequence[int]

@@ -1,4 +1,4 @@
-"""Coordinators: who leads which shard, at which epoch, for how long (internals: coordinator#shards-and-leases)."""
+"""Coordinators: the leader of each shard, its epoch and lease (internals: coordinator#shards-and-leases)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SHARDS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Leases:
-    """What a coordinator holds: its id, and the coordinator epoch of each of its shards."""
+    """A coordinator's lease: its id, and the coordinator epoch of each of its shards."""
 
     coordinator_id: int
     epochs: Mapping[int, int]
@@ -65,7 +65,7 @@ def list_shards(connection: RawConnection) -> list[Shard]:
 
 
 def find_coordinator(connection: RawConnection, transactional_id: str) -> Coordinator:
-    """Return who leads the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
+    """Return the leader of the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
     (row,) = call(connection, calls.FIND_COORDINATOR, transactional_id)
     found = _shard(row)
     if found.owner is None or found.host is None or found.process is None or found.lease_until is None:

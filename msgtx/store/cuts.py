@@ -16,7 +16,7 @@ NO_POSITIONS: Final[Mapping[int, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class CutPartition:
-    """One partition of a cut: records in [log_start_offset, end) are in it. `held_by`: who lowered the end."""
+    """One partition of a cut: records in [log_start_offset, end) are in it. `held_by`: what lowered the end."""
 
     log_start_offset: int
     end: int
@@ -28,8 +28,8 @@ def consistent_cut(
 ) -> dict[int, CutPartition]:
     """Return the greatest consistent cut of these partitions, by id; unknown ones are absent.
 
-    `positions`: where a reader goes on, by partition id. What lies below does not count, so this is a cut for that reader
-    alone, unless they are an earlier cut.
+    `positions`: those of a reader, by partition id. Records below do not count, so this is a cut for that reader alone,
+    unless the positions are an earlier cut.
     """
     asked = list(partition_ids)
     rows = call(connection, calls.CONSISTENT_CUT, Int4Array(asked), Int8Array(positions.get(each, 0) for each in asked))
@@ -40,9 +40,9 @@ def consistent_cut(
 
 
 def spans_of_transactions(connection: RawConnection, starts: Mapping[int, int], ends: Mapping[int, int]) -> list[Span]:
-    """Return what committed transactions cover that have a row between these offsets (by partition id).
+    """Return the spans of committed transactions that have a row between these offsets (by partition id).
 
-    Left out is what lies in one row inside its range. For `rules.boundary.lowered`.
+    Transactions of one row inside its range are left out. For `rules.boundary.lowered`.
     """
     rows = call(
         connection,

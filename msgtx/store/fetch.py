@@ -19,7 +19,7 @@ LATEST: Final = -1
 class FetchedBatch:
     """A row of the log that may be delivered, as columns. Sparse rows carry `offset_deltas`.
 
-    `identity`: what distinguishes it from another row at the same offsets; `previous_identity`: of the row before it.
+    `identity`: distinguishes it from another row at the same offsets; `previous_identity`: of the row before it.
     """
 
     base_offset: int
@@ -42,7 +42,7 @@ class FetchedBatch:
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What a fetch returns about one partition.
+    """The result of a fetch for one partition.
 
     `position` is the next one to fetch from (aborted data is passed), `token` goes with it. `blocked_by`: the undecided
     transaction that holds the last stable offset back; `blocked_overdue`: anyone may abort it now.
@@ -105,7 +105,7 @@ def fetch(
     """Read on from each position, all partitions on one snapshot (I5). Returns answers by partition id.
 
     A partition that does not exist (any more) is absent. `max_bytes` bounds the visible rows of each partition, but for one
-    row. `total_bytes` bounds those of all, but for the first row of all: those named first come first.
+    row. `total_bytes` bounds those of all, except the first row of all: partitions named first come first.
     """
     asked = positions.values()
     rows = call(

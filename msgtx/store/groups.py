@@ -50,7 +50,7 @@ NO_OFFSETS: Final = OffsetColumns()
 def offset_rows(group: GroupMetadata, positions: Mapping[int, OffsetAndMetadata]) -> OffsetRows:
     """Return offsets of a group by group and partition id, so that a later one can replace an earlier one.
 
-    Raise `InvalidRequest` for what is no name.
+    Raise `InvalidRequest` for a text that is no name.
     """
     check_name("a group", group.group)
     generation = group.generation if group.member_id else None
@@ -123,7 +123,7 @@ def list_groups(connection: RawConnection, names: Sequence[str] | None) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Neglected:
-    """A group in which no member does what is to be done; see `neglected_groups.sql`. `members`: those that live."""
+    """A group whose members have not rebalanced in time; see `neglected_groups.sql`. `members`: its live members."""
 
     name: str
     generation: int
@@ -161,7 +161,7 @@ def delete_offsets(connection: RawConnection, group: str, partition_ids: Sequenc
 
 
 def reset_offsets(connection: RawConnection, group: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets by partition id for a group without members. Raise `GroupNotEmpty`, and what a commit raises."""
+    """Commit offsets by partition id for a group without members. Raise `GroupNotEmpty`, and the errors of a commit."""
     if not offsets:
         return
     ((name, detail),) = call(connection, calls.RESET_OFFSETS, group, Int4Array(offsets), Int8Array(offsets.values()))

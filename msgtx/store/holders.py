@@ -37,7 +37,8 @@ class Holder:
 def expire_holders(connection: RawConnection, partition_ids: Collection[int], group: str | None = None) -> list[Holder]:
     """Abort overdue transactions that hold readers of these partitions back, trying locks only. Returns all that hold.
 
-    `group`: those that its offsets there wait for. A connection that may only read gets the report, and aborts nothing.
+    `group`: the transactions that its offsets there wait for. A connection that may only read gets the report, and
+    aborts nothing.
     """
     if not partition_ids:
         return []
@@ -51,7 +52,7 @@ def expired_any(connection: RawConnection, partition_ids: Collection[int], group
 
 
 def stable_ends(connection: RawConnection, times: Mapping[int, int], isolation: Isolation) -> dict[int, fetch.ListedOffset]:
-    """Look up offsets as `list_offsets`, behind what is overdue."""
+    """Abort overdue transactions, then look up offsets as `list_offsets`."""
     found = fetch.list_offsets(connection, times, isolation)
     held = [
         partition_id
@@ -66,7 +67,7 @@ def stable_ends(connection: RawConnection, times: Mapping[int, int], isolation: 
 def stable_cut(
     connection: RawConnection, partition_ids: Iterable[int], positions: Mapping[int, int] = cuts.NO_POSITIONS
 ) -> dict[int, cuts.CutPartition]:
-    """Return the greatest consistent cut of these partitions, as `consistent_cut`, behind what is overdue."""
+    """Abort overdue transactions, then return the greatest consistent cut of these partitions, as `consistent_cut`."""
     asked = list(partition_ids)
     expire_holders(connection, asked)
     return cuts.consistent_cut(connection, asked, positions)
@@ -75,9 +76,9 @@ def stable_cut(
 def stable_offsets(
     connection: RawConnection, group: str, partition_ids: Sequence[int]
 ) -> tuple[dict[int, groups.CommittedOffset], dict[int, Holder]]:
-    """Return a group's offsets behind what is overdue, by partition id; and what those wait for that are still pending.
+    """Abort overdue transactions, then return the group's offsets, and the pending transactions, by partition id.
 
-    What they wait for is only reported: a transaction that was sealed meanwhile is not in it.
+    The pending transactions are only reported: one that was sealed in between is not among them.
     """
     found = groups.committed_offsets(connection, group, partition_ids)
     pending = [partition_id for partition_id, at in found.items() if at.pending]

@@ -1,4 +1,4 @@
-"""The installation: which schema, which incarnation."""
+"""The installation: its schema and its incarnation."""
 
 import uuid
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ FENCE_PLAIN: Final = calls.FENCE_PLAIN_PRODUCERS.first(1)
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a client compares when it connects."""
+    """The values that a client compares when it connects."""
 
     incarnation: uuid.UUID
     schema_version: int
@@ -75,7 +75,7 @@ def change_incarnation(connection: RawConnection) -> uuid.UUID:
 
 
 def fence_everybody(connection: RawConnection, *, plain: bool) -> int:
-    """Raise the epoch of every producer: of those that have a row, or of plain ones. Returns how many."""
+    """Raise the epoch of every producer: of those with a row, or of plain ones. Returns how many."""
     fenced: int = 0
     after: list[int] | None = None
     function: Function[Any] = FENCE_PLAIN if plain else FENCE

@@ -1,4 +1,4 @@
-"""What monitoring reads of topics and groups: in steps of bounded cost, and without a lock."""
+"""The figures of topics and groups for monitoring, read in steps of bounded cost, and without a lock."""
 
 import math
 import time
@@ -17,7 +17,7 @@ LAGS_AT_ONCE: Final = 250  # pairs of a group and a partition; in a call each is
 SHARES_AT_ONCE: Final = 50  # the same of share groups; up to 10,000 rows of each are counted
 
 
-# A consumer group: living members, those whose session is over, and whether each partition is where it belongs.
+# A consumer group: living members, those whose session is over, and whether each partition is with its target.
 MeasuredGroup = calls.MeasureGroupsRow
 
 

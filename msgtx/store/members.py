@@ -1,6 +1,6 @@
 """Members of consumer groups, and the partitions that each owns or is to own (internals: groups#membership).
 
-A member's partitions are handed over in steps. An assignment plans the owner of each partition. A free partition goes to
+A member's partitions change hands in steps. An assignment plans the owner of each partition. A free partition goes to
 its planned owner at once; any other one stays with its owner until that one releases it, leaves, or dies.
 """
 
@@ -38,7 +38,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The partitions of a member, by id with the generation since which it owns them, and those planned for it.
+    """The partitions of a member, by id with the generation in which it got each, and those planned for it.
 
     It releases those that are not planned for it; a planned one that it does not own still belongs to another member.
     """
@@ -101,9 +101,9 @@ def join_group(
 
     The same again changes nothing.
 
-    The join is heartbeat 0 of a new `member_number`. With the same number as before, the count of heartbeats goes on.
-    Raise `ConfigError` for a strategy that is not the group's, `InvalidSessionTimeout` and `GroupMaxSizeReached` by
-    the limits of the installation, `InvalidRequest` for impossible values.
+    The join is heartbeat 0 of a new `member_number`. With the same number as before, the count of heartbeats continues.
+    Raise `ConfigError` for a strategy that is not the group's, `InvalidSessionTimeout` and `GroupMaxSizeReached` by the
+    limits of the installation, `InvalidRequest` for impossible values.
     """
     for what, name in (("a group", group), ("a member", member_id), ("an instance", group_instance_id)):
         if name is not None:
@@ -134,7 +134,7 @@ def describe_members(connection: RawConnection, group_name: str) -> GroupState |
 def assign_partitions(
     connection: RawConnection, group: str, *, generation: int, topics_version: int, targets: Mapping[int, int]
 ) -> bool:
-    """Say which member, by number, is to own each partition, by id; what is not named gets no owner.
+    """Say which member, by number, is to own each partition, by id; other partitions get no owner.
 
     Return False, and change nothing, if the group is not at `generation` any more: look again. `topics_version`: of the
     state that this was made of.
@@ -156,9 +156,9 @@ def release_partitions(connection: RawConnection, group: str, member_number: int
 
 
 def leave_group(connection: RawConnection, group: str, member_id: str, *, number: int | None = None) -> bool:
-    """Remove a member; what it owned goes at once to those that are to own it. Return whether it was there.
+    """Remove a member; its partitions go at once to the members that are to own them. Return whether it was there.
 
-    `number`: of a member of a share group, which proves that it is this one.
+    `number`: of a member of a share group, as its proof.
     """
     ((left,),) = call(connection, calls.LEAVE_GROUP, group, member_id, number)
     return bool(left)
@@ -173,7 +173,7 @@ def heartbeat(
     group_instance_id: str | None,
     number: int,
 ) -> Beat:
-    """Say that a member lives, and remove others whose session is over. `number` counts on from the join's 0.
+    """Note a member's heartbeat, and remove others whose session is over. `number` counts on from the join's 0.
 
     Raise `FencedInstance` if another member has taken the instance id, `UnknownMember` if it is not a member any more.
     """
@@ -186,7 +186,7 @@ def heartbeat(
 
 
 def member_assignment(connection: RawConnection, group: str, member_number: int) -> Assignment:
-    """Return what a member owns and is to own. Raise `UnknownMember` if it is not a member any more."""
+    """Return the partitions that a member owns and is to own. Raise `UnknownMember` if it is not a member any more."""
     rows = call(connection, calls.MEMBER_ASSIGNMENT, group, member_number)
     if not rows:
         raise UnknownMember(f"group {group} has no member of number {member_number} (any more)", group=group)

@@ -26,7 +26,8 @@ def init_producer_id(
 ) -> ProducerId:
     """Return a producer id and epoch; an older epoch of the id can do nothing after this (I7; internals: producers).
 
-    `keep_prepared`: what is prepared for an outside decision is not aborted. Raise `InvalidRequest` for what is no name.
+    `keep_prepared`: a transaction prepared for an outside decision is not aborted. Raise `InvalidRequest` for a text
+    that is no name.
     """
     if transactional_id is not None:
         check_name("a transactional id", transactional_id)
@@ -39,7 +40,7 @@ def init_producer_id(
 
 
 def fence_producer(connection: RawConnection, transactional_id: str) -> ProducerId:
-    """Raise the epoch of a transactional id and abort what it has open. Returns the new pair."""
+    """Raise the epoch of a transactional id and abort its open transaction. Returns the new pair."""
     ((producer_id, epoch),) = call(connection, calls.FENCE_PRODUCER, transactional_id)
     if producer_id is None:
         raise TransactionalIdNotFound(

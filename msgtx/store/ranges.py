@@ -26,7 +26,7 @@ class Measured:
 
 
 def measure_ranges(connection: RawConnection, ranges: Mapping[int, Range], bucket_ms: int | None) -> Iterator[Measured]:
-    """Yield what is committed in ranges by partition id, to their ends; a bucket may come more than once.
+    """Yield the committed records of ranges by partition id, to their ends; a bucket may come more than once.
 
     `bucket_ms`: None: all of a range is one bucket, 0.
     """

@@ -38,7 +38,7 @@ def count_records(connection: RawConnection, positions: Mapping[int, int], isola
 
 
 class Reading:
-    """The records of a fetched batch from offset `start` on. Each is made when it is handed out."""
+    """The records of a fetched batch from offset `start` on. Each is made when it is returned."""
 
     def __init__(self, batch: FetchedBatch, topic_partition: TopicPartition, start: int) -> None:
         count = len(batch.values)
@@ -51,20 +51,20 @@ class Reading:
         self.batch = batch
         self.offsets = offsets
         passed = bisect_left(offsets, start)
-        self.left = count - passed  # how many were not handed out
+        self.left = count - passed  # how many were not returned
         self._records = map(
             Record, repeat(topic), repeat(partition), offsets, timestamps, keys, batch.values, _headers_of(batch)
         )
         deque(islice(self._records, passed), maxlen=0)
 
     def take(self, most: int) -> list[Record]:
-        """Hand out up to `most`."""
+        """Return up to `most`."""
         records = list(islice(self._records, most))
         self.left -= len(records)
         return records
 
     def take_one(self) -> Record:
-        """Hand out one, if any is left."""
+        """Return one, if any is left."""
         self.left -= 1
         return next(self._records)
 

@@ -1,4 +1,4 @@
-"""Retention: the log start moves, and what lies in front of it goes."""
+"""Retention: the log start moves, and the rows in front of it are removed."""
 
 from collections.abc import Mapping
 from typing import Final

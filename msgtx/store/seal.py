@@ -22,7 +22,7 @@ COMMIT_IN_SESSION: Final = calls.COMMIT_IN_SESSION.first(1)
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A sealed transaction: what decides it in a user's SQL transaction. `deadline` None: it never times out."""
+    """A sealed transaction, for its decision in a user's SQL transaction. `deadline` None: it never times out."""
 
     transaction_id: TransactionId
     deadline: datetime | None
@@ -67,7 +67,10 @@ def seal(
 
 
 def take_seat(connection: RawConnection) -> int | None:
-    """Take a seat for a user's session, to the end of its SQL transaction: for what is sealed for it. None: it got none."""
+    """Take a seat for a user's session, to the end of its SQL transaction, for transactions that are sealed for it.
+
+    None: it got none.
+    """
     seat: int | None = call(connection, calls.TAKE_SEAT)[0][0]
     return seat
 
@@ -81,7 +84,8 @@ def take_seat_and_name(connection: RawConnection) -> tuple[int | None, str]:
 def decide_sealed(connection: RawConnection, sealed: Sealed) -> None:
     """Commit a transaction that is sealed for a session, in the session's own SQL transaction, at any isolation level.
 
-    Raise `TransactionAborted` past its deadline or decided meanwhile, `IncarnationChanged`; the SQL transaction has failed.
+    Raise `TransactionAborted` past its deadline or after another decision, `IncarnationChanged`; the SQL transaction
+    has failed.
     """
     spans = (Int4Array(sealed.partitions), Int8Array(sealed.first_offsets), Int8Array(sealed.last_offsets))
     call(connection, calls.DECIDE_SEALED, *sealed.transaction_id, sealed.deadline, *spans, sealed.signature)
@@ -103,7 +107,7 @@ def complete_prepared(connection: RawConnection, transaction_id: TransactionId, 
 def commit_in_session(
     connection: RawConnection, batches: Sequence[BatchColumns], offsets: OffsetColumns = NO_OFFSETS
 ) -> bool:
-    """Commit offsets and append batches with the user's SQL transaction. What is refused fails its COMMIT.
+    """Commit offsets and append batches with the user's SQL transaction. A refusal fails its COMMIT.
 
     Returns False above READ COMMITTED, where nothing was done.
     """

@@ -1,6 +1,7 @@
 """The server as an operator looks at it: sessions, locks, snapshots, tables, settings.
 
-These functions run with the caller's rights: what PostgreSQL hides from a role without pg_read_all_stats comes as None.
+These functions run with the caller's rights: values that PostgreSQL hides from a role without pg_read_all_stats are
+None.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 from msgtx.generated import calls
 
-# What is asked about the server as a whole. `hidden`: sessions of this database whose state the role may not see.
+# The facts about the server as a whole. `hidden`: sessions of this database whose state the role may not see.
 Server = calls.DescribeServerRow
 
 
@@ -22,7 +23,7 @@ Session = calls.DescribeSessionsRow
 LockHolder = calls.LockHoldersRow
 
 
-# What pins the horizon: kind session, standby, slot or prepared; `age` in transactions, `retained` in bytes of WAL.
+# A holder of the horizon: kind session, standby, slot or prepared; `age` in transactions, `retained` in bytes of WAL.
 SnapshotHolder = calls.SnapshotHoldersRow
 
 
@@ -30,7 +31,8 @@ SnapshotHolder = calls.SnapshotHoldersRow
 LockTable = calls.DescribeLockTableRow
 
 
-# The server's queue of notifications: how full it is, 0 to 1, and who has been in one SQL transaction for longest.
+# The server's queue of notifications: how full it is, 0 to 1, and the sessions that have been in one SQL transaction
+# for longest.
 Notifications = calls.DescribeNotificationsRow
 
 
@@ -39,7 +41,7 @@ TableStatistics = calls.TableStatisticsRow
 
 
 def describe_server(connection: RawConnection) -> Server:
-    """Return what is asked about the server as a whole."""
+    """Return the facts about the server as a whole."""
     return call(connection, calls.DESCRIBE_SERVER)[0]
 
 
@@ -49,7 +51,7 @@ def describe_sessions(connection: RawConnection, pids: Sequence[int]) -> dict[in
 
 
 def lock_holders(connection: RawConnection) -> list[LockHolder]:
-    """Return who holds msgtx's locks; first those for whom most others wait."""
+    """Return the holders of msgtx's locks; first those that most others wait for."""
     return call(connection, calls.LOCK_HOLDERS)
 
 
@@ -59,12 +61,12 @@ def describe_lock_table(connection: RawConnection) -> LockTable:
 
 
 def describe_notifications(connection: RawConnection) -> Notifications:
-    """Return how full the queue of notifications is, and who may hold it back."""
+    """Return how full the queue of notifications is, and the sessions that may hold it back."""
     return call(connection, calls.DESCRIBE_NOTIFICATIONS)[0]
 
 
 def snapshot_holders(connection: RawConnection) -> list[SnapshotHolder]:
-    """Return what pins the horizon of this database, the oldest first; and all replication slots."""
+    """Return the holders of the horizon of this database, the oldest first; and all replication slots."""
     return call(connection, calls.SNAPSHOT_HOLDERS)
 
 

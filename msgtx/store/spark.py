@@ -40,7 +40,7 @@ class StreamBatch(NamedTuple):
 
 
 class BatchRange(NamedTuple):
-    """What a batch read of a partition: from `start` (None: wherever the group was) to before `end`."""
+    """The range that a batch read of a partition: from `start` (None: the group's offset) to before `end`."""
 
     start: int | None
     end: int
@@ -48,7 +48,7 @@ class BatchRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What one attempt of a task wrote under transaction (producer_id, 0, 0): the last sequence by partition id."""
+    """The records of one attempt of a task, under transaction (producer_id, 0, 0): the last sequence by partition id."""
 
     producer_id: int
     tails: Mapping[int, int]
@@ -70,7 +70,7 @@ class DecidedBatch:
 def begin_attempt(connection: RawConnection, batch: BatchName, *, timeout_ms: int) -> int | None:
     """Register an attempt of a task. Returns its producer id; None: the batch is committed already (P20).
 
-    Raise `InvalidRequest` for what is no name.
+    Raise `InvalidRequest` for a text that is no name.
     """
     check_name("an application", batch.app_id)
     ((producer_id,),) = call(connection, calls.BEGIN_ATTEMPT, *batch, timeout_ms)
@@ -126,7 +126,7 @@ def decide_batch(
 
 
 def abort_batch(connection: RawConnection, batch: BatchName, *, of_any_query: bool = False) -> int:
-    """Abort what attempts of this batch, and of earlier ones, left undecided, in steps. Returns how many there were."""
+    """Abort undecided attempts of this batch and of earlier ones, in steps. Returns how many there were."""
     query_id = None if of_any_query else batch.query_id
     total = 0
     while True:
@@ -154,7 +154,7 @@ def record_range(
 ) -> None:
     """Note all that a source of a stream reads in a batch (start and end by partition id), for the sink of its query.
 
-    Raise `BatchConflict` for a checkpoint that fell behind, `ConfigError` for two sources (`source_id`) of a run that read
+    Raise `BatchConflict` for a checkpoint that fell behind, `ConfigError` if two sources (`source_id`) of a run read
     one partition for one group.
     """
     known = sorted(ranges.items())

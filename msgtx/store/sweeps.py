@@ -15,10 +15,10 @@ from msgtx.store.coordinators import Leases
 from msgtx.store.transactions import Position
 
 MANY_MARKERS: Final = 1_000
-# Positions of `mark`: what dates find comes first, and again while it is much; then partition by partition.
+# Positions of `mark`: the search by date comes first, and again while it finds much; then partition by partition.
 DATES: Final = (-2,)
 PLACES: Final = (-1,)
-# Of `settle_shares`: behind what transactions have acknowledged comes what is dead, by group and partition.
+# Of `settle_shares`: after transactions' acknowledgements come dead records, by group and partition.
 DEAD: Final = (-1, -1)
 
 # Nothing of a round can be done then; any other failure is one step's own.
@@ -47,7 +47,7 @@ def expire_transactions(connection: RawConnection, after: Position | None, lease
 
 
 def settle_shares(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
-    """Apply what decided transactions have acknowledged, then write the dead letters that no member has written.
+    """Apply acknowledgements of decided transactions, then write the dead letters that no member has written.
 
     Overdue transactions with acknowledgements are aborted. Source: internals: share-answers#transactions,
     share-upkeep#dead-letters.
@@ -65,7 +65,7 @@ def mark(connection: RawConnection, after: Position | None, leases: Leases | Non
     next_after: Position | None
     if after is None or after == DATES:
         markers, floors = transactions.mark(connection, leases=leases)
-        # A call takes some 20,000 markers; what clients decide meanwhile is for the next round.
+        # A call takes some 20,000 markers; later decisions of clients are for the next round.
         next_after = DATES if markers >= MANY_MARKERS else PLACES
     else:
         markers, floors, next_after = transactions.mark_partitions(connection, after, leases=leases)
@@ -95,19 +95,19 @@ remove_superseded_offsets: Step = partial(_resume, function=calls.REMOVE_SUPERSE
 remove_superseded_floors: Step = partial(_resume, function=calls.REMOVE_SUPERSEDED_FLOORS, field="floors_removed")
 # Removes members whose session is over from their groups.
 remove_members: Step = partial(_resume, function=calls.REMOVE_MEMBERS, field="members_removed", is_busy=True)
-# Removes heartbeats below the newest of their member, and those of members that are gone.
+# Removes heartbeats below the newest of their member, and all of former members.
 remove_heartbeats: Step = partial(_resume, function=calls.REMOVE_HEARTBEATS, field="heartbeats_removed")
 # Removes states of share groups below the newest, and calls of their members (internals: shares).
 remove_superseded_shares: Step = partial(_resume, function=calls.REMOVE_SUPERSEDED_SHARES, field="share_rows_removed")
-# Removes what retention has let go from the fronts of logs (internals: cleaning).
+# Removes rows past retention from the fronts of logs (internals: cleaning).
 remove_old_batches: Step = partial(_resume, function=calls.REMOVE_OLD_BATCHES, field="batches_removed")
-# Removes what Spark's batches left: decided attempts, and what newer batches have superseded.
+# Removes old rows of Spark's batches: decided attempts, and rows that newer batches supersede.
 remove_spark_history: Step = partial(_resume, function=calls.REMOVE_SPARK_HISTORY, field="spark_rows_removed")
 # Removes the seals of decided transactions, and the offsets that waited for an ABORT.
 remove_decided_seals: Step = partial(_resume, function=calls.REMOVE_DECIDED_SEALS, field="seals_removed")
-# Removes what deleted topics have left of their logs.
+# Removes the logs of deleted topics.
 remove_deleted_logs: Step = partial(_resume, function=calls.REMOVE_DELETED_LOGS, field="log_rows_removed")
 # Removes keys of deduplication that are past their window.
 remove_dedup_keys: Step = partial(_resume, function=calls.REMOVE_DEDUP_KEYS, field="dedup_keys_removed")
-# Removes what listeners have seen long ago.
+# Removes rows that listeners have seen long ago.
 remove_wake_ups: Step = partial(_resume, function=calls.REMOVE_WAKE_UPS, field="wake_ups_removed")

@@ -66,7 +66,7 @@ def alter_topic(connection: RawConnection, name: str, partitions: int | None, se
 def delete_topic(connection: RawConnection, name: str) -> None:
     """Delete a topic, at once for all clients, and its log, in steps. Raise `UnknownTopicOrPartition`.
 
-    What is left when this process ends on the way goes with the next sweep.
+    If this process ends on the way, the next sweep removes the rest.
     """
     call(connection, calls.DELETE_TOPIC, name)
     position: Int8Array | None = None
@@ -90,7 +90,7 @@ def describe_topics(connection: RawConnection, names: Sequence[str] | None) -> d
 
 
 def _in_order(settings: dict[str, int | str | None]) -> dict[str, int | str | None]:
-    """Return settings in the order in which they are declared; those of a later version come behind."""
+    """Return settings in the order in which they are declared; those of a later version come last."""
     return {one.name: settings[one.name] for one in TOPIC} | settings
 
 
@@ -101,7 +101,7 @@ def unknown_topic(connection: RawConnection, name: str) -> errors.UnknownTopicOr
 
 
 def require_topics(connection: RawConnection, names: Sequence[str] | None) -> dict[str, Topic]:
-    """Return what `describe_topics` does. Raise `UnknownTopicOrPartition` for the first name that is absent."""
+    """Return the answer of `describe_topics`. Raise `UnknownTopicOrPartition` for the first name that is absent."""
     topics = describe_topics(connection, names)
     for name in names or ():
         if name not in topics:

@@ -12,7 +12,7 @@ from msgtx.store.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TopicPartition, TransactionDescription, TransactionId
 
 _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
-# Arguments of what a sweep calls again and again, each time from where the call before came to.
+# Arguments of calls that a sweep repeats, each time from the place of the call before.
 RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
 # Rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go, and few locks.
 LOOKED_AT_ONCE: Final = 250
@@ -43,13 +43,13 @@ def transaction_outcome(connection: RawConnection, transaction_id: TransactionId
 def end_transaction(
     connection: RawConnection, transaction_id: TransactionId, decided_by: Literal["admin", "resolve"]
 ) -> Outcome:
-    """Abort a transaction that its producer will not end; what is decided stays (I4). Returns the outcome."""
+    """Abort a transaction that its producer will not end; a decision stays (I4). Returns the outcome."""
     ((outcome,),) = call(connection, calls.END_TRANSACTION, *transaction_id, decided_by)
     return OUTCOMES[outcome]
 
 
 def expire_transactions(connection: RawConnection, *, leases: Leases | None = None) -> int:
-    """Abort overdue transactions, by name (I12), of all shards or of those that are led. Returns how many."""
+    """Abort overdue transactions, by name (I12), of all shards or of the led ones. Returns how many."""
     total = 0
     after: Position | None = None
     while True:
@@ -62,13 +62,16 @@ def expire_transactions(connection: RawConnection, *, leases: Leases | None = No
 def expire_overdue(
     connection: RawConnection, after: Position | None, *, leases: Leases | None = None
 ) -> tuple[int, Position | None]:
-    """Do a step of `expire_transactions`. Returns how many it aborted, and where the next one goes on (None: nowhere)."""
+    """Do a step of `expire_transactions`.
+
+    Returns the number of aborted ones, and the place of the next call (None: the end).
+    """
     ((expired, next_after),) = call(connection, calls.EXPIRE_OVERDUE, *step(after, leases))
     return expired, None if next_after is None else tuple(next_after)
 
 
 def step(after: Position | None, leases: Leases | None) -> tuple[object, ...]:
-    """Return the arguments `RESUMABLE` of a step that goes on at a position (None: at the start)."""
+    """Return the arguments `RESUMABLE` of a step that continues at a position (None: at the start)."""
     return None if after is None else Int8Array(after), LOOKED_AT_ONCE, *led(leases)
 
 
@@ -90,7 +93,7 @@ def mark_in_turn(connection: RawConnection, *, rest_ms: int) -> bool:
 def mark_partitions(
     connection: RawConnection, after: Position | None, *, leases: Leases | None = None
 ) -> tuple[int, int, Position | None]:
-    """Bring the floors of the next partitions up. Returns markers, floors, and where the next goes on (None: nowhere)."""
+    """Raise the floors of the next partitions. Returns markers, floors, and the place of the next call (None: the end)."""
     ((markers, floors, next_after),) = call(connection, calls.MARK_PARTITIONS, *step(after, leases))
     return markers, floors, None if next_after is None else tuple(next_after)
 

@@ -14,7 +14,7 @@ from msgtx.types import TopicPartition, TransactionId
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A transaction without a decision on one partition. What lacks its row has no `opened_at`, or no `current_epoch`."""
+    """A transaction without a decision on one partition. If it lacks a row, `opened_at` or `current_epoch` is None."""
 
     partition: TopicPartition
     first_offset: int

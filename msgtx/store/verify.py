@@ -1,4 +1,4 @@
-"""Verify: the next piece of a log, of its transactions and of its groups, and what is wrong with it.
+"""Verify: the next piece of a log, of its transactions and of its groups, and its violations.
 
 Each call looks at a bounded number of rows on one snapshot and says where it stopped; `after` None is the beginning.
 """
@@ -18,13 +18,16 @@ MAX_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all th
 MAX_BYTES: Final = 32 * 1024 * 1024  # of batches that one answer looks at; more only for a single one
 
 
-# A partition's ends and floor as its rows say them; None where there is no row. `rules`: those that they break.
+# A partition's ends and floor as its rows say them; None where there is no row. `rules`: the broken rules.
 Ends = calls.VerifyPartitionRow
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What was looked at: how many rows and of what, where to go on (None: the end), and the rows that break rules."""
+    """The result of a look.
+
+    The numbers of rows by kind, the place of the next look (None: the end), and the rows that break rules.
+    """
 
     rows: int
     after: Sequence[int] | None

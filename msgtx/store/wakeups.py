@@ -25,7 +25,7 @@ def notify(connection: RawConnection, words: str) -> None:
 
 
 def words_of(partition_ids: Iterable[int]) -> str:
-    """Return how listeners are told of these partitions."""
+    """Return the notification of these partitions."""
     return ",".join(map(str, partition_ids))
 
 
@@ -70,5 +70,5 @@ def seen(raw: pq.abc.PGconn) -> tuple[str, str | None]:
 
 
 def remove_wake_ups(connection: RawConnection) -> int:
-    """Remove what listeners saw long ago, a bounded part of it. Returns how many rows."""
+    """Remove rows that listeners saw long ago, a bounded part of them. Returns how many rows."""
     return int(call(connection, REMOVE, None)[0][0])
