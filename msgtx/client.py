@@ -275,9 +275,9 @@ class Client:
         """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
 
         `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them; with `batch` it gets a list of
-        records. `failure` says what becomes of a record on which it fails, or of which outputs are refused: `Stop()` (the
-        default), `Retry()`, `Skip()` or `DeadLetter(topic)`. Any number of workers of a group divide the partitions, each
-        with its own `transactional_id`; `partitions`: indexes of this worker's partitions, without membership.
+        records. `failure`: the treatment of a record on which it fails, or whose outputs are refused: `Stop()` (the
+        default), `Retry()`, `Skip()` or `DeadLetter(topic)`. Any number of workers of a group divide the partitions,
+        each with its own `transactional_id`; `partitions`: indexes of this worker's partitions, without membership.
         `on_commit(report)` is called after each transaction. `consumer_config` is the consumer's, further `settings`
         are the producer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM where nothing else
         handles it; see `msgtx.process`. Raise `ConfigError` if `to` is `topic`.

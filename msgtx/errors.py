@@ -2,8 +2,8 @@
 
 Four families tell a caller what to do: `RetriableError` (the library retries by itself), `AbortableError` (abort the
 transaction, begin again), `FatalError` (close the producer, make a new one), `UsageError` (fix the program). The first
-line of each docstring says what happened, the second what to do. Everything else that depends on the kind of an error is an
-attribute of its class. Source: internals: errors-and-retries.
+line of each docstring describes the error, the second is the advice. Everything else that depends on the kind of an
+error is an attribute of its class. Source: internals: errors-and-retries.
 """
 
 from enum import IntEnum
@@ -16,7 +16,7 @@ class Fault(IntEnum):
     """The party at fault for an exception, which decides a worker's reaction. Of several in one chain the highest counts."""
 
     RECORD = 0  # the record's, or that of the function: the same record fails again
-    ENVIRONMENT = 1  # rights, limits, what is not there: no record's, and it stays until somebody acts
+    ENVIRONMENT = 1  # rights, limits, missing objects: no record's, and it stays until somebody acts
     TRANSIENT = 2  # a deadlock, a serialization failure, a lock: the same transaction may succeed at once
     OUTAGE = 3  # the database or the way to it: the same transaction may succeed when it is back
     INTERRUPT = 4  # Ctrl-C, an exit, a cancelled task: no failure
@@ -50,8 +50,8 @@ class MsgtxError(Exception):
     right: str | None = None
     name: str | None = None  # of a setting or an argument
     given: Any = None  # its value
-    limit: Any = None  # the bound that was not kept, or the end of what is there
-    reason: str | None = None  # one word or two: which of the class's cases it is
+    limit: Any = None  # the bound that was not kept, or the end of the log
+    reason: str | None = None  # one word or two: the case of the class
 
     def __init__(self, *message: str, at: tuple[str, int] | None = None, **values: Any) -> None:
         """`at`: the topic and the partition."""

@@ -169,9 +169,9 @@ class StopSignal(Protocol):
 class WorkerSettings(TypedDict, total=False):
     """What `process` and `process_into` may be given.
 
-    `share_members`: the group is a share group, and so many members of it run here, each in a thread. `failure`: what
-    becomes of a record on which the function fails. `transaction_ms`: about how long a transaction lasts. `idle_timeout`:
-    end after so many seconds without a record. `on_commit` is called after each transaction.
+    `share_members`: the group is a share group, and so many members of it run here, each in a thread. `failure`: the
+    treatment of a record on which the function fails. `transaction_ms`: about how long a transaction lasts.
+    `idle_timeout`: end after so many seconds without a record. `on_commit` is called after each transaction.
     """
 
     # make generate: settings.given worker

@@ -72,9 +72,7 @@ def opened(name: str, *, master: str | None = None, debug: bool = False, **setti
         yield session(name, master=master, debug=debug, **settings)
     except BaseException:
         if not ran:
-            with contextlib.suppress(
-                Exception
-            ):  # a call that a signal broke off; what is told is the signal, or what failed
+            with contextlib.suppress(Exception):  # a call that a signal broke off; the signal is reported, or the failure
                 end()
         raise
     if not ran:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from msgtx.consumer.consumer import Consumer
 
 POLL_S: Final = 0.2  # the longest wait before a signal is seen
-POLL_RECORDS: Final = 2_000  # of one poll: what is written and then counted as printed at once
-COMMIT_S: Final = 1.0  # between two commits of what was printed
+POLL_RECORDS: Final = 2_000  # of one poll: written, and then counted as printed, at once
+COMMIT_S: Final = 1.0  # between two commits of printed records
 Render = Callable[[Sequence[Record]], bytes]
 
 

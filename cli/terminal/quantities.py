@@ -15,7 +15,7 @@ else:
 
 
 class Quantity(_Type):
-    """A duration or a size with its unit, read by `read(name, text)`; `least` of what that returns."""
+    """A duration or a size with its unit, read by `read(name, text)`; `least`: of the parsed number."""
 
     def __init__(self, name: str, read: Callable[[str, object], float], least: float) -> None:
         self.name = name

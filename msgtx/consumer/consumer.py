@@ -120,11 +120,11 @@ class Consumer:
     ) -> None:
         """Read these topics, or those whose whole name matches `pattern`. Called again, it replaces the former.
 
-        With a group, its members divide the partitions: what is free is this one's when this returns, later ones change
-        hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to give away:
-        commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`). Partitions
-        for which `on_assign` raises are not read: it is called again. Without a group it reads all partitions. Raise
-        `ConfigError` for a bad pattern, or another `assignment` than the group's.
+        With a group, its members divide the partitions: free ones are this member's when this returns, later ones
+        change hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to
+        give away: commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`).
+        Partitions for which `on_assign` raises are not read: it is called again. Without a group it reads all
+        partitions. Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
         """
         with self._use():
             self._integrity.require()
@@ -226,8 +226,8 @@ class Consumer:
 
         Positions move past returned records, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`,
         `NoOffset`, `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`;
-        `IllegalState` if the session that was to commit what was returned before was rolled back (see `commit`), or the
-        consumer was interrupted while it handed out records (see `rewind`).
+        `IllegalState` if the session that was to commit earlier records was rolled back (see `commit`), or the consumer
+        was interrupted while it returned records (see `rewind`).
         """
         try:
             return self._polled(timeout, max_records)

@@ -47,10 +47,10 @@ class Assigned:
     reading: Reading | None = None  # of the batch that is handed out, while anything of it is left
     skip_to: int = 0  # the offset where reading began, for a batch that begins before it
     paused: bool = False
-    new: bool = False  # made since the consumer began: read from its beginning, whatever auto_offset_reset says
+    new: bool = False  # made since the consumer began: read from its beginning, with any auto_offset_reset
     end: int | None = None  # that this reader may read, when it was fetched the last time
     at_end: bool = False  # there was no more to fetch when it was fetched the last time
-    handed: bool = False  # something was handed out that no commit holds yet, and no transaction's offsets
+    handed: bool = False  # returned records are in no commit and no transaction's offsets yet
     undone: Undone | None = None
     overtaken: bool = False  # more was handed out behind what was undone
     moves: int = 0  # by rewinding and seeking

@@ -90,7 +90,7 @@ class Membership:
         self._wakes = wakes
         self._subscription = Subscription(None, None)
         self._subscribed = False  # the group knows this subscription
-        self._matched_of: int | None = None  # the version of the topics among which it knows those that match the pattern
+        self._matched_of: int | None = None  # the version of the topics at the last match of the pattern
         self._member: _Member | None = None
         self._next_id = new_member_id()  # kept until the answer to a join has come: asked again, it is the same member
         self.generation = -1

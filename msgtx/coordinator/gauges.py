@@ -26,14 +26,14 @@ from msgtx.store.server import describe_server, snapshot_holders, table_statisti
 from msgtx.store.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 
 log = logging.getLogger("msgtx.coordinator")
-MOST_HELD: Final = 1_000  # partitions of which the records that wait are counted
+MOST_HELD: Final = 1_000  # partitions whose waiting records are counted
 UNFINISHED_AFTER_MS: Final = 10_000  # markers follow a decision within some seconds
 MOST_PARTITIONS: Final = 100_000  # that are measured; some 7 s
 MOST_GROUPS: Final = 10_000  # of which members are counted; some 0.2 s
 MOST_LAGS: Final = 50_000  # pairs of a group and a partition of which the lag is measured; some 5 s
 MOST_SHARES: Final = 10_000  # the same of share groups, some 3 s; and share groups of which dead letters are counted
 MOST_SHOWN: Final = 1_000  # partitions: with more of them there are figures of topics alone
-MEASURING_SECONDS: Final = 6.0  # after which what is left is left out: Prometheus waits 10 s
+MEASURING_SECONDS: Final = 6.0  # after which the rest is left out: Prometheus waits 10 s
 READING_SECONDS: Final = 9.0  # for a database that does not answer
 PREFIX: Final = "msgtx_"
 T = TypeVar("T")

@@ -27,7 +27,7 @@ FAST: Final = 750  # commits a second, from where on they come faster
 HEAR_SECONDS: Final = 0.05  # from a notification until a thread reads its answer, if no later one did
 SPEAK_SECONDS: Final = 1.0  # after a connection was refused or was the second one in vain, until the next try
 QUEUE_IS_FULL: Final = b"54000"  # program_limit_exceeded
-ANSWER_SECONDS: Final = 10.0  # what is not answered by then is said again, on another connection
+ANSWER_SECONDS: Final = 10.0  # a notification without an answer by then is repeated, on another connection
 
 
 class Notifier:

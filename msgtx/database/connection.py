@@ -1,11 +1,11 @@
 """Our own connections: one loop that sends and receives, and a limit on each wait for an answer.
 
-psycopg hands everything that a connection sends or receives to `Connection.wait`, as a generator that yields the event
-it waits for. Here two things are added. While it waits for an answer, it sends the rest of the question: psycopg's
-pipeline flushes once and then only reads, so the server and we would wait for each other. And no wait is without an
-end: a server that is stopped, or a COMMIT that waits for a standby, answers nothing, and the system's own timeouts see
-a connection in good order. When time is over the connection is closed, so that no late answer is taken for that of
-another call; the server may still do the work.
+psycopg passes each send and each receive to `Connection.wait`, as a generator that yields the awaited event. Here two
+things are added. While it waits for an answer, it sends the rest of the question: psycopg's pipeline flushes once and
+then only reads, so the server and we would wait for each other. And no wait is without an end: a server that is
+stopped, or a COMMIT that waits for a standby, answers nothing, and the system's own timeouts see a connection in good
+order. When time is over the connection is closed, so that no late answer is taken for that of another call; the server
+may still do the work.
 """
 
 import contextlib

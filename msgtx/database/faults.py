@@ -13,7 +13,7 @@ import sqlalchemy
 
 from msgtx.errors import Fault, MsgtxError
 
-AGAIN: Final = (Fault.TRANSIENT, Fault.OUTAGE)  # what a worker tries again, whatever its `failure` says
+AGAIN: Final = (Fault.TRANSIENT, Fault.OUTAGE)  # faults that a worker tries again, with any `failure`
 # By SQLSTATE, else by its class, the first two characters. Everything else is the record's.
 BY_SQLSTATE: Final = {
     "08": Fault.OUTAGE,  # connection exception

@@ -44,7 +44,8 @@ _OF_AN_INDEX: Final = {"_bt_check_third_page", "index_form_tuple_context", "inde
 _OF_1_GB: Final = {"mcxt.c", "stringinfo.c", "arrayfuncs.c"}  # never translated
 _LOGIN: Final = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role "[^"]*" does not exist')
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
-# What a call says that was looking for a function by its number while an upgrade created it again: never translated texts.
+# The error of a call that looked for a function by its number while an upgrade created it again: never translated
+# texts.
 _RENEWED: Final = re.compile(r"cache lookup failed|\bOID \d+")
 _ENDED_BY_A_TIMEOUT: Final = {"25P03", "25P04"}  # idle_in_transaction_session_timeout, transaction_timeout
 

@@ -38,7 +38,7 @@ from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 
 log = logging.getLogger("msgtx.process")
 LOOK_SECONDS: Final = 0.5  # until it sees that the work is another one, whose locks may be shorter
-RENEWED_SECONDS: Final = 3600.0  # how long a call keeps its records at most: what takes longer hangs, and others try them
+RENEWED_SECONDS: Final = 3600.0  # how long a call keeps its records at most: a longer one hangs, and others try them
 NOT_HELD: Final = (InvalidRecordState, TransactionConflict, UnknownMember)  # others have the record, or will
 
 

@@ -84,7 +84,7 @@ def worker_of(group: object, settings: Mapping[str, Any], *, failure: Failure, a
 
 
 def _failure(worker: Worker, after: int) -> Failure:
-    """Return what becomes of a record on which the function fails. Raise `WrongType`."""
+    """Return the treatment of a record on which the function fails. Raise `WrongType`."""
     match worker.failure, worker.share_members:
         case (Stop(), _) | (Retry(), None) | (Acknowledgement.RELEASE | Acknowledgement.REJECT, int()):
             return worker.failure

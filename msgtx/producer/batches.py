@@ -256,7 +256,7 @@ class Accumulator:
         self.lock = threading.RLock()
         self.work = threading.Condition(self.lock)
         self.settled = threading.Condition(self.lock)
-        self.torn = False  # an exception came in between two steps: it is not certain any more what is where
+        self.torn = False  # an exception came between two steps: the places of the batches are not certain any more
         self.harmless: BaseException | None = None  # the last one that came while its thread waited for room
         self.sender_sleeps = False
         self.revive: Callable[[], None] = lambda: None  # starts the sender again, should its thread have died

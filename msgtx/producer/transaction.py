@@ -38,7 +38,7 @@ FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as on
 # Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
 LINGER_SECONDS: Final = 0.1
 RELEASE_SECONDS: Final = 1.0  # for releases of share consumers after an end without a time limit; else their next polls do
-LOCK_SECONDS: Final = 0.3  # what of their locks must be left for the call that hands them over
+LOCK_SECONDS: Final = 0.3  # the part of their locks' time that must be left for the call that sends them
 
 
 class SessionEnd:

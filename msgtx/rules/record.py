@@ -1,4 +1,4 @@
-"""What a record may be: the one gate in front of every door (internals: append#what-a-record-may-be).
+"""The one gate for records in front of every door (internals: append#what-a-record-may-be).
 
 The database has the last word, for clients that pass this gate by: `check_times`, `headers_fit` and `check_records` say the
 same there.
@@ -21,9 +21,9 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 TIMES_BEFORE: Final = 253_370_764_800_000
 REASON_CHARACTERS: Final = 1_000  # it has to fit into its topic with its record
 CONTENT: Final = (bytes, bytearray, memoryview, type(None))
-PLAIN: Final = frozenset((bytes, type(None)))  # what need not be converted
-OWN_HEADERS: Final = "msgtx."  # what the names of msgtx's own headers begin with
-OWN_HEADER_BYTES: Final = 8 * 1024  # what a dead letter says beside its record: with its reason up to 7 KiB
+PLAIN: Final = frozenset((bytes, type(None)))  # values that need not be converted
+OWN_HEADERS: Final = "msgtx."  # the prefix of msgtx's own headers
+OWN_HEADER_BYTES: Final = 8 * 1024  # the headers of a dead letter beside its record's: with its reason up to 7 KiB
 DEDUP_KEY_BYTES: Final = 256  # the most of a dedup_key: it stands in an index
 
 

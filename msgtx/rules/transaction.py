@@ -169,7 +169,7 @@ _HINTS: Final[Mapping[ClientState, str]] = {
 
 
 def client_move(state: ClientState, call: Call) -> ClientState:
-    """Return the state after `call`. Raise `IllegalState`, which says what to call instead; nothing has changed then."""
+    """Return the state after `call`. Raise `IllegalState` with the call to make instead; nothing has changed then."""
     try:
         return CLIENT_MOVES[state, call]
     except KeyError:

@@ -340,7 +340,7 @@ def seat_of(connection: sqlalchemy.Connection) -> int | None:
 
 
 def forget(connection: sqlalchemy.Connection) -> None:
-    """Forget what is known of the database: it may have changed, and that may be why it refused."""
+    """Forget the known facts of the database: a change of them may be the reason of a refusal."""
     _topics[engine_of(connection)] = {}
 
 
@@ -457,9 +457,9 @@ def _rollback(connection: sqlalchemy.Connection, savepoint: str | None = None, _
 def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
     """Handle that something failed; if it was the COMMIT, the transaction is over, and whose it was must know.
 
-    Without a statement come other failures, too, behind which the transaction goes on: of the level that was asked for, or,
-    with the context of their statement, of rows that cannot be read.
-    Returns msgtx's error for a refusal of its own functions at COMMIT; None: SQLAlchemy's is as good.
+    Other failures have no statement either, and the transaction continues: those of a requested isolation level, or,
+    with the context of their statement, of unreadable rows. Returns msgtx's error for a refusal of its own functions at
+    COMMIT; None: SQLAlchemy's is as good.
     """
     connection = context.connection
     if connection is None or context.statement is not None or context.execution_context is not None:

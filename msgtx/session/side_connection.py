@@ -37,7 +37,7 @@ from msgtx.types import ProducerId, TransactionId
 POOL_SIZE: Final = 5
 ONLY_CALL: Final = 0  # of a transaction: its answers are handed over once
 SEALED_TIMEOUT_MS: Final = 10_000  # of a transaction that is sealed just before a COMMIT: twice the limit of an idle session
-BYTES_PER_MS: Final = 5_000  # what is large has more time: a slow disk writes so much
+BYTES_PER_MS: Final = 5_000  # a large one has more time: a slow disk writes so much
 NAMES_TRIED: Final = 5  # producer ids that turn out to be taken, fenced or expired; the last one tried is a new one
 
 Answer = TypeVar("Answer")

@@ -29,7 +29,7 @@ ShareState = calls.DescribeShareGroupsRow
 
 
 class Redriven(NamedTuple):
-    """What one call of `redrive_dead_letters` did. `upto`: where it ends, None: there is no such partition."""
+    """The counts of one call of `redrive_dead_letters`. `upto`: where it ends, None: there is no such partition."""
 
     upto: int | None
     sent: int
@@ -39,7 +39,7 @@ class Redriven(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has the first acquired record. `member_id` None: its row is gone."""
+    """The holder of the first acquired record. `member_id` None: its row is gone."""
 
     member_id: str | None
     client_host: str | None
@@ -122,7 +122,7 @@ class Acquired:
 
 
 class Acquisition(NamedTuple):
-    """What a call acquired, and which answers it refused. `has_passed`: nothing, but there may be some at once."""
+    """The acquired records of a call, and the refused answers. `has_passed`: nothing, but there may be some at once."""
 
     records: list[Acquired]
     refused: list[Refused]
@@ -154,7 +154,7 @@ class Acquiring(NamedTuple):
 
 
 def new_member_number() -> int:
-    """Draw the number of a member: whoever knows it can answer for that member, so it is told to nobody."""
+    """Draw the number of a member: a client that knows it can answer for that member, so it is shown to nobody."""
     return LEAST_NUMBER | secrets.randbits(62)
 
 
@@ -171,8 +171,8 @@ def join_share_group(
 ) -> Membership:
     """Join; the same again changes nothing.
 
-    `number`: of `new_member_number`, by which the group knows this member, and which it tells nobody; None: the database
-    draws it. Raise `ConfigError` if the name is a consumer group's, or if dead letters would go to a topic that the group
+    `number`: of `new_member_number`, this member's key in the group, which is shown to nobody; None: the database draws
+    it. Raise `ConfigError` if the name is a consumer group's, or if dead letters would go to a topic that the group
     reads; `InvalidSessionTimeout`, `GroupMaxSizeReached`, `InvalidRequest`.
     """
     who = (member_id, client_host, client_process, session_timeout_ms)
@@ -204,7 +204,7 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
     rows, found, _ = _acquired(connection, several, partition_ids)
     if not rows:
         return [None] * len(several)
-    # Who got nothing looks for what is not usual by itself, unless there is none; what it accepts is accepted.
+    # A member that got nothing looks for the general case by itself, unless there is none; what it accepts is accepted.
     is_empty = rows[-1].asker < 0
     has_all = [
         each.max_records == 0 or len(each.partition_ids) == (len(partition_ids) if is_empty else 1) for each in several
@@ -254,12 +254,12 @@ def _acquired(
 
 
 def _read_rest(connection: RawConnection, records: Sequence[Acquired]) -> None:
-    """Read what an acquisition left out of its answer, now that it holds no locks."""
+    """Read the records that an acquisition left out of its answer, now that it holds no locks."""
     left_out = [each for each in records if each.values is None]
     if not left_out:
         return
     ids, firsts, lasts = zip(*(each.range for each in left_out), strict=True)
-    for each in left_out:  # what compaction has removed since has no row
+    for each in left_out:  # records that compaction has removed since have no row
         each.values = ()
     for row in call(connection, calls.READ_RECORDS, Int4Array(ids), Int8Array(firsts), Int8Array(lasts)):
         each = left_out[row.place - 1]
@@ -268,7 +268,7 @@ def _read_rest(connection: RawConnection, records: Sequence[Acquired]) -> None:
 
 
 def tidy(connection: RawConnection, membership: Membership) -> None:
-    """Remove what newer states of the group supersede, and earlier calls of this member; a bounded part of it.
+    """Remove superseded states of the group, and earlier calls of this member; a bounded part of it.
 
     Of a member that has left, all calls.
     """
@@ -301,12 +301,12 @@ def share_group_names(connection: RawConnection) -> list[str]:
 
 
 def describe_share_groups(connection: RawConnection, groups: Collection[str] | None) -> list[ShareState]:
-    """Return what there is to know of share groups (None: of all), by partition."""
+    """Return the descriptions of share groups (None: of all), by partition."""
     return call(connection, calls.DESCRIBE_SHARE_GROUPS, None if groups is None else TextArray(groups))
 
 
 def reset_share_offsets(connection: RawConnection, group: str, offsets: Mapping[int, int]) -> None:
-    """Have a share group go on elsewhere. Raise `GroupNotFound`, `GroupNotEmpty`, `UnknownTopicOrPartition`."""
+    """Reset the position of a share group. Raise `GroupNotFound`, `GroupNotEmpty`, `UnknownTopicOrPartition`."""
     ((error, detail),) = call(connection, calls.RESET_SHARE_OFFSETS, group, Int4Array(offsets), Int8Array(offsets.values()))
     if error is not None:
         raise answered(error, detail, group=group)
@@ -317,7 +317,8 @@ def redrive_dead_letters(
 ) -> Redriven:
     """Send dead letters of one partition back to where they came from, a bounded part of those below `upto`, each once.
 
-    Raise `GroupNotFound`, `UnknownTopicOrPartition` if the topic of the next one is gone, and what refuses a record.
+    Raise `GroupNotFound`, `UnknownTopicOrPartition` if the topic of the next one is gone, and the errors of a refused
+    record.
     """
     (row,) = call(connection, calls.REDRIVE_DEAD_LETTERS, group, partition, upto, most, skip_missing)
     if row.error is not None:

@@ -20,7 +20,7 @@ from msgtx.store.fetch import FetchedBatch, FetchedPartition, Position, fetch
 from msgtx.types import Isolation
 
 FETCH_BYTES: Final = 4 * 1024 * 1024  # of one fetch, and so of one record batch: more only costs memory
-FETCH_ROWS: Final = 10_000  # of one fetch: what a log of one-record rows needs to come near to those bytes
+FETCH_ROWS: Final = 10_000  # of one fetch: enough for a log of one-record rows to come near to those bytes
 CREATE_TIME: Final = 0  # `timestampType`, numbered as Kafka does
 LOG_APPEND_TIME: Final = 1
 TIME: Final = pa.timestamp("us", tz="UTC")

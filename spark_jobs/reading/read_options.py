@@ -54,7 +54,7 @@ Bound = Literal["earliest", "latest"] | Mapping[TopicPartition, int] | AtTime
 class ReadOptions:
     """The request of a reader. One of `topics`, `pattern`, `assigned` is given; for a batch with a snapshot none need be.
 
-    `starting` counts where `group` has no committed offset; `start` and `snapshot` are cuts that bound what is read.
+    `starting` counts where `group` has no committed offset; `start` and `snapshot` are cuts that bound the range.
     Addresses carry passwords: they are no part of the text of this object.
     """
 

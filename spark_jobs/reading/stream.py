@@ -48,8 +48,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._engine: Engine | None = None
         self._target: Snapshot | None = None  # where an AvailableNow run ends
         self._latest: Offset | None = None
-        self._source_id = str(uuid.uuid4())  # of this run: another one of it that reads the same has another
-        self._begun: Offset | None = None  # where the batch begins that was asked for last
+        self._source_id = str(uuid.uuid4())  # of this run: another source of the same partitions has another
+        self._begun: Offset | None = None  # the begin of the last requested batch
         self._read: Offset | None = None  # the end of the last batch that had tasks
         self._passed_by = 0  # how many batches had none
         self._few_since: float | None = None

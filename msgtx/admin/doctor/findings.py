@@ -18,7 +18,7 @@ class Limits:
     lock_seconds: float = 5.0  # a session that holds msgtx's locks: the library's own hold them for milliseconds
     idle_seconds: float = 60.0  # a session that is idle in a SQL transaction
     snapshot_seconds: float = 600.0  # a snapshot of a session that works, or a transaction prepared for an outside party
-    snapshot_age: int = 10_000_000  # transactions: half of what autovacuum freezes after is a tenth of this away
+    snapshot_age: int = 10_000_000  # transactions: half of the age at which autovacuum freezes is a tenth of this away
     retained_wal_bytes: int = 10 * 1024**3  # of an active slot; the disk fills unnoticed
     connections_warning: float = 0.80  # of those that ordinary roles may have
     connections_problem: float = 0.95

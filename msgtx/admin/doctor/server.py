@@ -11,7 +11,7 @@ from msgtx.store.installation import describe_place
 from msgtx.store.server import describe_lock_table, describe_notifications, table_statistics
 from msgtx.types import Finding, Level
 
-# name, value, level, what it does, what to do. A value that does not stand here does no harm.
+# name, value, level, effect, advice. A value that does not stand here does no harm.
 SETTINGS: Final = (
     ("fsync", "off", Level.PROBLEM, "a crash of the machine may destroy the database", "`alter system set fsync = on`"),
     ("full_page_writes", "off", Level.PROBLEM, "a crash of the machine may tear pages", "turn it on"),

@@ -46,7 +46,7 @@ def given_by(*words: str) -> frozenset[str]:
 
 
 def managed() -> frozenset[str]:
-    """Return the functions and views that this module gives and takes, and those that are the owner's."""
+    """Return the functions and views that this module grants and revokes, and the owner's."""
     return given_by(*_WORDS)
 
 
