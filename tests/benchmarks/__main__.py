@@ -1,6 +1,7 @@
 """The command line: which targets, which database, which Kafka."""
 
 import argparse
+import importlib
 import os
 import sys
 import time
@@ -10,51 +11,34 @@ from msgtx.client import connect
 from msgtx.database import address
 from msgtx.database.opening import open_engine
 from msgtx.producer import batches
-from tests.benchmarks import (
-    bulk,
-    cleaning,
-    flushing,
-    groups,
-    growth,
-    latency,
-    memory,
-    outbox,
-    processing,
-    queues,
-    reading,
-    small,
-    spark_reading,
-    spark_writing,
-    sweeping,
-    work_queues,
-)
 from tests.benchmarks.kafka import Kafka
 from tests.benchmarks.peers import Queues
 from tests.benchmarks.sheet import Settings, print_json, print_table, progress
 
+# Each is a function of a module, which is imported when it is asked for: without Spark all others run.
 TARGETS = {
-    "r1": bulk.bulk,
-    "r2": bulk.transactions,
-    "r3": small.one_record,
-    "r3-flush": flushing.slow_flush,
-    "r4": reading.isolation,
-    "r5": reading.consuming,
-    "r6": latency.latency,
-    "r7": growth.open_snapshot,
-    "r7-sweep": sweeping.sweeping,
-    "r8-read": spark_reading.reading,
-    "r8-write": spark_writing.writing,
-    "r8-pipeline": spark_writing.end_to_end,
-    "r8-micro": spark_writing.micro_batches,
-    "r8-cuts": spark_writing.cuts,
-    "r9": memory.memory,
-    "r9-outbox": outbox.outbox,
-    "r10": processing.processing,
-    "r11-cleaning": cleaning.cleaning,
-    "r12-groups": groups.groups,
-    "r13-queues": queues.queues,
-    "r13-workers": work_queues.workers,
-    "r13-burdens": work_queues.burdens,
+    "r1": ("bulk", "bulk"),
+    "r2": ("bulk", "transactions"),
+    "r3": ("small", "one_record"),
+    "r3-flush": ("flushing", "slow_flush"),
+    "r4": ("reading", "isolation"),
+    "r5": ("reading", "consuming"),
+    "r6": ("latency", "latency"),
+    "r7": ("growth", "open_snapshot"),
+    "r7-sweep": ("sweeping", "sweeping"),
+    "r8-read": ("spark_reading", "reading"),
+    "r8-write": ("spark_writing", "writing"),
+    "r8-pipeline": ("spark_writing", "end_to_end"),
+    "r8-micro": ("spark_writing", "micro_batches"),
+    "r8-cuts": ("spark_writing", "cuts"),
+    "r9": ("memory", "memory"),
+    "r9-outbox": ("outbox", "outbox"),
+    "r10": ("processing", "processing"),
+    "r11-cleaning": ("cleaning", "cleaning"),
+    "r12-groups": ("groups", "groups"),
+    "r13-queues": ("queues", "queues"),
+    "r13-workers": ("work_queues", "workers"),
+    "r13-burdens": ("work_queues", "burdens"),
 }
 
 
@@ -116,7 +100,8 @@ def main() -> int:
     try:
         for name in wanted:
             progress(f"── {name} ──")
-            lines += TARGETS[name](settings)
+            module, function = TARGETS[name]
+            lines += getattr(importlib.import_module(f"tests.benchmarks.{module}"), function)(settings)
             progress(f"{name}: {time.monotonic() - began:.0f} s so far")
     finally:
         for broker in (*settings.brokers, *settings.queues):
