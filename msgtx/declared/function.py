@@ -9,14 +9,14 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 @dataclass(frozen=True, slots=True)
 class Function(Generic[Row]):
-    """A database function and the types of its arguments, by name; `statement` is the call.
+    """A database function: its arguments as SQL writes them (`name type, …`), a row of its answer, and the call.
 
     The statement asks for the columns of the answer by their names, so the database may add columns and a client goes on.
     `flushed`: false for a call whose SQL transaction has synchronous_commit off.
     """
 
     name: str
-    arguments: dict[str, str]
+    arguments: str
     row: type[Row]
     flushed: bool = True
 
@@ -25,8 +25,8 @@ class Function(Generic[Row]):
     def __post_init__(self) -> None:
         """Write the SQL that calls it."""
         # Names in full: the search_path is the user's, and may hold a type or a function of the same name.
-        kinds = {name: kind if "." in kind else f"pg_catalog.{kind}" for name, kind in self.arguments.items()}
-        values = {name: f"%s::{kind}" for name, kind in kinds.items()}
+        pairs = [argument.split(" ") for argument in self.arguments.split(", ") if argument]
+        values = {name: f"%s::{kind if '.' in kind else f'pg_catalog.{kind}'}" for name, kind in pairs}
         source = ""
         if not self.flushed:
             # A value of the call needs the setting, so it comes first with any plan of the join. After it, it would
@@ -46,7 +46,7 @@ class Function(Generic[Row]):
 
     def first(self, count: int) -> "Function[Row]":
         """Return the call with the first arguments only; the others have their defaults."""
-        return replace(self, arguments=dict(list(self.arguments.items())[:count]))
+        return replace(self, arguments=", ".join(self.arguments.split(", ")[:count]))
 
     def unflushed(self) -> "Function[Row]":
         """Return the call with synchronous_commit off."""

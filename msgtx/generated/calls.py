@@ -7,67 +7,37 @@ from uuid import UUID
 
 from msgtx.declared.function import Function
 
-ABORT_BATCH: Final = Function(
-    "abort_batch", {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8", "most": "int4"}, tuple[int]
-)
+ABORT_BATCH: Final = Function("abort_batch", "in_app_id text, in_query_id text, in_batch_id int8, most int4", tuple[int])
 
 
 class AcknowledgeInSessionRow(NamedTuple):
-    """A row of what `acknowledge_in_session` answers."""
-
     error: str | Any
     detail: str | Any
 
 
 ACKNOWLEDGE_IN_SESSION: Final = Function(
     "acknowledge_in_session",
-    {
-        "share_groups": "text[]",
-        "share_members": "int8[]",
-        "share_partitions": "int4[]",
-        "share_firsts": "int8[]",
-        "share_lasts": "int8[]",
-        "share_answers": "text[]",
-        "share_reasons": "text[]",
-        "share_delays": "int4[]",
-    },
+    "share_groups text[], share_members int8[], share_partitions int4[], share_firsts int8[], share_lasts int8[], "
+    "share_answers text[], share_reasons text[], share_delays int4[]",
     AcknowledgeInSessionRow,
 )
 
 
 class AcknowledgeInTransactionRow(NamedTuple):
-    """A row of what `acknowledge_in_transaction` answers."""
-
     error: str | Any
     detail: str | Any
 
 
 ACKNOWLEDGE_IN_TRANSACTION: Final = Function(
     "acknowledge_in_transaction",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "in_call_number": "int8",
-        "group_names": "text[]",
-        "member_numbers": "int8[]",
-        "partition_ids": "int4[]",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-        "answers": "text[]",
-        "reasons": "text[]",
-        "delays_ms": "int4[]",
-        "timeout_ms": "int4",
-        "client_host": "text",
-        "client_process": "int4",
-    },
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, in_call_number int8, "
+    "group_names text[], member_numbers int8[], partition_ids int4[], first_offsets int8[], last_offsets int8[], "
+    "answers text[], reasons text[], delays_ms int4[], timeout_ms int4, client_host text, client_process int4",
     AcknowledgeInTransactionRow,
 )
 
 
 class AcknowledgeRecordsRow(NamedTuple):
-    """A row of what `acknowledge_records` answers."""
-
     error: str | Any
     group_name: str
     partition_id: int
@@ -77,24 +47,13 @@ class AcknowledgeRecordsRow(NamedTuple):
 
 ACKNOWLEDGE_RECORDS: Final = Function(
     "acknowledge_records",
-    {
-        "group_names": "text[]",
-        "member_numbers": "int8[]",
-        "partition_ids": "int4[]",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-        "answers": "text[]",
-        "reasons": "text[]",
-        "delays_ms": "int4[]",
-        "in_call_number": "int8",
-    },
+    "group_names text[], member_numbers int8[], partition_ids int4[], first_offsets int8[], last_offsets int8[], "
+    "answers text[], reasons text[], delays_ms int4[], in_call_number int8",
     AcknowledgeRecordsRow,
 )
 
 
 class AcquireRecordsRow(NamedTuple):
-    """A row of what `acquire_records` answers."""
-
     error: str | Any
     asker: int | Any
     partition_id: int | Any
@@ -114,34 +73,16 @@ class AcquireRecordsRow(NamedTuple):
 
 ACQUIRE_RECORDS: Final = Function(
     "acquire_records",
-    {
-        "group_name": "text",
-        "member_numbers": "int8[]",
-        "call_numbers": "int8[]",
-        "partition_ids": "int4[]",
-        "mosts": "int4[]",
-        "max_bytes": "int8",
-        "accepted_firsts": "int8[]",
-        "accepted_lasts": "int8[]",
-        "answered_partitions": "int4[]",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-        "answers": "text[]",
-        "reasons": "text[]",
-        "delays_ms": "int4[]",
-        "is_again": "bool",
-    },
+    "group_name text, member_numbers int8[], call_numbers int8[], partition_ids int4[], mosts int4[], "
+    "max_bytes int8, accepted_firsts int8[], accepted_lasts int8[], answered_partitions int4[], "
+    "first_offsets int8[], last_offsets int8[], answers text[], reasons text[], delays_ms int4[], is_again bool",
     AcquireRecordsRow,
     flushed=False,
 )
-ALTER_TOPIC: Final = Function(
-    "alter_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"}, tuple[bool]
-)
+ALTER_TOPIC: Final = Function("alter_topic", "topic_name text, partition_count int4, settings jsonb", tuple[bool])
 
 
 class AppendRow(NamedTuple):
-    """A row of what `append` answers."""
-
     error: str | Any
     detail: str | Any
     base_offset: int | Any
@@ -151,21 +92,12 @@ class AppendRow(NamedTuple):
 
 APPEND: Final = Function(
     "append",
-    {
-        "batches": "msgtx.batch[]",
-        "durable": "bool",
-        "wake": "bool",
-        "timeout_ms": "int4",
-        "client_host": "text",
-        "client_process": "int4",
-    },
+    "batches msgtx.batch[], durable bool, wake bool, timeout_ms int4, client_host text, client_process int4",
     AppendRow,
 )
 
 
 class AppendAcknowledgeDecideRow(NamedTuple):
-    """A row of what `append_acknowledge_decide` answers."""
-
     error: str | Any
     detail: str | Any
     base_offset: int | Any
@@ -175,36 +107,16 @@ class AppendAcknowledgeDecideRow(NamedTuple):
 
 APPEND_ACKNOWLEDGE_DECIDE: Final = Function(
     "append_acknowledge_decide",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "batches": "msgtx.batch[]",
-        "wake": "bool",
-        "group_names": "text[]",
-        "offset_partitions": "int4[]",
-        "offsets": "int8[]",
-        "metadata": "text[]",
-        "member_ids": "text[]",
-        "generations": "int4[]",
-        "read_identities": "text[]",
-        "instance_ids": "text[]",
-        "share_groups": "text[]",
-        "share_members": "int8[]",
-        "share_partitions": "int4[]",
-        "share_firsts": "int8[]",
-        "share_lasts": "int8[]",
-        "share_answers": "text[]",
-        "share_reasons": "text[]",
-        "share_delays": "int4[]",
-    },
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, batches msgtx.batch[], wake bool, "
+    "group_names text[], offset_partitions int4[], offsets int8[], metadata text[], member_ids text[], "
+    "generations int4[], read_identities text[], instance_ids text[], share_groups text[], share_members int8[], "
+    "share_partitions int4[], share_firsts int8[], share_lasts int8[], share_answers text[], share_reasons text[], "
+    "share_delays int4[]",
     AppendAcknowledgeDecideRow,
 )
 
 
 class AppendAndDecideRow(NamedTuple):
-    """A row of what `append_and_decide` answers."""
-
     error: str | Any
     detail: str | Any
     base_offset: int | Any
@@ -214,28 +126,14 @@ class AppendAndDecideRow(NamedTuple):
 
 APPEND_AND_DECIDE: Final = Function(
     "append_and_decide",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "batches": "msgtx.batch[]",
-        "wake": "bool",
-        "group_names": "text[]",
-        "offset_partitions": "int4[]",
-        "offsets": "int8[]",
-        "metadata": "text[]",
-        "member_ids": "text[]",
-        "generations": "int4[]",
-        "read_identities": "text[]",
-        "instance_ids": "text[]",
-    },
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, batches msgtx.batch[], wake bool, "
+    "group_names text[], offset_partitions int4[], offsets int8[], metadata text[], member_ids text[], "
+    "generations int4[], read_identities text[], instance_ids text[]",
     AppendAndDecideRow,
 )
 
 
 class AppendOnceRow(NamedTuple):
-    """A row of what `append_once` answers."""
-
     error: str | Any
     detail: str | Any
     partition_index: int | Any
@@ -246,159 +144,94 @@ class AppendOnceRow(NamedTuple):
 
 APPEND_ONCE: Final = Function(
     "append_once",
-    {
-        "partition_ids": "int4[]",
-        "dedup_keys": "text[]",
-        "timestamps": "int8[]",
-        "record_keys": "bytea[]",
-        "record_values": "bytea[]",
-        "header_counts": "int4[]",
-        "header_keys": "text[]",
-        "header_values": "bytea[]",
-        "wake": "bool",
-    },
+    "partition_ids int4[], dedup_keys text[], timestamps int8[], record_keys bytea[], record_values bytea[], "
+    "header_counts int4[], header_keys text[], header_values bytea[], wake bool",
     AppendOnceRow,
 )
 ASSIGN_PARTITIONS: Final = Function(
     "assign_partitions",
-    {
-        "group_name": "text",
-        "expected_generation": "int4",
-        "in_topics_version": "int8",
-        "partition_ids": "int4[]",
-        "targets": "int8[]",
-    },
+    "group_name text, expected_generation int4, in_topics_version int8, partition_ids int4[], targets int8[]",
     tuple[bool],
 )
-BASE_OFFSET_OF: Final = Function("base_offset_of", {"in_partition_id": "int4", "in_offset": "int8"}, tuple[int])
+BASE_OFFSET_OF: Final = Function("base_offset_of", "in_partition_id int4, in_offset int8", tuple[int])
 
 
 class BeginAttemptRow(NamedTuple):
-    """A row of what `begin_attempt` answers."""
-
     producer_id: int | Any
 
 
 BEGIN_ATTEMPT: Final = Function(
-    "begin_attempt",
-    {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8", "in_timeout_ms": "int4"},
-    BeginAttemptRow,
+    "begin_attempt", "in_app_id text, in_query_id text, in_batch_id int8, in_timeout_ms int4", BeginAttemptRow
 )
 
 
 class BuryDeadSharesRow(NamedTuple):
-    """A row of what `bury_dead_shares` answers."""
-
     buried: int
     next_after: list[int] | Any
 
 
 BURY_DEAD_SHARES: Final = Function(
-    "bury_dead_shares", {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"}, BuryDeadSharesRow
+    "bury_dead_shares", "in_after int8[], most int4, shards int4[], epochs int4[]", BuryDeadSharesRow
 )
-CHANGE_INCARNATION: Final = Function("change_incarnation", {}, tuple[UUID])
+CHANGE_INCARNATION: Final = Function("change_incarnation", "", tuple[UUID])
 CHECK_RANGE: Final = Function(
     "check_range",
-    {
-        "in_partition_id": "int4",
-        "start_offset": "int8",
-        "end_offset": "int8",
-        "planned_incarnation": "uuid",
-        "strict": "bool",
-    },
+    "in_partition_id int4, start_offset int8, end_offset int8, planned_incarnation uuid, strict bool",
     tuple[int],
 )
 
 
 class CommitInSessionRow(NamedTuple):
-    """A row of what `commit_in_session` answers."""
-
     error: str | Any
     detail: str | Any
 
 
 COMMIT_IN_SESSION: Final = Function(
     "commit_in_session",
-    {
-        "batches": "msgtx.batch[]",
-        "group_names": "text[]",
-        "offset_partitions": "int4[]",
-        "offsets": "int8[]",
-        "metadata": "text[]",
-        "member_ids": "text[]",
-        "generations": "int4[]",
-        "read_identities": "text[]",
-        "instance_ids": "text[]",
-    },
+    "batches msgtx.batch[], group_names text[], offset_partitions int4[], offsets int8[], metadata text[], "
+    "member_ids text[], generations int4[], read_identities text[], instance_ids text[]",
     CommitInSessionRow,
 )
 
 
 class CommitOffsetsRow(NamedTuple):
-    """A row of what `commit_offsets` answers."""
-
     error: str | Any
     detail: str | Any
 
 
 COMMIT_OFFSETS: Final = Function(
     "commit_offsets",
-    {
-        "group_names": "text[]",
-        "partition_ids": "int4[]",
-        "offsets": "int8[]",
-        "metadata": "text[]",
-        "member_ids": "text[]",
-        "generations": "int4[]",
-        "read_identities": "text[]",
-        "instance_ids": "text[]",
-    },
+    "group_names text[], partition_ids int4[], offsets int8[], metadata text[], member_ids text[], "
+    "generations int4[], read_identities text[], instance_ids text[]",
     CommitOffsetsRow,
 )
 
 
 class CommittedOffsetsRow(NamedTuple):
-    """A row of what `committed_offsets` answers."""
-
     partition_id: int
     committed_offset: int | Any
     metadata: str | Any
     pending: bool
 
 
-COMMITTED_OFFSETS: Final = Function(
-    "committed_offsets", {"group_name": "text", "partition_ids": "int4[]"}, CommittedOffsetsRow
-)
+COMMITTED_OFFSETS: Final = Function("committed_offsets", "group_name text, partition_ids int4[]", CommittedOffsetsRow)
 
 
 class CompactBatchesRow(NamedTuple):
-    """A row of what `compact_batches` answers."""
-
     done: bool
     done_at: datetime | Any
 
 
 COMPACT_BATCHES: Final = Function(
     "compact_batches",
-    {
-        "in_partition_id": "int4",
-        "base_offsets": "int8[]",
-        "identities": "text[]",
-        "record_counts": "int4[]",
-        "stay": "bytea[]",
-        "waiting": "int4[]",
-        "seen": "int8[]",
-        "shards": "int4[]",
-        "epochs": "int4[]",
-    },
+    "in_partition_id int4, base_offsets int8[], identities text[], record_counts int4[], stay bytea[], "
+    "waiting int4[], seen int8[], shards int4[], epochs int4[]",
     CompactBatchesRow,
     flushed=False,
 )
 
 
 class CompletePreparedRow(NamedTuple):
-    """A row of what `complete_prepared` answers."""
-
     outcome: str | Any
     error: str | Any
     detail: str | Any
@@ -406,26 +239,20 @@ class CompletePreparedRow(NamedTuple):
 
 COMPLETE_PREPARED: Final = Function(
     "complete_prepared",
-    {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8", "in_outcome": "text"},
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, in_outcome text",
     CompletePreparedRow,
 )
 
 
 class ConfigureShareGroupRow(NamedTuple):
-    """A row of what `configure_share_group` answers."""
-
     error: str | Any
     detail: str | Any
 
 
-CONFIGURE_SHARE_GROUP: Final = Function(
-    "configure_share_group", {"group_name": "text", "settings": "jsonb"}, ConfigureShareGroupRow
-)
+CONFIGURE_SHARE_GROUP: Final = Function("configure_share_group", "group_name text, settings jsonb", ConfigureShareGroupRow)
 
 
 class ConsistentCutRow(NamedTuple):
-    """A row of what `consistent_cut` answers."""
-
     partition_id: int
     log_start_offset: int
     end_offset: int
@@ -434,27 +261,19 @@ class ConsistentCutRow(NamedTuple):
     held_number: int | Any
 
 
-CONSISTENT_CUT: Final = Function("consistent_cut", {"partition_ids": "int4[]", "positions": "int8[]"}, ConsistentCutRow)
+CONSISTENT_CUT: Final = Function("consistent_cut", "partition_ids int4[], positions int8[]", ConsistentCutRow)
 
 
 class CountRecordsRow(NamedTuple):
-    """A row of what `count_records` answers."""
-
     partition_id: int
     records: int
 
 
-COUNT_RECORDS: Final = Function(
-    "count_records", {"partition_ids": "int4[]", "positions": "int8[]", "isolation": "text"}, CountRecordsRow
-)
-CREATE_TOPIC: Final = Function(
-    "create_topic", {"topic_name": "text", "partition_count": "int4", "settings": "jsonb"}, tuple[int]
-)
+COUNT_RECORDS: Final = Function("count_records", "partition_ids int4[], positions int8[], isolation text", CountRecordsRow)
+CREATE_TOPIC: Final = Function("create_topic", "topic_name text, partition_count int4, settings jsonb", tuple[int])
 
 
 class DecideRow(NamedTuple):
-    """A row of what `decide` answers."""
-
     outcome: str | Any
     decided_by: str | Any
     error: str | Any
@@ -464,31 +283,15 @@ class DecideRow(NamedTuple):
 
 DECIDE: Final = Function(
     "decide",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "in_outcome": "text",
-        "tail_partitions": "int4[]",
-        "tail_sequences": "int8[]",
-        "group_names": "text[]",
-        "offset_partitions": "int4[]",
-        "offsets": "int8[]",
-        "metadata": "text[]",
-        "member_ids": "text[]",
-        "generations": "int4[]",
-        "read_identities": "text[]",
-        "instance_ids": "text[]",
-        "in_decided_by": "text",
-        "wake": "bool",
-    },
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, in_outcome text, "
+    "tail_partitions int4[], tail_sequences int8[], group_names text[], offset_partitions int4[], offsets int8[], "
+    "metadata text[], member_ids text[], generations int4[], read_identities text[], instance_ids text[], "
+    "in_decided_by text, wake bool",
     DecideRow,
 )
 
 
 class DecideBatchRow(NamedTuple):
-    """A row of what `decide_batch` answers."""
-
     skipped: bool
     aborted: int
     error: str | Any
@@ -497,97 +300,65 @@ class DecideBatchRow(NamedTuple):
 
 DECIDE_BATCH: Final = Function(
     "decide_batch",
-    {
-        "in_app_id": "text",
-        "in_query_id": "text",
-        "in_batch_id": "int8",
-        "accepted": "int8[]",
-        "tail_owners": "int8[]",
-        "tail_partitions": "int4[]",
-        "tail_sequences": "int8[]",
-        "in_group_name": "text",
-        "offset_partitions": "int4[]",
-        "start_offsets": "int8[]",
-        "end_offsets": "int8[]",
-        "in_run_id": "text",
-        "whole_query": "bool",
-    },
+    "in_app_id text, in_query_id text, in_batch_id int8, accepted int8[], tail_owners int8[], "
+    "tail_partitions int4[], tail_sequences int8[], in_group_name text, offset_partitions int4[], "
+    "start_offsets int8[], end_offsets int8[], in_run_id text, whole_query bool",
     DecideBatchRow,
 )
 DECIDE_SEALED: Final = Function(
     "decide_sealed",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "deadline": "timestamptz",
-        "partitions": "int4[]",
-        "first_offsets": "int8[]",
-        "last_offsets": "int8[]",
-        "signature": "bytea",
-    },
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, deadline timestamptz, "
+    "partitions int4[], first_offsets int8[], last_offsets int8[], signature bytea",
     tuple[bool],
 )
 
 
 class DeleteGroupRow(NamedTuple):
-    """A row of what `delete_group` answers."""
-
     error: str | Any
     detail: str | Any
 
 
-DELETE_GROUP: Final = Function("delete_group", {"group_name": "text"}, DeleteGroupRow)
+DELETE_GROUP: Final = Function("delete_group", "group_name text", DeleteGroupRow)
 
 
 class DeleteOffsetsRow(NamedTuple):
-    """A row of what `delete_offsets` answers."""
-
     error: str | Any
     detail: str | Any
     removed: list[int] | Any
 
 
-DELETE_OFFSETS: Final = Function("delete_offsets", {"group_name": "text", "partition_ids": "int4[]"}, DeleteOffsetsRow)
+DELETE_OFFSETS: Final = Function("delete_offsets", "group_name text, partition_ids int4[]", DeleteOffsetsRow)
 
 
 class DeleteRecordsRow(NamedTuple):
-    """A row of what `delete_records` answers."""
-
     partition_id: int
     log_start_offset: int
 
 
-DELETE_RECORDS: Final = Function("delete_records", {"partition_ids": "int4[]", "befores": "int8[]"}, DeleteRecordsRow)
-DELETE_SNAPSHOT: Final = Function("delete_snapshot", {"in_name": "text"}, tuple[bool])
-DELETE_TOPIC: Final = Function("delete_topic", {"topic_name": "text"}, tuple[int])
+DELETE_RECORDS: Final = Function("delete_records", "partition_ids int4[], befores int8[]", DeleteRecordsRow)
+DELETE_SNAPSHOT: Final = Function("delete_snapshot", "in_name text", tuple[bool])
+DELETE_TOPIC: Final = Function("delete_topic", "topic_name text", tuple[int])
 
 
 class DescribeInstallationRow(NamedTuple):
-    """A row of what `describe_installation` answers."""
-
     incarnation: UUID
     schema_version: int
     functions_hash: str
 
 
-DESCRIBE_INSTALLATION: Final = Function("describe_installation", {}, DescribeInstallationRow)
+DESCRIBE_INSTALLATION: Final = Function("describe_installation", "", DescribeInstallationRow)
 
 
 class DescribeLockTableRow(NamedTuple):
-    """A row of what `describe_lock_table` answers."""
-
     places: int
     used: int
     partitions: int
 
 
-DESCRIBE_LOCK_TABLE: Final = Function("describe_lock_table", {}, DescribeLockTableRow)
+DESCRIBE_LOCK_TABLE: Final = Function("describe_lock_table", "", DescribeLockTableRow)
 
 
 class DescribeMembersRow(NamedTuple):
-    """A row of what `describe_members` answers."""
-
     group_id: int
     generation: int
     stale: bool
@@ -610,23 +381,19 @@ class DescribeMembersRow(NamedTuple):
     target: list[int]
 
 
-DESCRIBE_MEMBERS: Final = Function("describe_members", {"group_name": "text"}, DescribeMembersRow)
+DESCRIBE_MEMBERS: Final = Function("describe_members", "group_name text", DescribeMembersRow)
 
 
 class DescribeNotificationsRow(NamedTuple):
-    """A row of what `describe_notifications` answers."""
-
     usage: float
     pids: list[int] | Any
     begun: datetime | Any
 
 
-DESCRIBE_NOTIFICATIONS: Final = Function("describe_notifications", {}, DescribeNotificationsRow)
+DESCRIBE_NOTIFICATIONS: Final = Function("describe_notifications", "", DescribeNotificationsRow)
 
 
 class DescribePlaceRow(NamedTuple):
-    """A row of what `describe_place` answers."""
-
     noted_system: int | Any
     noted_database: int | Any
     noted_timeline: int | Any
@@ -635,12 +402,10 @@ class DescribePlaceRow(NamedTuple):
     found_timeline: int | Any
 
 
-DESCRIBE_PLACE: Final = Function("describe_place", {}, DescribePlaceRow)
+DESCRIBE_PLACE: Final = Function("describe_place", "", DescribePlaceRow)
 
 
 class DescribeProducersRow(NamedTuple):
-    """A row of what `describe_producers` answers."""
-
     producer_id: int
     producer_epoch: int | Any
     last_sequence: int | Any
@@ -650,13 +415,11 @@ class DescribeProducersRow(NamedTuple):
 
 
 DESCRIBE_PRODUCERS: Final = Function(
-    "describe_producers", {"in_partition_id": "int4", "after_producer_id": "int8", "most": "int4"}, DescribeProducersRow
+    "describe_producers", "in_partition_id int4, after_producer_id int8, most int4", DescribeProducersRow
 )
 
 
 class DescribeServerRow(NamedTuple):
-    """A row of what `describe_server` answers."""
-
     role: str
     sees_all: bool
     hidden: int
@@ -667,12 +430,10 @@ class DescribeServerRow(NamedTuple):
     settings: Any
 
 
-DESCRIBE_SERVER: Final = Function("describe_server", {}, DescribeServerRow)
+DESCRIBE_SERVER: Final = Function("describe_server", "", DescribeServerRow)
 
 
 class DescribeSessionsRow(NamedTuple):
-    """A row of what `describe_sessions` answers."""
-
     pid: int
     role: str
     application_name: str
@@ -685,12 +446,10 @@ class DescribeSessionsRow(NamedTuple):
     started_at: datetime | Any
 
 
-DESCRIBE_SESSIONS: Final = Function("describe_sessions", {"pids": "int4[]"}, DescribeSessionsRow)
+DESCRIBE_SESSIONS: Final = Function("describe_sessions", "pids int4[]", DescribeSessionsRow)
 
 
 class DescribeShareGroupsRow(NamedTuple):
-    """A row of what `describe_share_groups` answers."""
-
     group_name: str
     settings: Any
     members: int
@@ -706,23 +465,19 @@ class DescribeShareGroupsRow(NamedTuple):
     lag_ms: int | Any
 
 
-DESCRIBE_SHARE_GROUPS: Final = Function("describe_share_groups", {"names": "text[]"}, DescribeShareGroupsRow)
+DESCRIBE_SHARE_GROUPS: Final = Function("describe_share_groups", "names text[]", DescribeShareGroupsRow)
 
 
 class DescribeTopicsRow(NamedTuple):
-    """A row of what `describe_topics` answers."""
-
     name: str
     partition_ids: list[int]
     settings: Any
 
 
-DESCRIBE_TOPICS: Final = Function("describe_topics", {"names": "text[]"}, DescribeTopicsRow)
+DESCRIBE_TOPICS: Final = Function("describe_topics", "names text[]", DescribeTopicsRow)
 
 
 class DescribeTransactionRow(NamedTuple):
-    """A row of what `describe_transaction` answers."""
-
     producer_id: int
     current_epoch: int
     producer_epoch: int | Any
@@ -736,19 +491,17 @@ class DescribeTransactionRow(NamedTuple):
     partition_indexes: list[int]
 
 
-DESCRIBE_TRANSACTION: Final = Function("describe_transaction", {"in_transactional_id": "text"}, DescribeTransactionRow)
-END_SESSIONS: Final = Function("end_sessions", {}, tuple[int])
+DESCRIBE_TRANSACTION: Final = Function("describe_transaction", "in_transactional_id text", DescribeTransactionRow)
+END_SESSIONS: Final = Function("end_sessions", "", tuple[int])
 END_TRANSACTION: Final = Function(
     "end_transaction",
-    {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8", "in_decided_by": "text"},
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, in_decided_by text",
     tuple[str],
 )
-ENSURE_DEAD_LETTERS: Final = Function("ensure_dead_letters", {"group_name": "text"}, tuple[str])
+ENSURE_DEAD_LETTERS: Final = Function("ensure_dead_letters", "group_name text", tuple[str])
 
 
 class ExpireHoldersRow(NamedTuple):
-    """A row of what `expire_holders` answers."""
-
     partition_id: int
     producer_id: int
     producer_epoch: int
@@ -757,56 +510,44 @@ class ExpireHoldersRow(NamedTuple):
     expired: bool
 
 
-EXPIRE_HOLDERS: Final = Function("expire_holders", {"partition_ids": "int4[]", "group_name": "text"}, ExpireHoldersRow)
+EXPIRE_HOLDERS: Final = Function("expire_holders", "partition_ids int4[], group_name text", ExpireHoldersRow)
 
 
 class ExpireOverdueRow(NamedTuple):
-    """A row of what `expire_overdue` answers."""
-
     expired: int
     next_after: list[int] | Any
 
 
 EXPIRE_OVERDUE: Final = Function(
-    "expire_overdue", {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"}, ExpireOverdueRow
+    "expire_overdue", "in_after int8[], most int4, shards int4[], epochs int4[]", ExpireOverdueRow
 )
 
 
 class FenceEverybodyRow(NamedTuple):
-    """A row of what `fence_everybody` answers."""
-
     fenced: int
     next_after: list[int] | Any
 
 
-FENCE_EVERYBODY: Final = Function("fence_everybody", {"in_after": "int8[]", "most": "int4"}, FenceEverybodyRow)
+FENCE_EVERYBODY: Final = Function("fence_everybody", "in_after int8[], most int4", FenceEverybodyRow)
 
 
 class FencePlainProducersRow(NamedTuple):
-    """A row of what `fence_plain_producers` answers."""
-
     fenced: int
     next_after: list[int] | Any
 
 
-FENCE_PLAIN_PRODUCERS: Final = Function(
-    "fence_plain_producers", {"in_after": "int8[]", "most": "int4"}, FencePlainProducersRow
-)
+FENCE_PLAIN_PRODUCERS: Final = Function("fence_plain_producers", "in_after int8[], most int4", FencePlainProducersRow)
 
 
 class FenceProducerRow(NamedTuple):
-    """A row of what `fence_producer` answers."""
-
     producer_id: int | Any
     epoch: int | Any
 
 
-FENCE_PRODUCER: Final = Function("fence_producer", {"in_transactional_id": "text"}, FenceProducerRow)
+FENCE_PRODUCER: Final = Function("fence_producer", "in_transactional_id text", FenceProducerRow)
 
 
 class FetchBatchesRow(NamedTuple):
-    """A row of what `fetch_batches` answers."""
-
     partition_id: int
     log_start_offset: int
     last_stable_offset: int
@@ -833,22 +574,12 @@ class FetchBatchesRow(NamedTuple):
 
 FETCH_BATCHES: Final = Function(
     "fetch_batches",
-    {
-        "partition_ids": "int4[]",
-        "positions": "int8[]",
-        "tokens": "text[]",
-        "isolation": "text",
-        "max_bytes": "int8",
-        "max_rows": "int4",
-        "total_bytes": "int8",
-    },
+    "partition_ids int4[], positions int8[], tokens text[], isolation text, max_bytes int8, max_rows int4, total_bytes int8",
     FetchBatchesRow,
 )
 
 
 class FindCoordinatorRow(NamedTuple):
-    """A row of what `find_coordinator` answers."""
-
     shard: int
     owner: int | Any
     host: str | Any
@@ -858,12 +589,10 @@ class FindCoordinatorRow(NamedTuple):
     lease_until: datetime | Any
 
 
-FIND_COORDINATOR: Final = Function("find_coordinator", {"in_transactional_id": "text"}, FindCoordinatorRow)
+FIND_COORDINATOR: Final = Function("find_coordinator", "in_transactional_id text", FindCoordinatorRow)
 
 
 class FindDirtyLogRow(NamedTuple):
-    """A row of what `find_dirty_log` answers."""
-
     partition_id: int | Any
     compacted_offset: int | Any
     until_offset: int | Any
@@ -871,41 +600,29 @@ class FindDirtyLogRow(NamedTuple):
 
 
 FIND_DIRTY_LOG: Final = Function(
-    "find_dirty_log",
-    {"in_after": "int8[]", "most": "int4", "min_dirty_ratio": "float8", "shards": "int4[]", "epochs": "int4[]"},
-    FindDirtyLogRow,
+    "find_dirty_log", "in_after int8[], most int4, min_dirty_ratio float8, shards int4[], epochs int4[]", FindDirtyLogRow
 )
 FINISH_COMPACTION: Final = Function(
     "finish_compaction",
-    {
-        "in_partition_id": "int4",
-        "from_offset": "int8",
-        "until_offset": "int8",
-        "in_tombstones_since": "timestamptz",
-        "shards": "int4[]",
-        "epochs": "int4[]",
-    },
+    "in_partition_id int4, from_offset int8, until_offset int8, in_tombstones_since timestamptz, shards int4[], "
+    "epochs int4[]",
     tuple[bool],
     flushed=False,
 )
 
 
 class FirstRecordsRow(NamedTuple):
-    """A row of what `first_records` answers."""
-
     partition_id: int
     record_offset: int
     record_timestamp: int
     age_ms: int
 
 
-FIRST_RECORDS: Final = Function("first_records", {"partition_ids": "int4[]", "positions": "int8[]"}, FirstRecordsRow)
-FLUSH_LOG: Final = Function("flush_log", {}, tuple[bool])
+FIRST_RECORDS: Final = Function("first_records", "partition_ids int4[], positions int8[]", FirstRecordsRow)
+FLUSH_LOG: Final = Function("flush_log", "", tuple[bool])
 
 
 class HeartbeatGroupRow(NamedTuple):
-    """A row of what `heartbeat_group` answers."""
-
     error: str | Any
     detail: str | Any
     generation: int | Any
@@ -914,55 +631,31 @@ class HeartbeatGroupRow(NamedTuple):
 
 HEARTBEAT_GROUP: Final = Function(
     "heartbeat_group",
-    {
-        "group_name": "text",
-        "in_member_number": "int8",
-        "in_member_id": "text",
-        "in_instance_id": "text",
-        "in_heartbeat_number": "int8",
-    },
+    "group_name text, in_member_number int8, in_member_id text, in_instance_id text, in_heartbeat_number int8",
     HeartbeatGroupRow,
     flushed=False,
 )
 
 
 class InitProducerIdRow(NamedTuple):
-    """A row of what `init_producer_id` answers."""
-
     producer_id: int
     epoch: int
 
 
 INIT_PRODUCER_ID: Final = Function(
     "init_producer_id",
-    {
-        "in_transactional_id": "text",
-        "in_timeout_ms": "int4",
-        "expected_producer_id": "int8",
-        "expected_epoch": "int4",
-        "in_keep_prepared": "bool",
-    },
+    "in_transactional_id text, in_timeout_ms int4, expected_producer_id int8, expected_epoch int4, in_keep_prepared bool",
     InitProducerIdRow,
 )
-IS_BATCH_COMMITTED: Final = Function(
-    "is_batch_committed", {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}, tuple[bool]
-)
+IS_BATCH_COMMITTED: Final = Function("is_batch_committed", "in_app_id text, in_query_id text, in_batch_id int8", tuple[bool])
 IS_COMMITTED: Final = Function(
     "is_committed",
-    {
-        "in_partition_id": "int4",
-        "in_base_offset": "int8",
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_number": "int8",
-    },
+    "in_partition_id int4, in_base_offset int8, in_producer_id int8, in_producer_epoch int4, in_number int8",
     tuple[bool],
 )
 
 
 class JoinGroupRow(NamedTuple):
-    """A row of what `join_group` answers."""
-
     error: str | Any
     detail: str | Any
     group_id: int | Any
@@ -972,25 +665,13 @@ class JoinGroupRow(NamedTuple):
 
 JOIN_GROUP: Final = Function(
     "join_group",
-    {
-        "group_name": "text",
-        "in_member_id": "text",
-        "in_instance_id": "text",
-        "in_client_host": "text",
-        "in_client_process": "int4",
-        "in_session_timeout_ms": "int4",
-        "in_strategy": "text",
-        "in_topics": "text[]",
-        "in_pattern": "text",
-        "in_topics_version": "int8",
-    },
+    "group_name text, in_member_id text, in_instance_id text, in_client_host text, in_client_process int4, "
+    "in_session_timeout_ms int4, in_strategy text, in_topics text[], in_pattern text, in_topics_version int8",
     JoinGroupRow,
 )
 
 
 class JoinShareGroupRow(NamedTuple):
-    """A row of what `join_share_group` answers."""
-
     error: str | Any
     detail: str | Any
     group_id: int | Any
@@ -999,24 +680,15 @@ class JoinShareGroupRow(NamedTuple):
 
 JOIN_SHARE_GROUP: Final = Function(
     "join_share_group",
-    {
-        "group_name": "text",
-        "in_member_id": "text",
-        "in_client_host": "text",
-        "in_client_process": "int4",
-        "in_session_timeout_ms": "int4",
-        "in_topics": "text[]",
-        "in_member_number": "int8",
-    },
+    "group_name text, in_member_id text, in_client_host text, in_client_process int4, in_session_timeout_ms int4, "
+    "in_topics text[], in_member_number int8",
     JoinShareGroupRow,
 )
-LAST_BATCH: Final = Function("last_batch", {"in_app_id": "text", "in_query_id": "text"}, tuple[int | Any])
-LAST_STABLE_OFFSET: Final = Function("last_stable_offset", {"in_partition_id": "int4"}, tuple[int])
+LAST_BATCH: Final = Function("last_batch", "in_app_id text, in_query_id text", tuple[int | Any])
+LAST_STABLE_OFFSET: Final = Function("last_stable_offset", "in_partition_id int4", tuple[int])
 
 
 class LeaseShardsRow(NamedTuple):
-    """A row of what `lease_shards` answers."""
-
     coordinator_id: int
     shards: list[int]
     epochs: list[int]
@@ -1026,16 +698,12 @@ class LeaseShardsRow(NamedTuple):
 
 
 LEASE_SHARDS: Final = Function(
-    "lease_shards", {"in_coordinator_id": "int8", "in_host": "text", "in_process": "int4"}, LeaseShardsRow, flushed=False
+    "lease_shards", "in_coordinator_id int8, in_host text, in_process int4", LeaseShardsRow, flushed=False
 )
-LEAVE_GROUP: Final = Function(
-    "leave_group", {"group_name": "text", "in_member_id": "text", "in_member_number": "int8"}, tuple[bool]
-)
+LEAVE_GROUP: Final = Function("leave_group", "group_name text, in_member_id text, in_member_number int8", tuple[bool])
 
 
 class ListCoordinatorsRow(NamedTuple):
-    """A row of what `list_coordinators` answers."""
-
     shard: int
     owner: int | Any
     host: str | Any
@@ -1045,12 +713,10 @@ class ListCoordinatorsRow(NamedTuple):
     lease_until: datetime | Any
 
 
-LIST_COORDINATORS: Final = Function("list_coordinators", {"in_shard": "int4"}, ListCoordinatorsRow)
+LIST_COORDINATORS: Final = Function("list_coordinators", "in_shard int4", ListCoordinatorsRow)
 
 
 class ListGroupsRow(NamedTuple):
-    """A row of what `list_groups` answers."""
-
     group_name: str
     generation: int
     strategy: str | Any
@@ -1060,12 +726,10 @@ class ListGroupsRow(NamedTuple):
     has_offsets: bool
 
 
-LIST_GROUPS: Final = Function("list_groups", {"names": "text[]"}, ListGroupsRow)
+LIST_GROUPS: Final = Function("list_groups", "names text[]", ListGroupsRow)
 
 
 class ListOffsetsRow(NamedTuple):
-    """A row of what `list_offsets` answers."""
-
     partition_id: int
     log_start_offset: int
     last_stable_offset: int
@@ -1074,14 +738,10 @@ class ListOffsetsRow(NamedTuple):
     at_timestamp: int | Any
 
 
-LIST_OFFSETS: Final = Function(
-    "list_offsets", {"partition_ids": "int4[]", "times": "int8[]", "isolation": "text"}, ListOffsetsRow
-)
+LIST_OFFSETS: Final = Function("list_offsets", "partition_ids int4[], times int8[], isolation text", ListOffsetsRow)
 
 
 class LockHoldersRow(NamedTuple):
-    """A row of what `lock_holders` answers."""
-
     pid: int | Any
     role: str | Any
     application_name: str | Any
@@ -1096,53 +756,40 @@ class LockHoldersRow(NamedTuple):
     checked_at: datetime
 
 
-LOCK_HOLDERS: Final = Function("lock_holders", {}, LockHoldersRow)
-LOCK_PRODUCERS: Final = Function("lock_producers", {"producer_ids": "int8[]"}, tuple[bool])
+LOCK_HOLDERS: Final = Function("lock_holders", "", LockHoldersRow)
+LOCK_PRODUCERS: Final = Function("lock_producers", "producer_ids int8[]", tuple[bool])
 
 
 class MarkRow(NamedTuple):
-    """A row of what `mark` answers."""
-
     markers: int | Any
     floors: int | Any
 
 
-MARK: Final = Function(
-    "mark", {"everything": "bool", "shards": "int4[]", "epochs": "int4[]", "rest_ms": "int4"}, MarkRow, flushed=False
-)
+MARK: Final = Function("mark", "everything bool, shards int4[], epochs int4[], rest_ms int4", MarkRow, flushed=False)
 
 
 class MarkPartitionsRow(NamedTuple):
-    """A row of what `mark_partitions` answers."""
-
     markers: int
     floors: int
     next_after: list[int] | Any
 
 
 MARK_PARTITIONS: Final = Function(
-    "mark_partitions",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    MarkPartitionsRow,
-    flushed=False,
+    "mark_partitions", "in_after int8[], most int4, shards int4[], epochs int4[]", MarkPartitionsRow, flushed=False
 )
-MAY_USE: Final = Function("may_use", {"kind": "text", "name": "text"}, tuple[bool])
+MAY_USE: Final = Function("may_use", "kind text, name text", tuple[bool])
 
 
 class MeasureDeadLettersRow(NamedTuple):
-    """A row of what `measure_dead_letters` answers."""
-
     group_name: str | Any
     dead_letters: int
     next_after: list[int] | Any
 
 
-MEASURE_DEAD_LETTERS: Final = Function("measure_dead_letters", {"in_after": "int4[]", "most": "int4"}, MeasureDeadLettersRow)
+MEASURE_DEAD_LETTERS: Final = Function("measure_dead_letters", "in_after int4[], most int4", MeasureDeadLettersRow)
 
 
 class MeasureGroupsRow(NamedTuple):
-    """A row of what `measure_groups` answers."""
-
     group_name: str | Any
     members: int | Any
     overdue: int | Any
@@ -1150,12 +797,10 @@ class MeasureGroupsRow(NamedTuple):
     next_after: list[int] | Any
 
 
-MEASURE_GROUPS: Final = Function("measure_groups", {"in_after": "int4[]", "most": "int4"}, MeasureGroupsRow)
+MEASURE_GROUPS: Final = Function("measure_groups", "in_after int4[], most int4", MeasureGroupsRow)
 
 
 class MeasureLagsRow(NamedTuple):
-    """A row of what `measure_lags` answers."""
-
     group_name: str | Any
     topic: str | Any
     records: int | Any
@@ -1163,12 +808,10 @@ class MeasureLagsRow(NamedTuple):
     next_after: list[int] | Any
 
 
-MEASURE_LAGS: Final = Function("measure_lags", {"in_after": "int4[]", "most": "int4"}, MeasureLagsRow)
+MEASURE_LAGS: Final = Function("measure_lags", "in_after int4[], most int4", MeasureLagsRow)
 
 
 class MeasurePartitionsRow(NamedTuple):
-    """A row of what `measure_partitions` answers."""
-
     partition_id: int
     topic: str
     partition_index: int
@@ -1178,12 +821,10 @@ class MeasurePartitionsRow(NamedTuple):
     bytes: int
 
 
-MEASURE_PARTITIONS: Final = Function("measure_partitions", {"in_after": "int4", "most": "int4"}, MeasurePartitionsRow)
+MEASURE_PARTITIONS: Final = Function("measure_partitions", "in_after int4, most int4", MeasurePartitionsRow)
 
 
 class MeasureRangesRow(NamedTuple):
-    """A row of what `measure_ranges` answers."""
-
     partition_id: int
     next_offset: int
     buckets: list[int]
@@ -1192,15 +833,11 @@ class MeasureRangesRow(NamedTuple):
 
 
 MEASURE_RANGES: Final = Function(
-    "measure_ranges",
-    {"partition_ids": "int4[]", "starts": "int8[]", "ends": "int8[]", "bucket_ms": "int8", "max_rows": "int4"},
-    MeasureRangesRow,
+    "measure_ranges", "partition_ids int4[], starts int8[], ends int8[], bucket_ms int8, max_rows int4", MeasureRangesRow
 )
 
 
 class MeasureSharesRow(NamedTuple):
-    """A row of what `measure_shares` answers."""
-
     group_name: str | Any
     topic: str | Any
     records: int | Any
@@ -1211,12 +848,10 @@ class MeasureSharesRow(NamedTuple):
     next_after: list[int] | Any
 
 
-MEASURE_SHARES: Final = Function("measure_shares", {"in_after": "int4[]", "most": "int4"}, MeasureSharesRow)
+MEASURE_SHARES: Final = Function("measure_shares", "in_after int4[], most int4", MeasureSharesRow)
 
 
 class MemberAssignmentRow(NamedTuple):
-    """A row of what `member_assignment` answers."""
-
     generation: int
     stale: bool
     owned: list[int]
@@ -1224,14 +859,10 @@ class MemberAssignmentRow(NamedTuple):
     target: list[int]
 
 
-MEMBER_ASSIGNMENT: Final = Function(
-    "member_assignment", {"group_name": "text", "in_member_number": "int8"}, MemberAssignmentRow
-)
+MEMBER_ASSIGNMENT: Final = Function("member_assignment", "group_name text, in_member_number int8", MemberAssignmentRow)
 
 
 class NeglectedGroupsRow(NamedTuple):
-    """A row of what `neglected_groups` answers."""
-
     group_name: str
     generation: int
     members: int
@@ -1244,47 +875,32 @@ class NeglectedGroupsRow(NamedTuple):
     found: int
 
 
-NEGLECTED_GROUPS: Final = Function("neglected_groups", {"most": "int4"}, NeglectedGroupsRow)
-NOTE_PLACE: Final = Function("note_place", {}, tuple[bool])
+NEGLECTED_GROUPS: Final = Function("neglected_groups", "most int4", NeglectedGroupsRow)
+NOTE_PLACE: Final = Function("note_place", "", tuple[bool])
 OFFSET_COUNTS: Final = Function(
-    "offset_counts", {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}, tuple[bool]
+    "offset_counts", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", tuple[bool]
 )
-PARTITION_ID_OF: Final = Function("partition_id_of", {"in_topic": "text", "in_partition": "int4"}, tuple[int])
+PARTITION_ID_OF: Final = Function("partition_id_of", "in_topic text, in_partition int4", tuple[int])
 PUBLISH: Final = Function(
     "publish",
-    {
-        "topic": "text",
-        "value": "text",
-        "key": "text",
-        "value_bytes": "bytea",
-        "key_bytes": "bytea",
-        "partition": "int4",
-        "headers": "jsonb",
-        "timestamp": "timestamptz",
-    },
+    "topic text, value text, key text, value_bytes bytea, key_bytes bytea, partition int4, headers jsonb, "
+    "timestamp timestamptz",
     tuple[None],
 )
 
 
 class PurgeTransactionsRow(NamedTuple):
-    """A row of what `purge_transactions` answers."""
-
     purged: int
     next_after: list[int] | Any
 
 
 PURGE_TRANSACTIONS: Final = Function(
-    "purge_transactions",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    PurgeTransactionsRow,
-    flushed=False,
+    "purge_transactions", "in_after int8[], most int4, shards int4[], epochs int4[]", PurgeTransactionsRow, flushed=False
 )
-READ: Final = Function("read", {"topic": "text", "partition": "int4", "start": "int8", "end": "int8"}, tuple[Any])
+READ: Final = Function("read", "topic text, partition int4, start int8, end int8", tuple[Any])
 
 
 class ReadKeysRow(NamedTuple):
-    """A row of what `read_keys` answers."""
-
     base_offset: int
     last_offset: int
     record_count: int
@@ -1299,21 +915,12 @@ class ReadKeysRow(NamedTuple):
 
 READ_KEYS: Final = Function(
     "read_keys",
-    {
-        "in_partition_id": "int4",
-        "from_offset": "int8",
-        "until_offset": "int8",
-        "with_tombstones": "bool",
-        "most_rows": "int4",
-        "most_bytes": "int8",
-    },
+    "in_partition_id int4, from_offset int8, until_offset int8, with_tombstones bool, most_rows int4, most_bytes int8",
     ReadKeysRow,
 )
 
 
 class ReadRecordsRow(NamedTuple):
-    """A row of what `read_records` answers."""
-
     place: int
     first_offset: int
     last_offset: int
@@ -1328,36 +935,24 @@ class ReadRecordsRow(NamedTuple):
 
 
 READ_RECORDS: Final = Function(
-    "read_records", {"partition_ids": "int4[]", "first_offsets": "int8[]", "last_offsets": "int8[]"}, ReadRecordsRow
+    "read_records", "partition_ids int4[], first_offsets int8[], last_offsets int8[]", ReadRecordsRow
 )
 
 
 class RecordRangeRow(NamedTuple):
-    """A row of what `record_range` answers."""
-
     error: str | Any
     detail: str | Any
 
 
 RECORD_RANGE: Final = Function(
     "record_range",
-    {
-        "in_query_id": "text",
-        "in_batch_id": "int8",
-        "in_group_name": "text",
-        "partition_ids": "int4[]",
-        "start_offsets": "int8[]",
-        "end_offsets": "int8[]",
-        "in_run_id": "text",
-        "in_source_id": "text",
-    },
+    "in_query_id text, in_batch_id int8, in_group_name text, partition_ids int4[], start_offsets int8[], "
+    "end_offsets int8[], in_run_id text, in_source_id text",
     RecordRangeRow,
 )
 
 
 class RedriveDeadLettersRow(NamedTuple):
-    """A row of what `redrive_dead_letters` answers."""
-
     error: str | Any
     detail: str | Any
     upto: int | Any
@@ -1368,243 +963,184 @@ class RedriveDeadLettersRow(NamedTuple):
 
 REDRIVE_DEAD_LETTERS: Final = Function(
     "redrive_dead_letters",
-    {"group_name": "text", "in_index": "int4", "in_upto": "int8", "most": "int4", "skip_missing": "bool"},
+    "group_name text, in_index int4, in_upto int8, most int4, skip_missing bool",
     RedriveDeadLettersRow,
 )
 RELEASE_PARTITIONS: Final = Function(
-    "release_partitions", {"group_name": "text", "in_member_number": "int8", "partition_ids": "int4[]"}, tuple[int | Any]
+    "release_partitions", "group_name text, in_member_number int8, partition_ids int4[]", tuple[int | Any]
 )
-RELEASE_SHARDS: Final = Function("release_shards", {"in_coordinator_id": "int8"}, tuple[bool], flushed=False)
+RELEASE_SHARDS: Final = Function("release_shards", "in_coordinator_id int8", tuple[bool], flushed=False)
 
 
 class RemoveDecidedSealsRow(NamedTuple):
-    """A row of what `remove_decided_seals` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_DECIDED_SEALS: Final = Function(
-    "remove_decided_seals",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    RemoveDecidedSealsRow,
-    flushed=False,
+    "remove_decided_seals", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveDecidedSealsRow, flushed=False
 )
 
 
 class RemoveDedupKeysRow(NamedTuple):
-    """A row of what `remove_dedup_keys` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_DEDUP_KEYS: Final = Function(
-    "remove_dedup_keys",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    RemoveDedupKeysRow,
-    flushed=False,
+    "remove_dedup_keys", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveDedupKeysRow, flushed=False
 )
 
 
 class RemoveDeletedLogsRow(NamedTuple):
-    """A row of what `remove_deleted_logs` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_DELETED_LOGS: Final = Function(
-    "remove_deleted_logs",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    RemoveDeletedLogsRow,
+    "remove_deleted_logs", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveDeletedLogsRow
 )
 
 
 class RemoveHeartbeatsRow(NamedTuple):
-    """A row of what `remove_heartbeats` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_HEARTBEATS: Final = Function(
-    "remove_heartbeats",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    RemoveHeartbeatsRow,
-    flushed=False,
+    "remove_heartbeats", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveHeartbeatsRow, flushed=False
 )
 
 
 class RemoveIdleProducersRow(NamedTuple):
-    """A row of what `remove_idle_producers` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_IDLE_PRODUCERS: Final = Function(
-    "remove_idle_producers",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    RemoveIdleProducersRow,
+    "remove_idle_producers", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveIdleProducersRow
 )
 
 
 class RemoveMembersRow(NamedTuple):
-    """A row of what `remove_members` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_MEMBERS: Final = Function(
-    "remove_members", {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"}, RemoveMembersRow
+    "remove_members", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveMembersRow
 )
 
 
 class RemoveOldBatchesRow(NamedTuple):
-    """A row of what `remove_old_batches` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_OLD_BATCHES: Final = Function(
-    "remove_old_batches", {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"}, RemoveOldBatchesRow
+    "remove_old_batches", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveOldBatchesRow
 )
 
 
 class RemoveSparkHistoryRow(NamedTuple):
-    """A row of what `remove_spark_history` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_SPARK_HISTORY: Final = Function(
-    "remove_spark_history",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    RemoveSparkHistoryRow,
-    flushed=False,
+    "remove_spark_history", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveSparkHistoryRow, flushed=False
 )
 
 
 class RemoveSupersededFloorsRow(NamedTuple):
-    """A row of what `remove_superseded_floors` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_SUPERSEDED_FLOORS: Final = Function(
     "remove_superseded_floors",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
+    "in_after int8[], most int4, shards int4[], epochs int4[]",
     RemoveSupersededFloorsRow,
     flushed=False,
 )
 
 
 class RemoveSupersededOffsetsRow(NamedTuple):
-    """A row of what `remove_superseded_offsets` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_SUPERSEDED_OFFSETS: Final = Function(
     "remove_superseded_offsets",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
+    "in_after int8[], most int4, shards int4[], epochs int4[]",
     RemoveSupersededOffsetsRow,
     flushed=False,
 )
 
 
 class RemoveSupersededSharesRow(NamedTuple):
-    """A row of what `remove_superseded_shares` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_SUPERSEDED_SHARES: Final = Function(
     "remove_superseded_shares",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
+    "in_after int8[], most int4, shards int4[], epochs int4[]",
     RemoveSupersededSharesRow,
     flushed=False,
 )
 
 
 class RemoveWakeUpsRow(NamedTuple):
-    """A row of what `remove_wake_ups` answers."""
-
     removed: int
     next_after: list[int] | Any
 
 
 REMOVE_WAKE_UPS: Final = Function(
-    "remove_wake_ups",
-    {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"},
-    RemoveWakeUpsRow,
-    flushed=False,
+    "remove_wake_ups", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveWakeUpsRow, flushed=False
 )
 RENEW_ATTEMPTS: Final = Function(
-    "renew_attempts",
-    {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8", "session_ms": "int4", "in_timeout_ms": "int4"},
-    tuple[int],
+    "renew_attempts", "in_app_id text, in_query_id text, in_batch_id int8, session_ms int4, in_timeout_ms int4", tuple[int]
 )
 
 
 class ResetOffsetsRow(NamedTuple):
-    """A row of what `reset_offsets` answers."""
-
     error: str | Any
     detail: str | Any
 
 
-RESET_OFFSETS: Final = Function(
-    "reset_offsets", {"group_name": "text", "partition_ids": "int4[]", "offsets": "int8[]"}, ResetOffsetsRow
-)
+RESET_OFFSETS: Final = Function("reset_offsets", "group_name text, partition_ids int4[], offsets int8[]", ResetOffsetsRow)
 
 
 class ResetShareOffsetsRow(NamedTuple):
-    """A row of what `reset_share_offsets` answers."""
-
     error: str | Any
     detail: str | Any
 
 
 RESET_SHARE_OFFSETS: Final = Function(
-    "reset_share_offsets", {"group_name": "text", "partition_ids": "int4[]", "offsets": "int8[]"}, ResetShareOffsetsRow
+    "reset_share_offsets", "group_name text, partition_ids int4[], offsets int8[]", ResetShareOffsetsRow
 )
 
 
 class SaveSnapshotRow(NamedTuple):
-    """A row of what `save_snapshot` answers."""
-
     error: str | Any
     detail: str | Any
     taken_at: datetime | Any
 
 
-SAVE_SNAPSHOT: Final = Function(
-    "save_snapshot", {"in_name": "text", "in_snapshot": "text", "in_replace": "bool"}, SaveSnapshotRow
-)
+SAVE_SNAPSHOT: Final = Function("save_snapshot", "in_name text, in_snapshot text, in_replace bool", SaveSnapshotRow)
 
 
 class SavedSnapshotsRow(NamedTuple):
-    """A row of what `saved_snapshots` answers."""
-
     name: str
     snapshot: str
     taken_at: datetime
 
 
-SAVED_SNAPSHOTS: Final = Function("saved_snapshots", {"in_name": "text"}, SavedSnapshotsRow)
+SAVED_SNAPSHOTS: Final = Function("saved_snapshots", "in_name text", SavedSnapshotsRow)
 
 
 class SealRow(NamedTuple):
-    """A row of what `seal` answers."""
-
     error: str | Any
     detail: str | Any
     last_sequences: list[int] | Any
@@ -1617,55 +1153,31 @@ class SealRow(NamedTuple):
 
 SEAL: Final = Function(
     "seal",
-    {
-        "in_producer_id": "int8",
-        "in_producer_epoch": "int4",
-        "in_transaction_number": "int8",
-        "in_kind": "text",
-        "tail_partitions": "int4[]",
-        "tail_sequences": "int8[]",
-        "group_names": "text[]",
-        "offset_partitions": "int4[]",
-        "offsets": "int8[]",
-        "metadata": "text[]",
-        "member_ids": "text[]",
-        "generations": "int4[]",
-        "read_identities": "text[]",
-        "instance_ids": "text[]",
-        "timeout_ms": "int4",
-        "client_host": "text",
-        "client_process": "int4",
-        "seat": "int4",
-    },
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, in_kind text, tail_partitions int4[], "
+    "tail_sequences int8[], group_names text[], offset_partitions int4[], offsets int8[], metadata text[], "
+    "member_ids text[], generations int4[], read_identities text[], instance_ids text[], timeout_ms int4, "
+    "client_host text, client_process int4, seat int4",
     SealRow,
 )
 
 
 class SettleSharesRow(NamedTuple):
-    """A row of what `settle_shares` answers."""
-
     settled: int
     expired: int
     next_after: list[int] | Any
 
 
-SETTLE_SHARES: Final = Function(
-    "settle_shares", {"in_after": "int8[]", "most": "int4", "shards": "int4[]", "epochs": "int4[]"}, SettleSharesRow
-)
+SETTLE_SHARES: Final = Function("settle_shares", "in_after int8[], most int4, shards int4[], epochs int4[]", SettleSharesRow)
 
 
 class ShareGroupNamesRow(NamedTuple):
-    """A row of what `share_group_names` answers."""
-
     group_name: str
 
 
-SHARE_GROUP_NAMES: Final = Function("share_group_names", {}, ShareGroupNamesRow)
+SHARE_GROUP_NAMES: Final = Function("share_group_names", "", ShareGroupNamesRow)
 
 
 class SnapshotHoldersRow(NamedTuple):
-    """A row of what `snapshot_holders` answers."""
-
     kind: str
     name: str
     pid: int | Any
@@ -1680,12 +1192,10 @@ class SnapshotHoldersRow(NamedTuple):
     checked_at: datetime
 
 
-SNAPSHOT_HOLDERS: Final = Function("snapshot_holders", {}, SnapshotHoldersRow)
+SNAPSHOT_HOLDERS: Final = Function("snapshot_holders", "", SnapshotHoldersRow)
 
 
 class SpansOfShareGroupsRow(NamedTuple):
-    """A row of what `spans_of_share_groups` answers."""
-
     group_name: str
     topic: str
     partition: int
@@ -1706,27 +1216,21 @@ class SpansOfShareGroupsRow(NamedTuple):
     partition_id: int
 
 
-SPANS_OF_SHARE_GROUPS: Final = Function("spans_of_share_groups", {}, SpansOfShareGroupsRow)
+SPANS_OF_SHARE_GROUPS: Final = Function("spans_of_share_groups", "", SpansOfShareGroupsRow)
 
 
 class SpansOfTransactionsRow(NamedTuple):
-    """A row of what `spans_of_transactions` answers."""
-
     partitions: list[int]
     first_offsets: list[int]
     last_offsets: list[int]
 
 
 SPANS_OF_TRANSACTIONS: Final = Function(
-    "spans_of_transactions",
-    {"partition_ids": "int4[]", "start_offsets": "int8[]", "end_offsets": "int8[]"},
-    SpansOfTransactionsRow,
+    "spans_of_transactions", "partition_ids int4[], start_offsets int8[], end_offsets int8[]", SpansOfTransactionsRow
 )
 
 
 class TableStatisticsRow(NamedTuple):
-    """A row of what `table_statistics` answers."""
-
     name: str
     bytes: int
     live_rows: int
@@ -1737,51 +1241,37 @@ class TableStatisticsRow(NamedTuple):
     frozen_age: int
 
 
-TABLE_STATISTICS: Final = Function("table_statistics", {}, TableStatisticsRow)
-TAKE_SEAT: Final = Function("take_seat", {}, tuple[int | Any])
-TELL_READERS: Final = Function("tell_readers", {"partition_ids": "int4[]"}, tuple[bool], flushed=False)
-TOPICS_OF_CALLER: Final = Function("topics_of_caller", {"cans": "text[]"}, tuple[list[int]])
-TOPICS_VERSION: Final = Function("topics_version", {}, tuple[int])
+TABLE_STATISTICS: Final = Function("table_statistics", "", TableStatisticsRow)
+TAKE_SEAT: Final = Function("take_seat", "", tuple[int | Any])
+TELL_READERS: Final = Function("tell_readers", "partition_ids int4[]", tuple[bool], flushed=False)
+TOPICS_OF_CALLER: Final = Function("topics_of_caller", "cans text[]", tuple[list[int]])
+TOPICS_VERSION: Final = Function("topics_version", "", tuple[int])
 
 
 class TransactionOutcomeRow(NamedTuple):
-    """A row of what `transaction_outcome` answers."""
-
     outcome: str
     decided_by: str | Any
 
 
 TRANSACTION_OUTCOME: Final = Function(
-    "transaction_outcome",
-    {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"},
-    TransactionOutcomeRow,
+    "transaction_outcome", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", TransactionOutcomeRow
 )
 TRY_LOCK_TRANSACTIONS: Final = Function(
     "try_lock_transactions",
-    {
-        "producer_ids": "int8[]",
-        "partition_owners": "int4[]",
-        "partition_ids": "int4[]",
-        "group_owners": "int4[]",
-        "group_names": "text[]",
-    },
+    "producer_ids int8[], partition_owners int4[], partition_ids int4[], group_owners int4[], group_names text[]",
     tuple[list[int]],
 )
 
 
 class UndecidedPreparedRow(NamedTuple):
-    """A row of what `undecided_prepared` answers."""
-
     producer_epoch: int
     transaction_number: int
 
 
-UNDECIDED_PREPARED: Final = Function("undecided_prepared", {"in_producer_id": "int8"}, UndecidedPreparedRow)
+UNDECIDED_PREPARED: Final = Function("undecided_prepared", "in_producer_id int8", UndecidedPreparedRow)
 
 
 class UndecidedSealsRow(NamedTuple):
-    """A row of what `undecided_seals` answers."""
-
     producer_id: int
     producer_epoch: int
     transaction_number: int
@@ -1799,12 +1289,10 @@ class UndecidedSealsRow(NamedTuple):
     found: int
 
 
-UNDECIDED_SEALS: Final = Function("undecided_seals", {"most": "int4"}, UndecidedSealsRow)
+UNDECIDED_SEALS: Final = Function("undecided_seals", "most int4", UndecidedSealsRow)
 
 
 class UndecidedTransactionsRow(NamedTuple):
-    """A row of what `undecided_transactions` answers."""
-
     topic: str
     partition_index: int
     first_offset: int
@@ -1830,14 +1318,12 @@ class UndecidedTransactionsRow(NamedTuple):
 
 UNDECIDED_TRANSACTIONS: Final = Function(
     "undecided_transactions",
-    {"in_partition_ids": "int4[]", "each_partition": "int4", "overdue_only": "bool", "limit_ms": "int8", "most": "int4"},
+    "in_partition_ids int4[], each_partition int4, overdue_only bool, limit_ms int8, most int4",
     UndecidedTransactionsRow,
 )
 
 
 class UnfinishedDecisionsRow(NamedTuple):
-    """A row of what `unfinished_decisions` answers."""
-
     producer_id: int
     producer_epoch: int
     transaction_number: int
@@ -1849,28 +1335,22 @@ class UnfinishedDecisionsRow(NamedTuple):
     found: int
 
 
-UNFINISHED_DECISIONS: Final = Function(
-    "unfinished_decisions", {"older_than_ms": "int8", "most": "int4"}, UnfinishedDecisionsRow
-)
-VALUE_JSON: Final = Function("value_json", {"value": "bytea"}, tuple[Any])
+UNFINISHED_DECISIONS: Final = Function("unfinished_decisions", "older_than_ms int8, most int4", UnfinishedDecisionsRow)
+VALUE_JSON: Final = Function("value_json", "value bytea", tuple[Any])
 
 
 class VerifyAssignmentsRow(NamedTuple):
-    """A row of what `verify_assignments` answers."""
-
     next_after: list[int] | Any
     looked_at: int
     broken: Any
 
 
 VERIFY_ASSIGNMENTS: Final = Function(
-    "verify_assignments", {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}, VerifyAssignmentsRow
+    "verify_assignments", "partition_ids int4[], in_after int8[], most int4", VerifyAssignmentsRow
 )
 
 
 class VerifyBatchesRow(NamedTuple):
-    """A row of what `verify_batches` answers."""
-
     next_after: int | Any
     batches: int
     records: int
@@ -1879,14 +1359,12 @@ class VerifyBatchesRow(NamedTuple):
 
 VERIFY_BATCHES: Final = Function(
     "verify_batches",
-    {"in_partition_id": "int4", "after_offset": "int8", "max_rows": "int4", "max_bytes": "int8", "until_offset": "int8"},
+    "in_partition_id int4, after_offset int8, max_rows int4, max_bytes int8, until_offset int8",
     VerifyBatchesRow,
 )
 
 
 class VerifyBeginningsRow(NamedTuple):
-    """A row of what `verify_beginnings` answers."""
-
     next_after: list[int] | Any
     looked_at: int
     undecided: int
@@ -1894,27 +1372,21 @@ class VerifyBeginningsRow(NamedTuple):
 
 
 VERIFY_BEGINNINGS: Final = Function(
-    "verify_beginnings", {"in_partition_id": "int4", "in_after": "int8[]", "most": "int4"}, VerifyBeginningsRow
+    "verify_beginnings", "in_partition_id int4, in_after int8[], most int4", VerifyBeginningsRow
 )
 
 
 class VerifyCutRow(NamedTuple):
-    """A row of what `verify_cut` answers."""
-
     next_after: list[int] | Any
     looked_at: int
     transactions: int
     broken: Any
 
 
-VERIFY_CUT: Final = Function(
-    "verify_cut", {"partition_ids": "int4[]", "ends": "int8[]", "in_after": "int8[]", "most": "int4"}, VerifyCutRow
-)
+VERIFY_CUT: Final = Function("verify_cut", "partition_ids int4[], ends int8[], in_after int8[], most int4", VerifyCutRow)
 
 
 class VerifyDecisionsRow(NamedTuple):
-    """A row of what `verify_decisions` answers."""
-
     next_after: list[int] | Any
     looked_at: int
     transactions: int
@@ -1922,26 +1394,20 @@ class VerifyDecisionsRow(NamedTuple):
 
 
 VERIFY_DECISIONS: Final = Function(
-    "verify_decisions", {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}, VerifyDecisionsRow
+    "verify_decisions", "partition_ids int4[], in_after int8[], most int4", VerifyDecisionsRow
 )
 
 
 class VerifyMarkersRow(NamedTuple):
-    """A row of what `verify_markers` answers."""
-
     next_after: list[int] | Any
     looked_at: int
     broken: Any
 
 
-VERIFY_MARKERS: Final = Function(
-    "verify_markers", {"in_partition_id": "int4", "in_after": "int8[]", "most": "int4"}, VerifyMarkersRow
-)
+VERIFY_MARKERS: Final = Function("verify_markers", "in_partition_id int4, in_after int8[], most int4", VerifyMarkersRow)
 
 
 class VerifyOffsetsRow(NamedTuple):
-    """A row of what `verify_offsets` answers."""
-
     next_after: list[int] | Any
     looked_at: int
     offsets: int
@@ -1949,14 +1415,10 @@ class VerifyOffsetsRow(NamedTuple):
     broken: Any
 
 
-VERIFY_OFFSETS: Final = Function(
-    "verify_offsets", {"partition_ids": "int4[]", "in_after": "int8[]", "most": "int4"}, VerifyOffsetsRow
-)
+VERIFY_OFFSETS: Final = Function("verify_offsets", "partition_ids int4[], in_after int8[], most int4", VerifyOffsetsRow)
 
 
 class VerifyPartitionRow(NamedTuple):
-    """A row of what `verify_partition` answers."""
-
     log_start_offset: int | Any
     first_offset: int | Any
     log_end_offset: int | Any
@@ -1964,12 +1426,10 @@ class VerifyPartitionRow(NamedTuple):
     broken: list[str]
 
 
-VERIFY_PARTITION: Final = Function("verify_partition", {"in_partition_id": "int4"}, VerifyPartitionRow)
+VERIFY_PARTITION: Final = Function("verify_partition", "in_partition_id int4", VerifyPartitionRow)
 
 
 class WaitingSharesRow(NamedTuple):
-    """A row of what `waiting_shares` answers."""
-
     group_name: str
     topic: str
     partition_index: int
@@ -2008,14 +1468,12 @@ class WaitingSharesRow(NamedTuple):
     exhausted: int
 
 
-WAITING_SHARES: Final = Function("waiting_shares", {"most": "int4"}, WaitingSharesRow)
+WAITING_SHARES: Final = Function("waiting_shares", "most int4", WaitingSharesRow)
 
 
 class WokenSinceRow(NamedTuple):
-    """A row of what `woken_since` answers."""
-
     snapshot: str
     words: str | Any
 
 
-WOKEN_SINCE: Final = Function("woken_since", {"in_snapshot": "text"}, WokenSinceRow)
+WOKEN_SINCE: Final = Function("woken_since", "in_snapshot text", WokenSinceRow)

@@ -194,7 +194,7 @@ def test_an_unflushed_call_is_relaxed_first_whatever_the_planner_thinks(
     )
     connection.execute(f"alter function msgtx.flushes_at(int8) {estimate}")
     try:
-        relaxed = Function("flushes_at", {"number": "int8"}, tuple, flushed=False)
+        relaxed = Function("flushes_at", "number int8", tuple, flushed=False)
         with engine.rolled_back() as lent:
             assert call(lent, relaxed, 1) == [("off",)]
             assert query(lent, "show synchronous_commit") == [("on",)]
@@ -205,7 +205,7 @@ def test_an_unflushed_call_is_relaxed_first_whatever_the_planner_thinks(
 
 
 def test_an_unflushed_call_relaxes_nothing_beyond_itself(engine: Engine) -> None:
-    relaxed = Function("setting_value", {"setting_name": "text"}, tuple, flushed=False)
+    relaxed = Function("setting_value", "setting_name text", tuple, flushed=False)
     with engine.connection() as lent:
         assert call(lent, relaxed, "lease_ms") == [(10_000,)]
         assert query(lent, "show synchronous_commit") == [("on",)]

@@ -21,11 +21,11 @@ from msgtx.declared.function import Function
 from tests.databases import wait_until
 from tests.refusals import refuses
 
-ECHO = Function("echo", {"a": "int8", "b": "text", "c": "int4[]", "d": "bool"}, tuple)
-SLEEP = Function("doze", {"seconds": "float8"}, tuple)
-LARGE = Function("large", {"bytes": "int8"}, tuple)
-FAIL = Function("fail", {"message": "text"}, tuple)
-KEEP = Function("keep", {"number": "int8"}, tuple)
+ECHO = Function("echo", "a int8, b text, c int4[], d bool", tuple)
+SLEEP = Function("doze", "seconds float8", tuple)
+LARGE = Function("large", "bytes int8", tuple)
+FAIL = Function("fail", "message text", tuple)
+KEEP = Function("keep", "number int8", tuple)
 FUNCTIONS = (
     "create function msgtx.echo(a bigint, b text, c int[], d boolean, out e bigint, out f text, out g int[], out h boolean)"
     " language sql immutable as 'select $1, $2, $3, $4'",
@@ -106,7 +106,7 @@ def test_an_error_is_translated_and_the_next_call_works(asked: Asked, session: C
         with pytest.raises(errors.InvalidRequest):
             asked(session, FAIL, "a\0b")
         with refuses(errors.ConfigError, reason="no schema"):
-            asked(session, Function("there_is_none", {}, tuple))
+            asked(session, Function("there_is_none", "", tuple))
         assert asked(session, ECHO, 1, "a", [], True) == [(1, "a", [], True)]
 
 

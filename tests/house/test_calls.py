@@ -50,7 +50,7 @@ def test_an_answer_may_get_further_columns(connection: Connection) -> None:
         " language sql as $$ select 'new', 'two', number $$"
     )
     try:
-        assert call(connection, Function("pair_of_a_test", {"number": "int4"}, Pair), 1) == [Pair(1, "two")]
+        assert call(connection, Function("pair_of_a_test", "number int4", Pair), 1) == [Pair(1, "two")]
     finally:
         connection.execute("drop function msgtx.pair_of_a_test")
 

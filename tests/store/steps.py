@@ -28,7 +28,7 @@ TABLES: Final = (  # that hold what clients do; shards and settings are of the i
 )  # fmt: skip
 _number = itertools.count(1)
 _EXPIRE: Final = Function(
-    "expire_transaction", {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}, tuple
+    "expire_transaction", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", tuple
 )
 
 

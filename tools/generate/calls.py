@@ -1,6 +1,7 @@
 """The calls of the library, from the SQL files: arguments, types, and what a row of an answer holds."""
 
 import re
+import textwrap
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,13 @@ def _python(name: str, kind: str, null: Collection[str]) -> str:
     return f"{found} | Any" if name in null and found != "Any" else found
 
 
+def _wrapped(arguments: dict[str, str]) -> list[str]:
+    """Return arguments as parts of a string that fit into a line each."""
+    whole = ", ".join(f"{name}\0{kind}" for name, kind in arguments.items())  # a pair stays in one line
+    lines = [line.replace("\0", " ") for line in textwrap.wrap(whole, 110)] or [""]
+    return [f"{line} " for line in lines[:-1]] + lines[-1:]
+
+
 def text() -> str:
     """Return the module of all calls."""
     lines = [
@@ -117,10 +125,11 @@ def text() -> str:
         row = f"{call.name.title().replace('_', '')}Row"
         null = NULL | {*call.said("null")}
         if call.columns:
-            lines += [f"class {row}(NamedTuple):", f'    """A row of what `{call.name}` answers."""']
+            lines += [f"class {row}(NamedTuple):"]
             lines += [f"    {name}: {_python(name, kind, null)}" for name, kind in call.columns.items()]
         else:
             row = f"tuple[{_python('value', call.value, null)}]"
         flushed = ", flushed=False" if call.said("commit") == ["asynchronous"] else ""
-        lines += [f"{call.name.upper()}: Final = Function({call.name!r}, {call.arguments!r}, {row}{flushed})"]
+        arguments = " ".join(repr(each) for each in _wrapped(call.arguments))
+        lines += [f"{call.name.upper()}: Final = Function({call.name!r}, {arguments}, {row}{flushed})"]
     return "\n".join(lines)
