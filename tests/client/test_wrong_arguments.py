@@ -7,6 +7,8 @@ argument that is not known here fails `test_every_argument_of_every_public_call_
 
 import asyncio
 import contextlib
+import dataclasses
+import enum
 import functools
 import inspect
 import threading
@@ -14,7 +16,6 @@ import typing
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
@@ -24,12 +25,12 @@ import sqlalchemy
 import sqlalchemy.ext.asyncio
 
 import msgtx
-from msgtx import Isolation, TopicPartition, aio, arguments, errors
+from msgtx import Isolation, TopicPartition, aio, arguments, errors, metrics, orm, otel
 from msgtx import client as clients
 from msgtx.settings import WorkerSettings
 from msgtx.snapshot import Snapshots
 from tests.databases import Connection
-from tests.house.test_names import IN_MODULES, METHODS
+from tools.generate import surface
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ NO_PARTITIONS: Final = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class OfWorld:
     """A wrong value that names something which is there, so that nothing else is wrong with it."""
 
@@ -78,7 +79,7 @@ NO_PLACES: Final = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Kind:
     """What is refused for an argument, and what is right: a value, or a function of the world that returns one."""
 
@@ -261,7 +262,15 @@ def _words(parameter: inspect.Parameter) -> str:
 
 # ── the calls ──
 
-CLASSES: Final = [each for each in METHODS if each is not aio.Delivery]
+CLASSES: Final = [
+    *surface.ADMIN,
+    *(
+        kind
+        for room in (msgtx, aio)
+        for kind in (getattr(room, name) for name in room.__all__)
+        if isinstance(kind, type) and not dataclasses.is_dataclass(kind) and not issubclass(kind, (tuple, enum.Enum))
+    ),
+]
 VALUES: Final = [msgtx.TransactionId, msgtx.PreparedTransaction, msgtx.Snapshot]
 
 
@@ -269,12 +278,12 @@ def public_calls() -> dict[str, tuple[object, Callable[..., Any]]]:
     """Return public calls by name, with their class (or module)."""
     found: dict[str, tuple[object, Callable[..., Any]]] = {"connect": (msgtx, msgtx.connect)}
     for owner in CLASSES:
-        for name in METHODS[owner].split():
+        for name in surface.public(owner):
             call = inspect.getattr_static(owner, name, None)
             if inspect.isfunction(call):
                 found[f"{'aio.' if owner.__module__ == 'msgtx.aio' else ''}{owner.__name__}.{name}"] = (owner, call)
-    for module, names in IN_MODULES.items():
-        for name in names.split():
+    for module in (aio, metrics, orm, otel):
+        for name in module.__all__:
             if inspect.isfunction(call := getattr(module, name)):
                 found[f"{module.__name__.removeprefix('msgtx.')}.{name}"] = (module, call)
     for value in VALUES:
@@ -311,7 +320,7 @@ def test_every_argument_of_every_public_call_is_known() -> None:
 # ── the world ──
 
 
-@dataclass
+@dataclasses.dataclass
 class World:
     """What the calls need, and witnesses that work beside them."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tools.generate import calls, decisions, sentences
+from tools.generate import calls, decisions, sentences, surface
 
 ROOT: Final = Path(__file__).parents[2]
 # Each file, and what writes it: the text, without the first line.
@@ -21,6 +21,7 @@ OUTPUTS: Final[dict[str, Callable[[], str]]] = {
     "msgtx/generated/calls.py": calls.text,
     "docs/decisions/README.md": decisions.index,
     "tests/sentences.txt": sentences.page,
+    "tests/house/surface.txt": surface.text,
 }
 COMMENTS: Final = {".py": "#", ".sql": "--", ".txt": "#", ".md": "<!--"}
 

@@ -19,12 +19,14 @@ from msgtx.declared.settings import (
 from msgtx.types import Isolation
 
 KEPT: Final = {"topic": TOPIC, "share_group": SHARE_GROUP}  # in a table of the database
-TABLES: Final = KEPT | {
+SUBJECTS: Final = KEPT | {
     "producer": PRODUCER,
     "consumer": CONSUMER,
     "share_consumer": SHARE_CONSUMER,
     "worker": WORKER,
     "installation": INSTALLATION,
+}
+TABLES: Final = SUBJECTS | {
     "workers_producer": tuple(one for one in PRODUCER if one.of_workers),
     "workers_consumer": tuple(one for one in CONSUMER if one.of_workers),
     "producer_alone": tuple(one for one in PRODUCER if not one.of_workers),

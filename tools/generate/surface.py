@@ -1,0 +1,75 @@
+"""What is public, as a list to review: calls, fields, errors, settings, commands. Users notice what changes there."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+import msgtx
+from msgtx import aio, client, errors, metrics, orm, otel, snapshot
+from msgtx.cli.commands import command
+from tools.generate.settings import SUBJECTS
+
+# What a client leads to, without a name of its own there.
+ADMIN: Final = [client.Admin, snapshot.Snapshots, *(kind for name, kind in vars(client).items() if name.endswith("sAdmin"))]
+# What other rooms call, until it gets a name that shows it.
+INNER: Final = (
+    "accepting commit_starts dead_letter_topic end_ride fail_ride handed_out held keep_partitions lock_seconds renew ride"
+    " riding transaction_answers transaction_offsets undo written_by"
+)
+
+
+def text() -> str:
+    """Return the list."""
+    lines: list[str] = []
+    for room in (msgtx, aio, metrics, orm, otel):
+        for name in sorted(room.__all__):
+            lines += shown(f"{room.__name__}.{name}", getattr(room, name))
+    for kind in ADMIN:
+        lines += shown(kind.__name__, kind)
+    for name, kind in sorted(vars(errors).items()):
+        if isinstance(kind, type) and issubclass(kind, errors.MsgtxError):
+            lines.append(f"errors.{name}({kind.__mro__[1].__name__})")
+    lines += [f"settings of {name}: {' '.join(one.name for one in table)}" for name, table in SUBJECTS.items()]
+    return "\n".join([*lines, *commands(command, "msgtx"), ""])
+
+
+def shown(name: str, value: Any) -> Iterator[str]:
+    """Yield a call with its arguments; of a class its fields, and each of its methods."""
+    if not isinstance(value, type):
+        yield f"{name}{arguments(value)}" if callable(value) else name
+        return
+    methods = [one for one in public(value) if inspect.isroutine(getattr(value, one, None))]
+    yield f"{name}: {' '.join(one for one in public(value) if one not in methods)}".rstrip(": ")
+    for one in sorted(methods):
+        yield from shown(f"{name}.{one}", getattr(value, one))
+
+
+def public(kind: type) -> list[str]:
+    """Return the public names of a class and its instances: fields in their order come first."""
+    ours = [each for each in kind.__mro__ if each.__module__.startswith("msgtx") and each is not orm.Topic.__base__]
+    found = [one for each in reversed(ours) for one in [*inspect.get_annotations(each), *getattr(each, "_fields", ())]]
+    found += re.findall(r"self\.(\w+)(?:: [^=\n]+)? = ", "".join(map(inspect.getsource, ours)))
+    found += [one for each in ours for one in vars(each)]
+    return [one for one in dict.fromkeys(found) if not one.startswith("_") and one not in INNER.split()]
+
+
+def arguments(call: Any) -> str:
+    """Return what a call takes, without types."""
+    signature = inspect.signature(call)
+    given = [one.replace(annotation=one.empty) for one in signature.parameters.values() if not one.name.startswith("_")]
+    plain = signature.replace(parameters=given, return_annotation=signature.empty)
+    awaited = " awaited" if inspect.iscoroutinefunction(call) else ""
+    return re.sub(r" at 0x\w+", "", str(plain)).replace("(self, ", "(").replace("(self)", "()") + awaited
+
+
+def commands(found: click.Command, path: str) -> Iterator[str]:
+    """Yield a line for each command, with its arguments and options."""
+    if isinstance(found, click.Group):
+        for name in found.list_commands(click.Context(found)):
+            if (inner := found.get_command(click.Context(found), name)) is not None:
+                yield from commands(inner, f"{path} {name}")
+    else:
+        yield " ".join([path, *(" ".join([*one.opts, *one.secondary_opts]) for one in found.params)])
