@@ -13,7 +13,7 @@ from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import TOPIC
 from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from msgtx.types import TopicPartition
+from msgtx.types import TopicDescription, TopicPartition
 from msgtx.units import counted
 
 ENDS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset")
@@ -71,7 +71,7 @@ def describe(invocation: Invocation, name: str) -> None:
             for partition, found in client.admin.partitions.describe_all(name).items()
         ]
     if invocation.format == "table":
-        show_one("table", {"name": topic.name, "partitions": topic.partitions, **topic.settings})
+        show_one("table", _flat(topic))
         show_table(ENDS, [[row[column] for column in ENDS] for row in ends])
     else:
         show_one(invocation.format, {**row_of(topic), "ends": ends})
@@ -102,8 +102,14 @@ def alter(invocation: Invocation, /, name: str, partitions: int | None, **settin
         raise click.UsageError("say what to change")
     with connect(invocation) as client:
         topic = client.topics.alter(name, partitions, **given)
-    flat = {"name": topic.name, "partitions": topic.partitions, **topic.settings}
-    show_one(invocation.format, flat if invocation.format == "table" else row_of(topic))
+    show_one(invocation.format, _flat(topic) if invocation.format == "table" else row_of(topic))
+
+
+def _flat(topic: TopicDescription) -> dict[str, Any]:
+    """Return what a topic is, and its settings, as one row."""
+    row = row_of(topic)
+    settings: dict[str, Any] = row.pop("settings")
+    return row | settings
 
 
 @command.command("delete")
