@@ -211,7 +211,11 @@ def canonical(name: str) -> str:
 def porting_of_settings() -> dict[str, str]:
     """Return the pattern of each row's names, and what stands beside it."""
     found: dict[str, str] = {}
-    for heading in ("## Settings that have a counterpart", "## Settings without a meaning here"):
+    for heading in (
+        "## Settings with Kafka's name",
+        "## Settings that have a counterpart",
+        "## Settings without a meaning here",
+    ):
         for names, here in rows(section(PORTING, heading))[1:]:
             for name in code(names):
                 assert canonical(name) not in found, name
@@ -237,12 +241,7 @@ def test_a_setting_that_the_page_names_is_one_of_kafkas() -> None:
 
 
 def test_the_counterparts_are_those_of_the_library() -> None:
-    """Bold are the names that `config={…}` takes; what stands beside them is the setting that they become."""
     table = rows(section(PORTING, "## Settings that have a counterpart"))[1:]
-    bold = {name: here for names, here in table for name in re.findall(r"\*\*`([^`]+)`\*\*", names)}
-    assert bold.keys() == KAFKA_NAMES.keys()
-    for name, here in bold.items():
-        assert code(here)[0] == KAFKA_NAMES.get(name, name)
     known = OF_CLIENTS | {one.name for one in TOPIC}
     others = {"sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "keepalives", "hostaddr", "msgtx"}
     values = {"all", "range", "roundrobin", "crc32", "murmur2", "murmur2_random", "consistent_random", "read_committed"}

@@ -13,6 +13,7 @@ import pytest
 from msgtx import aio, units
 from msgtx.client import Client
 from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
+from msgtx.declared.settings import CONSUMER, PRODUCER, SHARE_CONSUMER, Kind, Setting
 from msgtx.errors import ConfigError, InvalidRequest, InvalidTransactionTimeout
 from tests.refusals import refuses
 
@@ -122,24 +123,22 @@ def test_a_transaction_timeout_must_be_above_zero(value: int) -> None:
         resolve(ProducerConfig, {"transaction_timeout_ms": value})
 
 
-# Of each setting, values that a process may have in its environment; each is right for some object.
+DECLARED: dict[str, Setting] = {one.name: one for one in (*PRODUCER, *CONSUMER, *SHARE_CONSUMER)}
+# Values that a process may have in its environment; each is right for some object.
 OUTSIDE = {
-    "acks": ("0", "1", "all"),
-    "enable_idempotence": ("true", "false"),
-    "enable_auto_commit": ("true", "false"),
-    "transactional_id": ("orders-1",),
-    "group": ("readers",),
-    "group_instance_id": ("worker-1",),
-    "assignment": ("range", "cooperative-sticky"),
-    "acknowledgement_mode": ("explicit", "implicit"),
-    "auto_offset_reset": ("none", "earliest"),
-    "partitioner": ("murmur2",),
-    "isolation": ("read_uncommitted",),
     "retries": ("0", "5"),
     "max_in_flight": ("1", "50"),
     "session_timeout_ms": ("3500ms", "4s", "60s"),
     "heartbeat_interval_ms": ("1s", "44s"),
 }
+OF_A_KIND = {Kind.FLAG: ("true", "false"), Kind.TEXT: ("worker-1",)}
+
+
+def outside(one: Setting) -> tuple[str, ...]:
+    """Return some values of a setting."""
+    return OUTSIDE.get(one.name) or one.choices or OF_A_KIND.get(one.kind, ("7", "1000"))
+
+
 OBJECTS: tuple[tuple[type[ProducerConfig | ConsumerConfig | ShareConsumerConfig], dict[str, object]], ...] = (
     (ProducerConfig, {}),
     (ProducerConfig, {"transactional_id": "mine"}),
@@ -154,13 +153,13 @@ OBJECTS: tuple[tuple[type[ProducerConfig | ConsumerConfig | ShareConsumerConfig]
 )
 
 
-@pytest.mark.parametrize("name", sorted({field.name for kind, _ in OBJECTS for field in dataclasses.fields(kind)}))
+@pytest.mark.parametrize("name", sorted(DECLARED))
 def test_a_setting_from_outside_that_does_not_fit_an_object_is_not_used_for_it(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file = tmp_path / "msgtx.toml"
     monkeypatch.setenv("MSGTX_CONFIG", str(file))
-    for value in OUTSIDE.get(name, ("7", "1000")):
+    for value in outside(DECLARED[name]):
         for kind, given in OBJECTS:
             file.write_text("")
             plain = resolve(kind, given)

@@ -9,24 +9,20 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final
-
-from tools.generate import calls, decisions, sentences, surface
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-# Each file, and what writes it: the text, without the first line.
-OUTPUTS: Final[dict[str, Callable[[], str]]] = {
-    "msgtx/generated/calls.py": calls.text,
-    "docs/decisions/README.md": decisions.index,
-    "tests/sentences.txt": sentences.page,
-    "tests/house/surface.txt": surface.text,
+# Each file, and the function of this package that returns its text, without the first line. It is imported at its turn, and
+# these files come last: one may show what another has become.
+OUTPUTS: Final = {
+    "msgtx/generated/calls.py": "calls.text",
+    "docs/decisions/README.md": "decisions.index",
+    "tests/sentences.txt": "sentences.page",
+    "tests/house/surface.txt": "surface.text",
 }
 COMMENTS: Final = {".py": "#", ".sql": "--", ".txt": "#", ".md": "<!--"}
-
-
-BEGIN: Final = r"( *)(?:--|#|<!--) make generate: (\w+)\.(\w+) ?(\w*)(?: -->)?\n"
+BEGIN: Final = r"( *)(?:--|#|<!--) make generate: (\w+\.\w+) ?(\w*)(?: -->)?\n"
 PART: Final = re.compile(rf"^({BEGIN})(?:.*\n)*?(\2(?:--|#|<!--) end(?: -->)?\n)", re.MULTILINE)
 
 
@@ -34,20 +30,24 @@ def files() -> list[str]:
     """Return the files that are generated, whole or in part."""
     command = ["git", "grep", "-l", "--untracked", "-E", "^ *(--|#|<!--) make generate: "]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    return [*OUTPUTS, *found.splitlines()]
+    return [*found.splitlines(), *OUTPUTS]
 
 
 def part(mark: re.Match[str]) -> str:
-    begin, indent, module, function, argument, end = mark.groups()
-    lines = getattr(importlib.import_module(f"tools.generate.{module}"), function)(argument)
-    return begin + "".join(f"{indent}{line}\n" for line in lines) + end
+    begin, indent, function, argument, end = mark.groups()
+    return begin + "".join(f"{indent}{line}\n" for line in made(function, argument)) + end
+
+
+def made(function: str, *arguments: str) -> Any:
+    module, name = function.split(".")
+    return getattr(importlib.import_module(f"tools.generate.{module}"), name)(*arguments)
 
 
 def written(path: str) -> str:
     """Return the whole text of a file."""
     if path in OUTPUTS:
         sign = COMMENTS[Path(path).suffix]
-        text = f"{sign} Written by `make generate`: do not edit.{' -->' if sign == '<!--' else ''}\n{OUTPUTS[path]()}"
+        text = f"{sign} Written by `make generate`: do not edit.{' -->' if sign == '<!--' else ''}\n{made(OUTPUTS[path])}"
     else:
         text = PART.sub(part, (ROOT / path).read_text(encoding="utf-8"))
     if not path.endswith(".py"):

@@ -1,5 +1,6 @@
 """What follows from `msgtx/declared/settings.py`: types, configurations, columns, bounds in SQL, tables of the reference."""
 
+import itertools
 import textwrap
 from enum import Enum
 from typing import Final
@@ -53,11 +54,10 @@ def kind(one: Setting, kinds: dict[Kind, str]) -> str:
 def aliases(_: str) -> list[str]:
     """Return a name for each set of words."""
     found = {}
-    for one in (
-        one for table in TABLES.values() for one in table if one.choices and not isinstance(one.choices[0], Isolation)
-    ):
-        given = [*one.choices, *one.synonyms]
-        found[kind(one, {})] = words((*given, *(int(each) for each in given if each.lstrip("-").isdigit())))
+    for one in itertools.chain(*SUBJECTS.values()):
+        if one.choices and not isinstance(one.choices[0], Isolation):
+            given = [*one.choices, *one.synonyms]
+            found[kind(one, {})] = words((*given, *(int(each) for each in given if each.lstrip("-").isdigit())))
     return [f"{name} = {meaning}" for name, meaning in found.items()]
 
 
@@ -113,6 +113,13 @@ def bounds(_: str) -> list[str]:
             choices = f"array[{', '.join(repr(str(each)) for each in one.choices)}]" if one.choices else "null"
             lines.append(f"('{subject}', '{one.name}', {limits}, {choices}),")
     return [*lines[:-1], lines[-1].rstrip(",")]
+
+
+def counterparts(_: str) -> list[str]:
+    """Return the table of Kafka's names."""
+    found = {one.name: one.kafka for one in itertools.chain(*SUBJECTS.values()) if one.kafka}
+    rows = [f"| {', '.join(f'`{each}`' for each in kafka)} | `{name}` |" for name, kafka in found.items()]
+    return ["| Kafka | here |", "|---|---|", *rows]
 
 
 def reference(subject: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What is public, as a list to review: calls, fields, errors, settings, commands. Users notice what changes there."""
+"""What is public, as a list to review: calls, fields, settings, commands. Errors are in `sentences`."""
 
 import inspect
 import re
@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 import msgtx
-from msgtx import aio, client, errors, metrics, orm, otel, snapshot
+from msgtx import aio, client, metrics, orm, otel, snapshot
 from msgtx.cli.commands import command
 from tools.generate.settings import SUBJECTS
 
@@ -29,9 +29,6 @@ def text() -> str:
             lines += shown(f"{room.__name__}.{name}", getattr(room, name))
     for kind in ADMIN:
         lines += shown(kind.__name__, kind)
-    for name, kind in sorted(vars(errors).items()):
-        if isinstance(kind, type) and issubclass(kind, errors.MsgtxError):
-            lines.append(f"errors.{name}({kind.__mro__[1].__name__})")
     lines += [f"settings of {name}: {' '.join(one.name for one in table)}" for name, table in SUBJECTS.items()]
     return "\n".join([*lines, *commands(command, "msgtx"), ""])
 
