@@ -1,4 +1,4 @@
-"""What is public, as a list to review: calls, fields, settings, commands. Errors are in `sentences`."""
+"""What is public, as a list to review: calls, fields, settings, SQL, commands. Errors are in `sentences`."""
 
 import inspect
 import re
@@ -10,6 +10,7 @@ import click
 import msgtx
 from msgtx import aio, client, metrics, orm, otel, snapshot
 from msgtx.cli.commands import command
+from tools.generate.calls import calls
 from tools.generate.settings import SUBJECTS
 
 # What a client leads to, without a name of its own there.
@@ -30,6 +31,10 @@ def text() -> str:
     for kind in ADMIN:
         lines += shown(kind.__name__, kind)
     lines += [f"settings of {name}: {' '.join(one.name for one in table)}" for name, table in SUBJECTS.items()]
+    for call in calls():
+        given = ", ".join(f"{name} {kind}" for name, kind in call.arguments.items())
+        answer = ", ".join(f"{name} {kind}" for name, kind in call.columns.items()) or call.value
+        lines.append(f"sql: {call.name}({given}) → {answer}")
     return "\n".join([*lines, *commands(command, "msgtx"), ""])
 
 
