@@ -2,7 +2,8 @@
 -- is one. Returns false, and stores nothing, if one of them may be refused or has a producer: then `append` says why. Flushed;
 -- has waiting consumers woken. For SQL transactions at READ COMMITTED, which the caller has made sure of, and with the
 -- settings of append_staged.
--- Locks partitions (exclusive, ascending). Reads partition, topic. Writes record_batch.
+-- Locks partitions (exclusive, ascending). Reads partition, topic. Writes record_batch through
+-- store_batches.
 create function msgtx.append_plain(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
     b msgtx.batch;
@@ -27,19 +28,7 @@ begin
         times[at] := place.appended_at;
         stamped[at] := place.log_append_time;
     end loop;
-    at := 0;
-    foreach b in array batches loop
-        at := at + 1;
-        insert into msgtx.record_batch (
-            partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count, byte_size,
-            keys, "values", timestamps, header_counts, header_keys, header_values)
-        values (
-            b.partition_id, first_offsets[at], first_offsets[at] + cardinality(b."values") - 1, times[at],
-            case when stamped[at] then floor(extract(epoch from times[at]) * 1000)::bigint else b.max_timestamp end,
-            cardinality(b."values"), msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values),
-            b.keys, b."values", case when not stamped[at] then b.timestamps end,
-            b.header_counts, b.header_keys, b.header_values);
-    end loop;
+    ignored := msgtx.store_batches(batches, first_offsets, times, stamped, '{}');
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{produce}', partition_ids);
     end if;

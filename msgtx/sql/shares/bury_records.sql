@@ -6,7 +6,7 @@
 --                     topic's partition
 -- A record that is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
 -- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is written once. Tries
--- the partition's lock; a caller that waits for it has taken it before. Reads consumer_group, share_group, partition, topic, record_batch, group_member. Writes record_batch.
+-- the partition's lock; a caller that waits for it has taken it before. Reads consumer_group, share_group, partition, topic, record_batch, group_member. Writes record_batch through store_batches.
 create function msgtx.bury_records(
     group_name text, in_partition_id int, dead msgtx.share_span[], most int, max_bytes bigint,
     out left_over msgtx.share_span[], out buried int, out bytes bigint
@@ -19,6 +19,7 @@ declare
     f record;
     place record;
     member text;
+    letter msgtx.batch;
     at_header int;
     count int;
     ignored boolean;
@@ -43,6 +44,7 @@ begin
     from msgtx.partition p
     cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     where p.partition_id = in_partition_id;
+    letter.partition_id := target;
     left_over := '{}';
     foreach span in array dead loop
         if buried >= most or bytes >= max_bytes then
@@ -80,17 +82,15 @@ begin
                 convert_to(member, 'UTF8'),
                 convert_to(to_char(msgtx.clock() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'), 'UTF8'),
                 convert_to(f."timestamp"::text, 'UTF8')];
-            count := msgtx.batch_bytes(
-                case when f.key is not null then array[f.key] end, array[f.value], f.header_keys, f.header_values);
+            letter.keys := case when f.key is not null then array[f.key] end;
+            letter."values" := array[f.value];
+            letter.header_counts := array[cardinality(f.header_keys)];
+            letter.header_keys := f.header_keys;
+            letter.header_values := f.header_values;
+            count := msgtx.batch_bytes(letter.keys, letter."values", letter.header_keys, letter.header_values);
             place := msgtx.usual_place(target, null, null, null, count);
-            insert into msgtx.record_batch (
-                partition_id, base_offset, last_offset, appended_at, max_timestamp, record_count, byte_size,
-                keys, "values", header_counts, header_keys, header_values)
-            values (
-                target, place.base_offset, place.base_offset, place.appended_at,
-                floor(extract(epoch from place.appended_at) * 1000)::bigint,
-                1, count, case when f.key is not null then array[f.key] end, array[f.value],
-                array[cardinality(f.header_keys)], f.header_keys, f.header_values);
+            ignored := msgtx.store_batches(
+                array[letter], array[place.base_offset], array[place.appended_at], '{true}', '{}');
             buried := buried + 1;
             bytes := bytes + count;
         end loop;
