@@ -26,7 +26,9 @@ TABLES = (
     "staged_record", "staged_commit", "wake_up", "dedup_key", "deleted_partition", "share_group", "share_topic",
     "share_state", "share_call", "share_pending", "share_parked", "swept",
 )  # fmt: skip
+MIGRATIONS = sorted((SQL.parents[1] / "migrations").glob("**/*.py"))
 NAMES = [path.stem for path in FILES]
+LINE, HEADER_LINES, FUNCTION_LINES = 125, 12, 120
 # Functions that remove what is no longer needed, or date what a clock that was set back has left in the future.
 SWEEPS = {
     "compact_batches", "date_producer", "expire_overdue", "forget_transactions", "purge_transactions",
@@ -67,8 +69,27 @@ def test_a_file_begins_with_what_it_is_for(path: Path) -> None:
     header, _ = parts(path)
     first = header.splitlines()[0]
     assert re.match(rf"-- (View )?{path.stem}\b", first), first
-    words = re.sub(r"^-- (after|right|commit|null|plan): .*\n?", "", header, flags=re.MULTILINE)
-    assert words.rstrip().endswith((".", ")"))
+    assert without_marks(header).rstrip().endswith((".", ")"))
+
+
+def without_marks(header: str) -> str:
+    """Return the header's sentences, without the lines that programs read."""
+    return re.sub(r"^-- (after|right|commit|null|plan|long): .*\n?", "", header, flags=re.MULTILINE)
+
+
+@for_each(FILES)
+def test_a_file_is_no_longer_than_can_be_read(path: Path) -> None:
+    """A line `-- long: …` of the header says why its function is longer."""
+    text, (header, _) = path.read_text(encoding="utf-8"), parts(path)
+    assert [line for line in text.splitlines() if len(line) > LINE] == []
+    assert len(without_marks(header).splitlines()) <= HEADER_LINES
+    is_long = len(text.removeprefix(header).strip().splitlines()) > FUNCTION_LINES
+    assert is_long is bool(re.search(r"^-- long: \w", header, re.MULTILINE))
+
+
+@for_each(MIGRATIONS)
+def test_a_line_of_a_migration_is_no_longer_than_can_be_read(path: Path) -> None:
+    assert [line for line in path.read_text(encoding="utf-8").splitlines() if len(line) > LINE] == []
 
 
 @for_each(FILES)

@@ -42,8 +42,9 @@ begin
     end if;
     ignored := msgtx.lock_partitions(batches);
 
-    -- The usual case, row by row: each node of a large statement is set up anew in every SQL transaction (as is each expression
-    -- here: few and large ones). Usual: transaction_state says new, and check_batch says store; else they are asked.
+    -- The usual case, row by row: each node of a large statement is set up anew in every SQL transaction (as is each
+    -- expression here: few and large ones). Usual: transaction_state says new, and check_batch says store; else they are
+    -- asked.
     select p.epoch into epoch_now from msgtx.producer p where p.producer_id = in_producer_id;
     select d.transaction_number into newest_decided from msgtx.transaction_decision d
     where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch order by d.transaction_number desc limit 1;
@@ -99,7 +100,8 @@ begin
             b.base_sequence, b.base_sequence + last_offsets[at] - first_offsets[at], times[at],
             case when stamped[at] then floor(extract(epoch from times[at]) * 1000)::bigint else b.max_timestamp end,
             cardinality(b."values"), msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values),
-            b.keys, b."values", case when not stamped[at] then b.timestamps end, b.header_counts, b.header_keys, b.header_values);
+            b.keys, b."values", case when not stamped[at] then b.timestamps end, b.header_counts, b.header_keys,
+                b.header_values);
         return next;
     end loop;
     insert into msgtx.transaction_decision (

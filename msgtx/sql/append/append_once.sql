@@ -1,6 +1,6 @@
--- append_once(partition_ids, dedup_keys, …) stores each record whose key its topic does not hold within dedup_window_ms (counted from
--- the first one's append), outside transactions; one answer per record, in their order. For a key that is held the
--- answer is the place and time of the first record, duplicate = true, also if the content differs or retention has
+-- append_once(partition_ids, dedup_keys, …) stores each record whose key its topic does not hold within dedup_window_ms
+-- (counted from the first one's append), outside transactions; one answer per record, in their order. For a key that is held
+-- the answer is the place and time of the first record, duplicate = true, also if the content differs or retention has
 -- removed the first. A key that comes twice in a call is answered as its first. A refused record keeps no key, so it
 -- may come again, corrected; records of one partition are refused together, as a batch is. Every answer is flushed.
 --   header_counts   of each record, null: there are no headers

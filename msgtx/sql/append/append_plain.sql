@@ -1,7 +1,7 @@
--- append_plain(batches) stores a set of batches without a producer, as `append` does, row by row (see append_and_decide): mostly it
--- is one. Returns false, and stores nothing, if one of them may be refused or has a producer: then `append` says why. Flushed;
--- has waiting consumers woken. For SQL transactions at READ COMMITTED, which the caller has made sure of, and with the
--- settings of append_staged.
+-- append_plain(batches) stores a set of batches without a producer, as `append` does, row by row (see append_and_decide):
+-- mostly it is one. Returns false, and stores nothing, if one of them may be refused or has a producer: then `append` says
+-- why. Flushed; has waiting consumers woken. For SQL transactions at READ COMMITTED, which the caller has made sure of, and
+-- with the settings of append_staged.
 -- Locks partitions (exclusive, ascending). Reads partition, topic. Writes record_batch through
 -- store_batches.
 create function msgtx.append_plain(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$

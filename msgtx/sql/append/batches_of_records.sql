@@ -1,5 +1,5 @@
--- batches_of_records(wanted, partition_ids, …) → the wanted ones of some records as batches outside transactions and without a
--- producer: one per partition, ascending, each with its records in their order; null: none is wanted.
+-- batches_of_records(wanted, partition_ids, …) → the wanted ones of some records as batches outside transactions and without
+-- a producer: one per partition, ascending, each with its records in their order; null: none is wanted.
 create function msgtx.batches_of_records(
     wanted boolean[], partition_ids int[], timestamps bigint[], record_keys bytea[], record_values bytea[],
     header_counts int[], header_keys text[], header_values bytea[])

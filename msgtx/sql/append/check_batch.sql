@@ -33,7 +33,8 @@ language sql stable as $$
                    then 'InvalidRecord'
                when in_bytes > t.max_message_bytes then 'large'
                else 'store' end,
-           case when in_base_sequence <= known.last_sequence and known.epoch = in_epoch then coalesce(earlier.base_offset, -1)
+           case when in_base_sequence <= known.last_sequence and known.epoch = in_epoch
+               then coalesce(earlier.base_offset, -1)
                else greatest(tail.last_offset + 1, p.log_start_offset) end,
            case when in_base_sequence <= known.last_sequence and known.epoch = in_epoch then earlier.appended_at
                else greatest(msgtx.clock(), tail.appended_at) end,

@@ -1,5 +1,5 @@
--- check_records(partition_ids, dedup_keys, …) raises InvalidRequest unless the columns of records with keys of deduplication have one
--- length above 0, the times are those of records, and each key has 1 to 256 bytes.
+-- check_records(partition_ids, dedup_keys, …) raises InvalidRequest unless the columns of records with keys of deduplication
+-- have one length above 0, the times are those of records, and each key has 1 to 256 bytes.
 create function msgtx.check_records(
     partition_ids int[], dedup_keys text[], timestamps bigint[], record_keys bytea[], record_values bytea[],
     header_counts int[], header_keys text[], header_values bytea[]

@@ -1,5 +1,6 @@
--- crc32(data) → the CRC-32 of zlib and of librdkafka's partitioner, as an unsigned number; PostgreSQL has one from version 18 on.
--- The table is a constant in the expression: as a variable it would be read from its text by each call, ten times as slow.
+-- crc32(data) → the CRC-32 of zlib and of librdkafka's partitioner, as an unsigned number; PostgreSQL has one from version
+-- 18 on. The table is a constant in the expression: as a variable it would be read from its text by each call, ten times as
+-- slow.
 create function msgtx.crc32(data bytea) returns bigint language plpgsql immutable strict parallel safe as $$
 declare
     crc bigint := 4294967295;

@@ -1,5 +1,5 @@
--- header_bytes(headers) → the bytes of a record's headers, names and values, as record_sizes counts them. Raises if they are not a JSON
--- object of texts and nulls.
+-- header_bytes(headers) → the bytes of a record's headers, names and values, as record_sizes counts them. Raises if they are
+-- not a JSON object of texts and nulls.
 create function msgtx.header_bytes(headers jsonb) returns bigint language plpgsql immutable as $$
 begin
     if jsonb_typeof(headers) <> 'object' then
@@ -11,7 +11,8 @@ begin
         raise exception using errcode = 'MX042', message = 'the value of a header is a text or null',
             detail = jsonb_build_object('name', 'headers');
     end if;
-    return (select coalesce(sum(h.bytes) - least(8192, coalesce(sum(h.bytes) filter (where starts_with(h.key, 'msgtx.')), 0)), 0)
+    return (select coalesce(sum(h.bytes) - least(8192, coalesce(sum(h.bytes) filter (where starts_with(h.key, 'msgtx.')),
+        0)), 0)
             from (select e.key, octet_length(e.key) + coalesce(octet_length(convert_to(e.value, 'UTF8')), 0) as bytes
                   from jsonb_each_text(headers) e) h);
 end $$;

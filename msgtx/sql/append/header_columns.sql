@@ -1,5 +1,5 @@
--- header_columns(headers) → the columns of a batch for the headers of its records, one JSON object or null for each; nulls if
--- no record has any.
+-- header_columns(headers) → the columns of a batch for the headers of its records, one JSON object or null for each; nulls
+-- if no record has any.
 create function msgtx.header_columns(
     headers jsonb[], out counts int[], out keys text[], out "values" bytea[]) language plpgsql immutable as $$
 begin

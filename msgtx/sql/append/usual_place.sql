@@ -1,7 +1,7 @@
--- usual_place(partition, producer, epoch, base_sequence, bytes) → where a batch is stored if nothing about it is unusual: it has
--- the next sequence, and no record of it can be too large. Single-row look-ups: each node of a larger statement is set up anew
--- in every SQL transaction. check_batch judges all other cases, and alone words refusals. Producer null: one without a
--- producer.
+-- usual_place(partition, producer, epoch, base_sequence, bytes) → where a batch is stored if nothing about it is unusual: it
+-- has the next sequence, and no record of it can be too large. Single-row look-ups: each node of a larger statement is set
+-- up anew in every SQL transaction. check_batch judges all other cases, and alone words refusals. Producer null: one without
+-- a producer.
 --   is_usual    not true: ask check_batch
 --   needs_keys  its topic is compacted: the caller looks at the keys
 -- The caller holds the locks on producer and partition, and has seen that the producer has this epoch.

@@ -1,5 +1,5 @@
--- wrote_since(producer_id, since, partitions) → whether a producer has appended to one of these partitions since then, also if
--- retention has kept no more of that than its state.
+-- wrote_since(producer_id, since, partitions) → whether a producer has appended to one of these partitions since then, also
+-- if retention has kept no more of that than its state.
 -- Reads record_batch, producer_state: an index probe in each for each partition.
 -- plan: look-ups, nested loops
 create function msgtx.wrote_since(in_producer_id bigint, since timestamptz, partitions int[]) returns boolean

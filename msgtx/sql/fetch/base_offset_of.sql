@@ -1,5 +1,5 @@
--- base_offset_of(partition, offset) → the base offset of the row that holds an offset, else the offset: from where on a reader
--- looks at rows. An index on base_offset alone cannot say in which row an offset lies. Reads record_batch.
+-- base_offset_of(partition, offset) → the base offset of the row that holds an offset, else the offset: from where on a
+-- reader looks at rows. An index on base_offset alone cannot say in which row an offset lies. Reads record_batch.
 -- right: consume
 -- plan: look-ups
 create function msgtx.base_offset_of(in_partition_id int, in_offset bigint) returns bigint

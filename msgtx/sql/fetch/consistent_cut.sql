@@ -1,7 +1,7 @@
--- consistent_cut(partitions, positions) → per partition, ascending, its log start and the greatest end such that no committed
--- transaction has records on both sides, over all these partitions (I15); nothing is above a last stable offset. held_…: the
--- transaction that lowered the end below the last stable offset, null if none did. Records below a log start do not count. Cuts
--- of the same partitions only move forward: consistent ends are closed under maximum.
+-- consistent_cut(partitions, positions) → per partition, ascending, its log start and the greatest end such that no
+-- committed transaction has records on both sides, over all these partitions (I15); nothing is above a last stable offset.
+-- held_…: the transaction that lowered the end below the last stable offset, null if none did. Records below a log start do
+-- not count. Cuts of the same partitions only move forward: consistent ends are closed under maximum.
 --   positions   the positions of a reader, by partition; null: at the log start. Records below were read and do not count
 --               either: an end is lowered to a position at most, and the rest of a transaction there is not divided. This
 --               is a cut for that reader alone, unless the positions are an earlier cut: these change nothing
@@ -105,7 +105,8 @@ begin
             select distinct on (s.at) s.at, ends[s.at] as looked_from, greatest(s.first_offset, lowest[s.at]) as upto,
                    s.producer_id, s.producer_epoch, s.transaction_number
             from (select span.*, width_bucket(span.id, ids) as at from span offset 0) s
-            where ids[s.at] = s.id and s.first_offset < ends[s.at] and s.last_offset >= lowest[s.at] and ends[s.at] > lowest[s.at]
+            where ids[s.at] = s.id and s.first_offset < ends[s.at] and s.last_offset >= lowest[s.at]
+                and ends[s.at] > lowest[s.at]
             order by s.at, s.first_offset)
         select array_agg(c.at) as places, array_agg(c.looked_from) as looked_from, array_agg(c.upto) as ends,
                array_agg(c.producer_id) as producer_ids, array_agg(c.producer_epoch) as epochs,

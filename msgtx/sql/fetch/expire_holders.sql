@@ -3,8 +3,8 @@
 -- aborted, the next one. With a group: the sealed transactions that its newest offsets wait for. → each of them, and
 -- whether it is aborted now.
 --   kind      of its seal: session, or external, which has no timeout; null without a seal
---   expired   it was overdue, its producer's lock was free, and the caller may write; a hot standby, a read-only session or one
---             above READ COMMITTED only gets the report
+--   expired   it was overdue, its producer's lock was free, and the caller may write; a hot standby, a read-only session or
+--             one above READ COMMITTED only gets the report
 -- At most 100 are aborted in a call: a reader that is still held back calls again. One bad row does not stop the rest
 -- (P12).
 -- Tries producers' locks and never waits. Reads partition_floor, transaction tables, consumer_group, group_offset. Writes

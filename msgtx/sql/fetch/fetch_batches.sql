@@ -1,21 +1,16 @@
 -- fetch_batches(partitions, positions, tokens, isolation) → the log's rows from each position, one statement on one
--- snapshot for all partitions. At least one row per partition that exists; its columns from base_offset on are null when
--- there is nothing to read.
---   tokens           'stable ' or 'seen ' and the identity of the row before the position, as the reader got it; null after
---                    a seek. Only a stable one whose identity still matches lets the search for the first undecided
---                    transaction start at the position (P22, P45), and only behind the log start, in front of which there may be
---                    an open one (delete_records)
---   truncated        the row before the position is not the one that the token names, or the log ends before the position
---   blocked_…        the undecided transaction that holds the last stable offset back, and whether it is overdue
---   visible          false: a row of an aborted transaction, without its arrays; the reader's position passes it
---   max_bytes        of visible rows and partition, more only to return one row; max_rows: of rows and partition. Of all partitions
---                    together it is 10,000 rows, visible or not, and one of each
---   total_bytes      of visible rows of all partitions, more only to return the first row of all: partitions named first come
---                    first. Each with something to read gets an equal share, rounded up to a row. null: no limit
--- A role that may not consume a topic gets 42501; its ends alone (max_rows 0) are for all roles with any right on it.
--- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does.
--- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets. No sort and no bitmap
--- scan: a plan that was made while the log was empty must not read a whole partition later.
+-- snapshot for all partitions. A partition that exists has at least one row; without records, its columns from base_offset
+-- on are null.
+--   tokens       'stable ' or 'seen ' and the identity of the row before the position; null after a seek. The search for the
+--                first undecided transaction starts at the position if a stable one still matches (P22, P45)
+--   truncated    the row before the position is not the one that the token names, or the log ends before the position
+--   blocked_…    the undecided transaction that holds the last stable offset back, and whether it is overdue
+--   visible      false: a row of an aborted transaction, without its arrays; the reader's position passes it
+--   max_bytes, max_rows    of visible rows, and of rows of a partition, but one; 10,000 rows of all, and one of each
+--   total_bytes  of visible rows of all partitions, in equal shares, and the first row of all; null: no limit
+-- A role that may not consume a topic gets 42501; all roles with any right on it get its ends alone (max_rows 0).
+-- STABLE: bound and rows must agree. Reads only. Rows of a partition come in the order of their offsets.
+-- long: one statement on one snapshot
 -- right: any
 -- null: previous_identity, blocked_producer_id, blocked_epoch, blocked_number, blocked_overdue, base_offset
 -- null: last_offset, identity, visible, max_timestamp, keys, values, timestamps, header_counts, header_keys
@@ -44,13 +39,16 @@ declare
     usual boolean := max_rows > 0 and cardinality(partition_ids) > 0;
     ignored boolean;
 begin
+    -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does. A stable token
+    -- counts only behind the log start, in front of which there may be an open transaction (delete_records). No sort and no
+    -- bitmap scan: a plan that was made while the log was empty must not read a whole partition later.
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights(
             case when max_rows = 0 then '{produce,consume,admin}'::text[] else '{consume}' end, partition_ids);
     end if;
 
-    -- The usual case, row by row (see append_and_decide): every position has a stable token, and at most three rows behind it, all
-    -- committed. In front of a stable position nothing is undecided, and so nothing is below the end of the log.
+    -- The usual case, row by row (see append_and_decide): every position has a stable token, and at most three rows behind
+    -- it, all committed. In front of a stable position nothing is undecided, and so nothing is below the end of the log.
     for at in 1 .. coalesce(cardinality(partition_ids), 0) loop
         exit when usual is not true;
         start := (select p.log_start_offset from msgtx.partition p where p.partition_id = partition_ids[at]);

@@ -1,5 +1,5 @@
--- first_records(partitions, positions) → per partition the first record that a read_committed reader at this position would be
--- given, its time, and how old it is (0 if it is dated in the future). A partition without such a record is absent.
+-- first_records(partitions, positions) → per partition the first record that a read_committed reader at this position would
+-- be given, its time, and how old it is (0 if it is dated in the future). A partition without such a record is absent.
 -- Reads partition, record_batch and, through fetch_batches and is_committed, the transaction tables.
 -- right: admin of all topics
 -- plan: look-ups, nested loops, in order

@@ -1,6 +1,6 @@
--- first_unread_batch(partition_id, position, until, isolation) → the first batch from a position on, below `until`, with a record that a reader
--- would be given; none: there is none. At most 100 aborted rows in front of it are passed by: then the next one is taken for it.
--- Reads record_batch and, through is_committed, the transaction tables.
+-- first_unread_batch(partition_id, position, until, isolation) → the first batch from a position on, below `until`, with a
+-- record that a reader would be given; none: there is none. At most 100 aborted rows in front of it are passed by: then the
+-- next one is taken for it. Reads record_batch and, through is_committed, the transaction tables.
 create function msgtx.first_unread_batch(in_partition_id int, "position" bigint, until bigint, isolation text)
 returns table (base_offset bigint, max_timestamp bigint) language sql stable
 as $$

@@ -1,5 +1,5 @@
--- measure_ranges(partitions, starts, ends, bucket_ms, max_rows) → per partition how many committed records lie in [start, end),
--- and about how many bytes, by time. A partition that does not exist, or has nothing there, is absent.
+-- measure_ranges(partitions, starts, ends, bucket_ms, max_rows) → per partition how many committed records lie in [start,
+-- end), and about how many bytes, by time. A partition that does not exist, or has nothing there, is absent.
 --   bucket_ms   the width of a bucket of records' timestamps; buckets name their begin, ascending. null: one, 0
 --   max_rows    of the log per partition: next_offset is where to continue, the range's end when all was looked at
 --   bytes       as stored: those of a row, spread evenly over its records

@@ -1,7 +1,7 @@
--- read(topic, partition, start, "end") → the committed records of a partition with start ≤ offset < end, in no order; null: from
--- the log start, up to the last stable offset, which no end goes beyond. The same records for the same roles as in `committed_records`;
--- but of the log only the rows of this range are read, which a condition on "offset" in the view cannot do.
--- It becomes part of the statement that calls it, so other conditions are pushed down and a LIMIT ends it early.
+-- read(topic, partition, start, "end") → the committed records of a partition with start ≤ offset < end, in no order; null:
+-- from the log start, up to the last stable offset, which no end goes beyond. The same records for the same roles as in
+-- `committed_records`; but of the log only the rows of this range are read, which a condition on "offset" in the view cannot
+-- do. It becomes part of the statement that calls it, so other conditions are pushed down and a LIMIT ends it early.
 -- right: consume
 create function msgtx.read(topic text, partition int, start bigint default null, "end" bigint default null)
 returns setof msgtx.committed_records language sql stable

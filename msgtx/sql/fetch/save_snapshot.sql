@@ -2,8 +2,8 @@
 --   SnapshotExists       the name holds another one, and it is not to be replaced: the same one again changes nothing
 --   IncarnationChanged   it is of another incarnation than the database, so it could never be read
 --   InvalidRequest       the name is not made of 1 to 249 of a-z A-Z 0-9 . _ -; or the snapshot is longer than any is
--- Raises 42501 if another role has saved the one to be replaced, and the caller does not inherit that role's rights. Reading it takes no right
--- but to consume. Two at once: the second one waits, and is refused.
+-- Raises 42501 if another role has saved the one to be replaced, and the caller does not inherit that role's rights. Reading
+-- it takes no right but to consume. Two at once: the second one waits, and is refused.
 -- Writes named_snapshot. Flushed.
 -- right: consume
 -- null: taken_at
@@ -31,7 +31,8 @@ begin
     end if;
     if length(in_snapshot) > most_characters then
         error := 'InvalidRequest: size';
-        detail := format('snapshot %s has %s characters; at most %s are stored', in_name, length(in_snapshot), most_characters);
+        detail := format('snapshot %s has %s characters; at most %s are stored', in_name, length(in_snapshot),
+            most_characters);
         return;
     end if;
     ignored := msgtx.flush_at_commit();

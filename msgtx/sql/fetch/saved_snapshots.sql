@@ -1,5 +1,5 @@
--- saved_snapshots(name) → the snapshot that is kept under a name, null: all, in order of the names. An unknown one is absent.
--- Reads named_snapshot.
+-- saved_snapshots(name) → the snapshot that is kept under a name, null: all, in order of the names. An unknown one is
+-- absent. Reads named_snapshot.
 -- right: consume
 create function msgtx.saved_snapshots(in_name text default null)
 returns table (name text, snapshot text, taken_at timestamptz)

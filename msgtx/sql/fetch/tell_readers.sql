@@ -1,5 +1,5 @@
--- tell_readers(partitions) has waiting consumers of these partitions woken, for a client that cannot NOTIFY after its commit: the
--- server's queue of notifications is full. Writes wake_up, by wake_readers.
+-- tell_readers(partitions) has waiting consumers of these partitions woken, for a client that cannot NOTIFY after
+-- its commit: the server's queue of notifications is full. Writes wake_up, by wake_readers.
 -- right: produce
 -- commit: asynchronous
 create function msgtx.tell_readers(partition_ids int[]) returns boolean language plpgsql volatile security definer

@@ -1,13 +1,14 @@
--- assign_partitions(group, generation, topics_version, partitions, targets) plans the owner of each partition; → whether the group was still at
--- the generation that this was computed of: if not, nothing changes, and the caller looks again. A partition without an owner
--- belongs to its target at once, any other stays with its owner until that releases it, leaves or dies. A partition that is not
--- named, or whose target is no member, are to have no owner. Partitions that do not exist have no owner.
--- Locks the group (exclusive). Reads group_member, partition. Writes consumer_group, group_assignment. Flushed.
+-- assign_partitions(group, generation, topics_version, partitions, targets) plans the owner of each partition; → whether the
+-- group was still at the generation that this was computed of: if not, nothing changes, and the caller looks again. A
+-- partition without an owner belongs to its target at once, any other stays with its owner until that releases it, leaves or
+-- dies. A partition that is not named, or whose target is no member, are to have no owner. Partitions that do not exist have
+-- no owner. Locks the group (exclusive). Reads group_member, partition. Writes consumer_group, group_assignment. Flushed.
 -- right: consume
 -- plan: look-ups
 create function msgtx.assign_partitions(
     group_name text, expected_generation int, in_topics_version bigint, partition_ids int[], targets bigint[]
-) returns boolean language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+) returns boolean language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
+    as $$
 declare
     assigned int;
     raised int;
@@ -33,7 +34,8 @@ begin
       and (select true from msgtx.partition p where p.partition_id = w.partition_id);
     insert into msgtx.group_assignment as a (group_id, partition_id, owner, owner_since, target)
     select assigned, w.partition_id, w.target, raised, w.target from unnest(named, heirs) w(partition_id, target)
-    on conflict (group_id, partition_id) do update set target = excluded.target where a.target is distinct from excluded.target;
+    on conflict (group_id, partition_id) do update set target = excluded.target
+        where a.target is distinct from excluded.target;
     delete from msgtx.group_assignment a
     where a.group_id = assigned and (select true from msgtx.partition p where p.partition_id = a.partition_id) is null;
     update msgtx.group_assignment a set target = null

@@ -1,16 +1,14 @@
 -- check_offsets(groups, partitions, …) locks the groups (share, ascending by key) and says whether these offsets may be
--- committed; error null if so. A member commits for partitions that it owns, from the generation on in which it got
--- them (I11). Without a member offsets are committed while the group has none. Of several refusals, the first in this
--- order is the answer, but a share group is named before a missing member:
+-- committed; error null if so. A member commits for partitions that it owns, from the generation on in which it got them
+-- (I11). Without a member, offsets are committed while the group has none. Of several refusals the first one is answered:
 --   UnknownTopicOrPartition   the partition does not exist (any more)
 --   FencedInstance            the group has no such member, and another one has its instance id
 --   UnknownMember             the group has no such member; or it has members, and the commit names none
 --   IllegalGeneration         newer than the group's; or older than the one in which the member got the partition
 --   NotAssigned               the partition is not the member's
---   OffsetMetadataTooLarge, LogTruncated, InvalidRequest, ConfigError (it is a share group)
+--   OffsetMetadataTooLarge, LogTruncated, InvalidRequest, ConfigError (it is a share group: before a missing member)
 --   instance_ids     of static members; may be shorter than the rest
---   read_identities  the identity of the last row that was read before each offset, null if that is not known. A crash that
---                    took that row back gives its offsets to others: a position behind it would skip them (LogTruncated)
+--   read_identities  of the last row read before each offset; null: not known. A crash may have given its offsets to others
 -- Reads partition, record_batch, topic, consumer_group, share_group, group_member, group_assignment.
 create function msgtx.check_offsets(
     group_names text[], partition_ids int[], offsets bigint[], metadata text[], member_ids text[], generations int[],
@@ -29,7 +27,8 @@ begin
         ignored := msgtx.lock_group_shared(name);
     end loop;
     for bad in
-        select o.group_name, o.partition_id, o.committed_offset, octet_length(o.note) as note_bytes, o.member_id, o.generation,
+        select o.group_name, o.partition_id, o.committed_offset, octet_length(o.note) as note_bytes, o.member_id,
+            o.generation,
                o.instance_id, g.generation as group_generation, holder.member_id as holder, a.owner_since,
                was_read.base_offset as read_offset, refused.rank
         from unnest(group_names, partition_ids, offsets, metadata, member_ids, generations, instance_ids, read_identities)
@@ -86,8 +85,10 @@ begin
                        bad.group_name, bad.instance_id, bad.holder, place, bad.member_id)
             when 'UnknownMember' then case
                 when bad.member_id is null then format(
-                    'group %s has members, which alone commit its offsets; the commit for %s names none', bad.group_name, place)
-                else format('group %s has no member %s (any more); its commit is for %s', bad.group_name, bad.member_id, place) end
+                    'group %s has members, which alone commit its offsets; the commit for %s names none', bad.group_name,
+                        place)
+                else format('group %s has no member %s (any more); its commit is for %s', bad.group_name, bad.member_id,
+                    place) end
             when 'IllegalGeneration' then case
                 when bad.generation > bad.group_generation then format(
                     'group %s is at generation %s; the commit of member %s for %s is of generation %s',
@@ -100,9 +101,11 @@ begin
             when 'OffsetMetadataTooLarge' then
                 format('group %s: metadata of %s bytes; at most 4096 are stored', bad.group_name, bad.note_bytes)
             when 'ConfigError: share group' then
-                format('%s is a share group: choose another name for the consumer group, or delete that group', bad.group_name)
+                format('%s is a share group: choose another name for the consumer group, or delete that group',
+                    bad.group_name)
             when 'LogTruncated' then
-                format('%s: what was read at offset %s is no longer in the log: a crash of the server took it back; rewind, or'
+                format('%s: what was read at offset %s is no longer in the log: a crash of the server took it back; rewind, '
+                    'or'
                        ' seek to where you want to go on', place, bad.read_offset)
             else format('group %s: offset %s cannot be committed', bad.group_name, bad.committed_offset) end;
     end loop;

@@ -8,7 +8,8 @@ create function msgtx.commit_offsets(
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();
-    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids, generations, instance_ids,
+    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids, generations,
+        instance_ids,
                                           read_identities);
 begin
     error := refused.error;

@@ -1,7 +1,7 @@
 -- committed_offsets(group, partitions) → the group's decided offset and metadata of each partition that has one; null
 -- partitions: all. pending: a newer one is sealed and undecided. A row counts unless its transaction is decided ABORT, or
--- sealed and undecided. All are those of topics that the caller may consume (or administer); others are refused when they are named.
--- Reads consumer_group, group_offset, transaction_decision, transaction_seal.
+-- sealed and undecided. All are those of topics that the caller may consume (or administer); others are refused when they
+-- are named. Reads consumer_group, group_offset, transaction_decision, transaction_seal.
 -- right: consume, admin
 -- null: committed_offset, metadata
 create function msgtx.committed_offsets(group_name text, partition_ids int[] default null)

@@ -1,8 +1,9 @@
--- delete_offsets(group, partitions) removes a group's offsets there, also those that wait for a decision (P17); → the partitions
--- that had one. All or nothing; error and detail say why not:
---   GroupNotFound   there is none      GroupSubscribedToTopic   a living member owns one of the partitions      ConfigError   it is a share group
--- Locks the group (exclusive). Reads consumer_group, share_group, group_assignment, group_member, group_heartbeat, partition, topic. Deletes
--- from group_offset. Flushed.
+-- delete_offsets(group, partitions) removes a group's offsets there, also those that wait for a decision (P17); → the
+-- partitions that had one. All or nothing; error and detail say why not:
+--   GroupNotFound   there is none      GroupSubscribedToTopic   a living member owns one of the partitions      ConfigError
+--                    it is a share group
+-- Locks the group (exclusive). Reads consumer_group, share_group, group_assignment, group_member, group_heartbeat,
+-- partition, topic. Deletes from group_offset. Flushed.
 -- right: admin of all topics
 -- null: removed
 -- plan: look-ups

@@ -1,5 +1,5 @@
--- describe_members(group) → a row per member; of a group without members one row with nulls, of an unknown group none. One snapshot:
--- an assignment that is made of it is written by its generation (assign_partitions).
+-- describe_members(group) → a row per member; of a group without members one row with nulls, of an unknown group none. One
+-- snapshot: an assignment that is made of it is written by its generation (assign_partitions).
 --   stale                                 the assignment was made of other members
 --   group_topics_version, topics_version  of the topics that the assignment was made of; as they are now
 --   member_number                         0 in a share group: there each member proves to be itself by its number
@@ -39,13 +39,15 @@ begin
         select a.target, array_agg(a.partition_id order by a.partition_id) as partitions
         from msgtx.group_assignment a where a.group_id = asked.group_id group by a.target)
     select asked.group_id, asked.generation, asked.stale, asked.strategy, asked.topics_version, i.topics_version,
-           case when m.member_number is not null and exists (select from msgtx.share_group s where s.group_id = asked.group_id)
+           case when m.member_number is not null and exists (select from msgtx.share_group s
+               where s.group_id = asked.group_id)
                then 0 else m.member_number end, m.member_id, m.group_instance_id, m.client_host, m.client_process,
            m.session_timeout_ms, m.joined_at, newest.heartbeat_at,
            msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment),
            m.topics, m.pattern, coalesce(o.partitions, '{}'), coalesce(o.since, '{}'), coalesce(t.partitions, '{}')
     from msgtx.installation i
-    left join (select m.* from msgtx.group_member m where m.group_id = asked.group_id offset 0) m on true  -- sorted after that
+    -- sorted after that
+    left join (select m.* from msgtx.group_member m where m.group_id = asked.group_id offset 0) m on true
     left join owners o on o.owner = m.member_number
     left join targets t on t.target = m.member_number
     left join lateral (

@@ -1,16 +1,15 @@
--- join_group(group, member, …) makes a client a member; error and detail say why not. The first one makes the group. A member that
--- joins again has a new subscription, and keeps what it owns; asked again for the same, nothing changes. A static member (with
--- instance id) that comes back under another member id replaces the one before, which is fenced. It owns that one's
+-- join_group(group, member, …) makes a client a member; error and detail say why not. The first one makes the group. A
+-- member that joins again has a new subscription, and keeps what it owns; asked again for the same, nothing changes. A
+-- static member (with instance id) that comes back under another member id fences the one before. It owns that one's
 -- partitions from the new generation on; if its subscription is the same, the assignment stays. Removes others whose
 -- session is over.
---   in_topics          the subscription, by name
---   in_pattern         the pattern of the subscription: the member itself finds the topics that match. No other member
---                      spends time on it, and no other member fails on one that cannot be read
---   in_topics_version  the version of the topics at that look: see function topics_version
--- Data that every other member reads is bounded: the session timeout and the number of members by the installation's
--- settings; texts and the number of topics by constants.
+--   in_topics, in_pattern   the subscription. The member itself finds the topics that match its pattern, so that no other
+--                           member spends time or fails on it
+--   in_topics_version       the version of the topics at that look: see function topics_version
 --   member_number           its key in the group's tables; a number is never given out twice
+-- The installation's settings bound the session timeout and the number of members; constants bound texts and topics.
 -- Locks the group (exclusive). Writes consumer_group, group_member, group_assignment, group_heartbeat (number 0). Flushed.
+-- long: its checks and writes share what they read
 -- right: consume
 -- null: group_id, member_number, generation
 -- plan: look-ups
@@ -34,11 +33,13 @@ begin
     detail := case
         when coalesce(group_name, '') = '' then 'a consumer group has a name'
         when coalesce(in_member_id, '') = '' then format('group %s: a member has an id', group_name)
-        when in_instance_id = '' then format('group %s: the group_instance_id of member %s is empty', group_name, in_member_id)
+        when in_instance_id = '' then format('group %s: the group_instance_id of member %s is empty', group_name,
+            in_member_id)
         when coalesce(in_session_timeout_ms, 0) <= 0 then format(
             'group %s: the session timeout of member %s is not above 0', group_name, in_member_id)
         when in_topics is null or (in_pattern is not null and in_topics_version is null) then format(
-            'group %s: member %s names the topics that it subscribes to; with a pattern, those that match it and their version',
+            'group %s: member %s names the topics that it subscribes to; with a pattern, those that match it and their '
+            'version',
             group_name, in_member_id)
         when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_instance_id),
                       octet_length(in_client_host), octet_length(in_pattern)) > most_bytes then format(
@@ -47,7 +48,8 @@ begin
         when cardinality(in_topics) > most_topics then format(
             'group %s: member %s subscribes to %s topics, at most %s are allowed',
             group_name, in_member_id, cardinality(in_topics), most_topics)
-        when exists (select from unnest(in_topics) u(name) where u.name is null or octet_length(u.name) > most_bytes) then format(
+        when exists (select from unnest(in_topics) u(name) where u.name is null or octet_length(u.name) > most_bytes)
+            then format(
             'group %s: member %s subscribes to what is no name of a topic', group_name, in_member_id) end;
     if detail is not null then
         error := 'InvalidRequest';
@@ -79,7 +81,8 @@ begin
     select g.group_id, g.generation, g.strategy into joined from msgtx.consumer_group g where g.name = group_name;
     if exists (select from msgtx.share_group s where s.group_id = joined.group_id) then
         error := 'ConfigError: share group';
-        detail := format('%s is a share group: choose another name for the consumer group, or delete that group', group_name);
+        detail := format('%s is a share group: choose another name for the consumer group, or delete that group',
+            group_name);
         return;
     end if;
     gone := array(
@@ -131,7 +134,8 @@ begin
     else
         delete from msgtx.group_member m where m.member_number = before.member_number;
         insert into msgtx.group_member (
-            group_id, member_id, group_instance_id, client_host, client_process, session_timeout_ms, topics, pattern, topics_version,
+            group_id, member_id, group_instance_id, client_host, client_process, session_timeout_ms, topics, pattern,
+                topics_version,
             joined_at)
         values (joined.group_id, in_member_id, in_instance_id, in_client_host, in_client_process, in_session_timeout_ms,
                 in_topics, in_pattern, found_version, msgtx.clock())

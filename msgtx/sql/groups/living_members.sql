@@ -1,5 +1,5 @@
--- living_members(group_id) → the members of a group whose session is not over, and how they are named in an error. Behind the
--- group's lock; those whose session is over are in no one's way.
+-- living_members(group_id) → the members of a group whose session is not over, and how they are named in an error. Behind
+-- the group's lock; those whose session is over are in no one's way.
 -- Reads group_member, group_heartbeat.
 create function msgtx.living_members(in_group_id int)
 returns table (member_number bigint, described text) language sql volatile

@@ -1,7 +1,7 @@
 -- neglected_groups(most) → consumer groups whose members have not rebalanced in time, the oldest change first; `found`:
 -- their number.
---   stale_since   the assignment was made of other members or topics than there are now, and for longer than the longest session
---                 timeout of the members that live none of them has divided anew; else null
+--   stale_since   the assignment was made of other members or topics than there are now, and for longer than the longest
+--                 session timeout of the members that live none of them has divided anew; else null
 --   dead          members that own partitions and whose session has been over for as long again as it may last; how many
 --                 partitions they own, and when the first of them was heard of last
 -- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment.
@@ -21,9 +21,11 @@ begin
     select n.name, n.generation, n.members::int, n.session_timeout_ms, n.stale_since, n.dead::int, n.partitions::int,
            n.heard_of_at, checked_now, count(*) over ()
     from (
-        select g.name, g.generation, exists (select from msgtx.share_group s where s.group_id = g.group_id) as is_share, living.members, living.session_timeout_ms, dead.dead, dead.partitions, dead.heard_of_at,
+        select g.name, g.generation, exists (select from msgtx.share_group s where s.group_id = g.group_id) as is_share,
+            living.members, living.session_timeout_ms, dead.dead, dead.partitions, dead.heard_of_at,
                case when living.members > 0
-                    and changed.at < checked_now - living.session_timeout_ms * interval '1 ms' then changed.at end as stale_since
+                    and changed.at < checked_now - living.session_timeout_ms * interval '1 ms'
+                        then changed.at end as stale_since
         from msgtx.consumer_group g
         cross join msgtx.installation i
         cross join lateral (
@@ -48,7 +50,8 @@ begin
             cross join lateral (
                 select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = a.owner
                 order by h.heartbeat_number desc limit 1) newest
-            where abs(extract(epoch from checked_now - newest.heartbeat_at)) * 1000 > 2 * m.session_timeout_ms::bigint) dead) n
+            where abs(extract(epoch from checked_now - newest.heartbeat_at)) * 1000
+                > 2 * m.session_timeout_ms::bigint) dead) n
     where (n.stale_since is not null or n.dead > 0) and not n.is_share
     order by least(n.stale_since, n.heard_of_at), n.name
     limit most;

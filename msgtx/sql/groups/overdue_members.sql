@@ -1,5 +1,6 @@
--- overdue_members(group_id, moment) → the members of a group whose session is over: the newest heartbeat counts, by its number.
--- Plain SQL without settings: PostgreSQL makes it part of the calling statement. Reads group_member, group_heartbeat.
+-- overdue_members(group_id, moment) → the members of a group whose session is over: the newest heartbeat counts, by its
+-- number. Plain SQL without settings: PostgreSQL makes it part of the calling statement. Reads group_member,
+-- group_heartbeat.
 create function msgtx.overdue_members(in_group_id int, moment timestamptz)
 returns table (member_number bigint, member_id text, group_instance_id text) language sql stable as $$
     select m.member_number, m.member_id, m.group_instance_id

@@ -1,5 +1,5 @@
--- raise_generation(group_id, stale) → the group's next generation; stale: its assignment was made of other members. Members are
--- woken after the COMMIT. The caller holds the group's lock exclusively.
+-- raise_generation(group_id, stale) → the group's next generation; stale: its assignment was made of other members. Members
+-- are woken after the COMMIT. The caller holds the group's lock exclusively.
 -- Writes consumer_group, wake_up. Flushed: a generation must not be given out twice.
 create function msgtx.raise_generation(in_group_id int, in_stale boolean) returns int language plpgsql volatile as $$
 declare

@@ -1,6 +1,6 @@
--- reset_offsets(group, partitions, offsets) commits offsets for a group without members, which need not exist; error and detail
--- say why not: ConfigError (it is a share group), GroupNotEmpty, and those of check_offsets. Members whose session is over are removed. A transaction that is open
--- may still commit offsets of its own over these: the newest counts (P17).
+-- reset_offsets(group, partitions, offsets) commits offsets for a group without members, which need not exist; error and
+-- detail say why not: ConfigError (it is a share group), GroupNotEmpty, and those of check_offsets. Members whose session is
+-- over are removed. A transaction that is open may still commit offsets of its own over these: the newest counts (P17).
 -- Locks the group (exclusive). Deletes and writes through take_out_members. Writes consumer_group, group_offset. Flushed.
 -- right: admin of all topics
 -- plan: look-ups

@@ -1,5 +1,5 @@
--- shown_groups(group_ids) → consumer groups as list_groups shows them, in order of their names. An unknown one is absent, as is a share
--- group.
+-- shown_groups(group_ids) → consumer groups as list_groups shows them, in order of their names. An unknown one is absent, as
+-- is a share group.
 -- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment, group_offset.
 -- plan: look-ups, nested loops
 create function msgtx.shown_groups(group_ids int[])
@@ -12,7 +12,8 @@ declare
 begin
     return query
     select g.name, g.generation, g.strategy, (m.members - o.overdue)::int, o.overdue::int,
-           not g.stale and g.topics_version = i.topics_version and unsettled.found is null and behind.found is null, offsets.found is not null
+           not g.stale and g.topics_version = i.topics_version and unsettled.found is null and behind.found is null,
+               offsets.found is not null
     from unnest(group_ids) u(group_id)
     cross join lateral (
         select c.* from msgtx.consumer_group c where c.group_id = u.group_id limit 1) g

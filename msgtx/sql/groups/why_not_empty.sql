@@ -1,5 +1,5 @@
--- why_not_empty(name, group_id) → a sentence if a group has members whose session is not over, else null. Behind the group's lock.
--- Reads group_member, group_heartbeat.
+-- why_not_empty(name, group_id) → a sentence if a group has members whose session is not over, else null. Behind the group's
+-- lock. Reads group_member, group_heartbeat.
 create function msgtx.why_not_empty(group_name text, in_group_id int) returns text language sql volatile as $$
     select format('group %s has %s (%s)', group_name,
                   case count(*) when 1 then 'a member' else count(*) || ' members' end,

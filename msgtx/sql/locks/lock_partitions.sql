@@ -1,6 +1,6 @@
 -- lock_partitions(batches) waits for the exclusive locks on the batches' partitions, which must be in ascending order, one
--- batch each, with columns of one length, times that records may have and the headers of its records, of a producer or of none. Third in the order of locks.
--- More than the lock table can hold are refused at once.
+-- batch each, with columns of one length, times that records may have and the headers of its records, of a producer or of
+-- none. Third in the order of locks. More than the lock table can hold are refused at once.
 create function msgtx.lock_partitions(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
     b msgtx.batch;
@@ -23,12 +23,14 @@ begin
         if extent is null or array_dims(b."values") is distinct from extent
            or b.keys is not null and array_dims(b.keys) is distinct from extent
            or b.timestamps is not null and (array_dims(b.timestamps) is distinct from extent
-                                            or (b.max_timestamp >= all (b.timestamps) and 0 <= all (b.timestamps)) is not true)
+                                            or (b.max_timestamp >= all (b.timestamps)
+                                                and 0 <= all (b.timestamps)) is not true)
            or b.header_counts is not null and array_dims(b.header_counts) is distinct from extent
            or msgtx.is_record_time(b.max_timestamp) is not true then
             ignored := msgtx.check_times(array[b.max_timestamp] || b.timestamps);
             raise exception using errcode = 'MX042', message = format(
-                'the batch for partition %s is empty, or its columns do not have one length, or a timestamp is missing or above '
+                'the batch for partition %s is empty, or its columns do not have one length, or a timestamp is missing or '
+                'above '
                 'the highest', b.partition_id),
                 detail = jsonb_build_object('name', 'batches', 'reason', 'columns', 'partition_id', b.partition_id);
         end if;
@@ -42,7 +44,8 @@ begin
         if num_nonnulls(b.header_counts, b.header_keys, b.header_values) > 0
            and not msgtx.headers_fit(b.header_counts, b.header_keys, b.header_values) then
             raise exception using errcode = 'MX042', message = format(
-                'the batch for partition %s has more headers than it counts, or fewer, or one without a key', b.partition_id),
+                'the batch for partition %s has more headers than it counts, or fewer, or one without a key',
+                    b.partition_id),
                 detail = jsonb_build_object('name', 'batches', 'reason', 'headers', 'partition_id', b.partition_id);
         end if;
         before := b.partition_id;

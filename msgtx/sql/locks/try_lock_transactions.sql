@@ -1,6 +1,6 @@
--- try_lock_transactions(producers, partitions, groups) takes the locks of several whole transactions that go out together: the
--- exclusive ones on producers and partitions, the shared ones on groups. Returns the positions, in producer_ids, of the transactions
--- that lack one; those go by themselves. Raises 42501 if the caller may not use one of these names, and
+-- try_lock_transactions(producers, partitions, groups) takes the locks of several whole transactions that go out together:
+-- the exclusive ones on producers and partitions, the shared ones on groups. Returns the positions, in producer_ids, of the
+-- transactions that lack one; those go by themselves. Raises 42501 if the caller may not use one of these names, and
 -- MX042 if they are more than the lock table can hold.
 --   partition_owners, group_owners   the position of the transaction that needs each
 -- Never waits: with the locks of several transactions in hand, a wait for one of them would delay the others, and could be a
@@ -12,7 +12,8 @@ returns int[] language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     ignored boolean := msgtx.require_lock_places(
-        cardinality(producer_ids) + cardinality(partition_ids) + cardinality(group_names), 'producers, partitions and groups');
+        cardinality(producer_ids) + cardinality(partition_ids) + cardinality(group_names),
+            'producers, partitions and groups');
 begin
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_producers(producer_ids) and msgtx.require_rights('{produce}', partition_ids);

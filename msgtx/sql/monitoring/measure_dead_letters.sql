@@ -11,7 +11,8 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 #variable_conflict use_column
 declare
     group_ids constant int[] := array(
-        select s.group_id from msgtx.share_group s where s.group_id > coalesce(in_after[1], -1) order by s.group_id limit most);
+        select s.group_id from msgtx.share_group s where s.group_id > coalesce(in_after[1], -1) order by s.group_id
+            limit most);
 begin
     return query
     with places as materialized (
@@ -32,7 +33,8 @@ begin
                join ends e on e.partition_id = l.partition_id
                left join lateral (
                    select v.next_offset from msgtx.share_state v
-                   where v.group_id = l.group_id and v.partition_id = l.partition_id order by v.version desc limit 1) newest on true
+                   where v.group_id = l.group_id and v.partition_id = l.partition_id order by v.version desc limit 1) newest
+                       on true
                where l.group_id = k.group_id), 0)::bigint,
            case when cardinality(group_ids) = most then group_ids[most:most] end
     from unnest(group_ids) k(group_id)

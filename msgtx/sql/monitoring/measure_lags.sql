@@ -1,10 +1,12 @@
--- measure_lags(after, most) → how far groups are behind where they have committed offsets, for the next `most` pairs of group and
--- partition, from the one behind `after`; a row per group and topic, and in each where the look came to (null: the end).
---   records   from the first record that a read_committed reader would still be given to the last stable offset; 0 when caught
---             up. What is aborted between the two counts, unlike in count_records: its cost would grow with the lag
+-- measure_lags(after, most) → how far groups are behind where they have committed offsets, for the next `most` pairs of
+-- group and partition, from the one behind `after`; a row per group and topic, and in each where the look came to (null: the
+-- end).
+--   records   from the first record that a read_committed reader would still be given to the last stable offset; 0 when
+--             caught up. What is aborted between the two counts, unlike in count_records: its cost would grow with the lag
 --   age_ms    of the batch of the first such record of each partition, the highest; null: there is none
 -- At most 100 aborted rows in front of it are passed by. Its cost is bounded, however long the logs are.
--- Reads group_offset, consumer_group, partition, topic and, through first_unread_batch, record_batch and the transaction tables.
+-- Reads group_offset, consumer_group, partition, topic and, through first_unread_batch, record_batch and the transaction
+-- tables.
 -- right: admin of all topics
 -- null: group_name, topic, records, age_ms
 -- plan: look-ups, nested loops
@@ -61,7 +63,8 @@ begin
     left join lateral msgtx.first_unread_batch(l.partition_id, l.position, l.last_stable_offset, 'read_committed') unread
         on l.position < l.last_stable_offset
     group by g.name, t.name;
-    if not found and came_to is not null then  -- nothing of these pairs is left, as of deleted topics; it goes on behind them
+    -- nothing of these pairs is left, as of deleted topics; it goes on behind them
+    if not found and came_to is not null then
         next_after := came_to;
         return next;
     end if;

@@ -1,20 +1,21 @@
--- measure_shares(after, most) → how far share groups are, for the next `most` pairs of group and partition of which something is known,
--- from the one behind `after`; a row per group and topic, and in each where the look came to (null: the end).
+-- measure_shares(after, most) → how far share groups are, for the next `most` pairs of group and partition of which
+-- something is known, from the one behind `after`; a row per group and topic, with where the look came to (null: the end).
 --   in_flight  offsets acquired, pending in a transaction, rejected, or to be delivered again
 --   parked     delayed, or waiting for an earlier record with their key; counted in up to 10,000 rows of each partition
---   records    both, and from the first record behind them that the group will be given to the end of what it may read; what is aborted
---              between these two counts
+--   records    both, and from the first record behind them that the group will be given to the end of what it may read; what
+--              is aborted between these two counts
 --   age_ms     of the oldest batch of which something is not done, by its newest record; null: there is none
 --   members    of the group, that live
 -- Records that a session or transaction has just decided may still count. A group's place in its topic of dead letters
--- is left out. At most 100 aborted rows are passed by. Its cost is bounded, however long the logs are.
--- Reads share_state, share_parked, share_group, consumer_group, group_member, partition, topic, record_batch and the transaction tables.
+-- is left out. At most 100 aborted rows are passed by. Its cost is bounded, however long the logs are. Reads share_state,
+-- share_parked, share_group, consumer_group, group_member, partition, topic, record_batch and the transaction tables.
 -- right: admin of all topics
 -- null: group_name, topic, records, in_flight, parked, age_ms, members
 -- plan: look-ups, nested loops
 create function msgtx.measure_shares(in_after int[] default null, most int default 50)
 returns table (
-    group_name text, topic text, records bigint, in_flight bigint, parked bigint, age_ms bigint, members int, next_after int[])
+    group_name text, topic text, records bigint, in_flight bigint, parked bigint, age_ms bigint, members int,
+        next_after int[])
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -85,7 +86,8 @@ begin
         order by r.base_offset desc limit 1) oldest on true
     where t.name <> msgtx.dead_letter_topic_of(g.name)
     group by g.name, t.name;
-    if not found and came_to is not null then  -- nothing of these pairs is left, as of deleted topics; it goes on behind them
+    -- nothing of these pairs is left, as of deleted topics; it goes on behind them
+    if not found and came_to is not null then
         next_after := came_to;
         return next;
     end if;

@@ -1,6 +1,6 @@
--- change_incarnation() makes this database another one for every client, snapshot and token, after a failover to a server that had
--- not received everything, or after a restore. Ids are not given out again: each sequence skips more than can have been lost;
--- the coordinator epoch of every shard rises far, and no coordinator leads it. → the new incarnation.
+-- change_incarnation() makes this database another one for every client, snapshot and token, after a failover to a server
+-- that had not received everything, or after a restore. Ids are not given out again: each sequence skips more than can have
+-- been lost; the coordinator epoch of every shard rises far, and no coordinator leads it. → the new incarnation.
 -- Locks the leases (exclusive). Writes installation, coordinator, coordinator_shard. Flushed.
 -- right: owner
 create function msgtx.change_incarnation() returns uuid language plpgsql volatile security definer
@@ -21,7 +21,8 @@ begin
                  (pg_get_serial_sequence('msgtx.partition', 'partition_id')::regclass),
                  (pg_get_serial_sequence('msgtx.consumer_group', 'group_id')::regclass),
                  (pg_get_serial_sequence('msgtx.coordinator', 'coordinator_id')::regclass)) s(name);
-    update msgtx.coordinator_shard set coordinator_id = null, leased_at = null, coordinator_epoch = coordinator_epoch + 1000000;
+    update msgtx.coordinator_shard set coordinator_id = null, leased_at = null,
+        coordinator_epoch = coordinator_epoch + 1000000;
     delete from msgtx.coordinator;
     return changed;
 end $$;

@@ -1,5 +1,5 @@
--- end_sessions() ends the sessions of other msgtx processes in this database, as far as the role may; → how many. They connect
--- again, and then learn of a changed incarnation. Reads pg_stat_activity; writes nothing.
+-- end_sessions() ends the sessions of other msgtx processes in this database, as far as the role may; → how many. They
+-- connect again, and then learn of a changed incarnation. Reads pg_stat_activity; writes nothing.
 -- right: owner
 create function msgtx.end_sessions() returns int language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$

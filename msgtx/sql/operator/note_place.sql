@@ -1,7 +1,8 @@
--- note_place() notes that this database is where it belongs: the server (its system identifier and timeline) and its own number
--- there. `doctor` compares: a copy has the incarnation of its original, and tokens of one are taken for the other's. Noted with each
--- new incarnation; by hand, as owner, when the whole database was moved and the original is gone (pg_upgrade, dump and restore).
--- If the server does not say where it is, nothing is recorded. Writes installation. Not flushed by itself.
+-- note_place() notes that this database is where it belongs: the server (its system identifier and timeline) and its own
+-- number there. `doctor` compares: a copy has the incarnation of its original, and tokens of one are taken for the other's.
+-- Noted with each new incarnation; by hand, as owner, when the whole database was moved and the original is gone
+-- (pg_upgrade, dump and restore). If the server does not say where it is, nothing is recorded. Writes installation. Not
+-- flushed by itself.
 -- right: owner
 create function msgtx.note_place() returns boolean language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$

@@ -23,9 +23,11 @@ begin
         return;
     end if;
     insert into msgtx.staged_commit (
-        share_groups, share_members, share_partitions, share_firsts, share_lasts, share_answers, share_reasons, share_delays, round)
+        share_groups, share_members, share_partitions, share_firsts, share_lasts, share_answers, share_reasons, share_delays,
+            round)
     values (share_groups, share_members, share_partitions, share_firsts, share_lasts, share_answers, share_reasons,
             share_delays,
             case when not exists (
-                select from msgtx.staged_commit c where c.staged_by = pg_current_xact_id() and c.round is not null) then 0 end);
+                select from msgtx.staged_commit c where c.staged_by = pg_current_xact_id() and c.round is not null)
+                    then 0 end);
 end $$;

@@ -1,11 +1,11 @@
--- append_staged(staged_by) writes what a SQL transaction has staged, and deletes the rows: the consumer offsets of its session, then
--- records, those of the session before those of msgtx.publish, each partition's in their order; then its answers for records of share
--- groups. All of its partitions are locked first, in one ascending round, however they were staged. It raises refusals:
--- those of offsets and answers with SQLSTATE MX000 and the error's name as column. A batch of published records has up
--- to 400 KiB or 10,000 records (a record weighs 41 bytes more than it has); a call has one batch of each partition at
--- most, and up to 32 MiB.
--- Locks groups (share), partitions, share partitions (exclusive, ascending). Writes record_batch, group_offset, share_state, staged_record,
--- staged_commit.
+-- append_staged(staged_by) writes what a SQL transaction has staged, and deletes the rows: the consumer offsets of its
+-- session, then records, those of the session before those of msgtx.publish, each partition's in their order; then its
+-- answers for records of share groups. All of its partitions are locked first, in one ascending round, however they were
+-- staged. It raises refusals: those of offsets and answers with SQLSTATE MX000 and the error's name as column. A batch of
+-- published records has up to 400 KiB or 10,000 records (a record weighs 41 bytes more than it has); a call has one batch of
+-- each partition at most, and up to 32 MiB.
+-- Locks groups (share), partitions, share partitions (exclusive, ascending). Writes record_batch, group_offset, share_state,
+-- staged_record, staged_commit.
 create function msgtx.append_staged(in_staged_by xid8) returns boolean language plpgsql volatile
 set plan_cache_mode = force_generic_plan set jit = off set enable_sort = off as $$
 declare
@@ -47,7 +47,8 @@ begin
            (select count(*) from (
                 select from msgtx.staged_record s where s.staged_by = in_staged_by limit 2) r) as records
     into staged
-    from msgtx.staged_commit c where c.staged_by = in_staged_by and (c.batches <> '{}' or c.group_names <> '{}' or c.share_groups <> '{}');
+    from msgtx.staged_commit c where c.staged_by = in_staged_by
+        and (c.batches <> '{}' or c.group_names <> '{}' or c.share_groups <> '{}');
     if staged.commits = 0 and staged.calls + staged.records = 1 then
         if staged.calls = 1 then
             select c.batches into only_one from msgtx.staged_commit c
@@ -87,7 +88,8 @@ begin
     for locked_id in
         select s.partition_id from msgtx.staged_record s where s.staged_by = in_staged_by
         union
-        select b.partition_id from msgtx.staged_commit c cross join lateral unnest(c.batches) b where c.staged_by = in_staged_by
+        select b.partition_id from msgtx.staged_commit c cross join lateral unnest(c.batches) b
+            where c.staged_by = in_staged_by
         union
         select d from msgtx.staged_commit c
         cross join lateral unnest(msgtx.dead_letter_partitions(c.share_groups, c.share_partitions, c.share_answers)) d
@@ -97,7 +99,8 @@ begin
         ignored := msgtx.lock_partition(locked_id);
     end loop;
     for staged in
-        select c.batches from msgtx.staged_commit c where c.staged_by = in_staged_by and c.batches <> '{}' order by c.staged_number
+        select c.batches from msgtx.staged_commit c where c.staged_by = in_staged_by and c.batches <> '{}'
+            order by c.staged_number
     loop
         ignored := msgtx.append_or_raise(staged.batches);
     end loop;
@@ -105,12 +108,15 @@ begin
         ignored := msgtx.append_or_raise(found_call.batches);
     end loop;
     select array_agg(u.share_group) as groups, array_agg(u.member) as members, array_agg(u.partition) as partitions,
-           array_agg(u.first) as firsts, array_agg(u.last) as lasts, array_agg(u.answer) as answers, array_agg(u.reason) as reasons,
+           array_agg(u.first) as firsts, array_agg(u.last) as lasts, array_agg(u.answer) as answers,
+               array_agg(u.reason) as reasons,
            array_agg(u.delay) as delays
     into staged
     from msgtx.staged_commit c
-    cross join lateral unnest(c.share_groups, c.share_members, c.share_partitions, c.share_firsts, c.share_lasts, c.share_answers,
-                              c.share_reasons, c.share_delays) u(share_group, member, partition, first, last, answer, reason, delay)
+    cross join lateral unnest(c.share_groups, c.share_members, c.share_partitions, c.share_firsts, c.share_lasts,
+        c.share_answers,
+                              c.share_reasons, c.share_delays) u(share_group, member, partition, first, last, answer, reason,
+                                  delay)
     where c.staged_by = in_staged_by;
     if staged.groups <> '{}' then
         ignored := msgtx.answer_or_raise(staged.groups, staged.members, staged.partitions, staged.firsts, staged.lasts,

@@ -6,7 +6,8 @@
 -- whole key, so that the plan does not depend on the table's size. Locks groups, partitions.
 -- Writes staged_commit.
 -- plan: look-ups
-create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer
+    set search_path = pg_catalog, pg_temp as $$
 declare
     ignored boolean;
 begin

@@ -1,5 +1,5 @@
--- names_of_caller(kind, name) → how the caller stands to a consumer group or a transactional id, by the rows of role_right of this
--- kind: 'group' or 'transactional_id'. Rights of roles whose rights it inherits count, as in patterns_of_caller.
+-- names_of_caller(kind, name) → how the caller stands to a consumer group or a transactional id, by the rows of role_right
+-- of this kind: 'group' or 'transactional_id'. Rights of roles whose rights it inherits count, as in patterns_of_caller.
 --   everything   it may use every name: the schema's owner, members of that role, superusers, administrators of every topic
 --   granted      it was granted this one, by name or prefix
 --   may_use      one of the two; or it was granted none of this kind, and no role was granted this one

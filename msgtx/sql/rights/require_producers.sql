@@ -1,8 +1,9 @@
--- require_producers(producer_ids) raises 42501 if one of them belongs to another role: a producer id is a name that readers see, no
--- secret. It is the caller's if he initialized it last, or a role did whose rights he inherits; one without a row by the bits that
--- identify its role (tag_of_role). An id that an earlier version gave out may be used by any role until it is initialized again. For a transactional
--- id the caller also needs the right to it; a role that was granted the id by name may end a transaction that another user of it has open.
--- Called for callers that do not act for the owner. Reads producer, installation, role_right.
+-- require_producers(producer_ids) raises 42501 if one of them belongs to another role: a producer id is a name that readers
+-- see, no secret. It is the caller's if he initialized it last, or a role did whose rights he inherits; one without a row by
+-- the bits that identify its role (tag_of_role). An id that an earlier version gave out may be used by any role until it is
+-- initialized again. For a transactional id the caller also needs the right to it; a role that was granted the id by name
+-- may end a transaction that another user of it has open. Called for callers that do not act for the owner. Reads producer,
+-- installation, role_right.
 -- plan: look-ups
 create function msgtx.require_producers(producer_ids bigint[]) returns boolean language plpgsql stable as $$
 declare
@@ -28,7 +29,8 @@ begin
             and asked < (select i.first_owned_producer_id from msgtx.installation i);
         continue when msgtx.acts_for_role(known.role_name);
         raise exception using errcode = '42501', message = format(
-            'producer %s is not of role %s: its transactions are decided, and its batches appended, by the role that initialized'
+            'producer %s is not of role %s: its transactions are decided, and its batches appended, by the role that '
+            'initialized'
             ' it, or one that inherits its rights, or was given its transactional id', asked, msgtx.caller()),
             detail = jsonb_build_object('role', msgtx.caller(), 'producer_id', asked, 'reason', 'owner');
     end loop;

@@ -1,5 +1,5 @@
--- require_right_on_topic(can, topic) raises 42501 if the caller lacks this right on topics of this name, whether there is one
--- or not. Called for callers that do not act for the owner.
+-- require_right_on_topic(can, topic) raises 42501 if the caller lacks this right on topics of this name, whether there is
+-- one or not. Called for callers that do not act for the owner.
 create function msgtx.require_right_on_topic(can text, topic_name text) returns boolean language plpgsql stable as $$
 declare
     patterns text[] := msgtx.patterns_of_caller(array[can]);

@@ -1,6 +1,6 @@
--- require_rights(cans, partitions) raises 42501 if the caller has none of these rights on the topic of one of the partitions.
--- One that does not exist is no secret: the call answers as it does to any role. A topic's name is shown to roles with
--- some right on it, else it is a partition. Called for callers that do not act for the owner.
+-- require_rights(cans, partitions) raises 42501 if the caller has none of these rights on the topic of one of the
+-- partitions. One that does not exist is no secret: the call answers as it does to any role. A topic's name is shown to
+-- roles with some right on it, else it is a partition. Called for callers that do not act for the owner.
 -- Reads partition, topic, role_right.
 -- plan: look-ups
 create function msgtx.require_rights(cans text[], partition_ids int[]) returns boolean language plpgsql stable as $$

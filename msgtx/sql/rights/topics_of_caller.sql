@@ -1,5 +1,5 @@
--- topics_of_caller(cans) → the ids of the topics on which the caller has one of these rights; null: on all of them. Views ask
--- it once for a statement. Reads topic, role_right.
+-- topics_of_caller(cans) → the ids of the topics on which the caller has one of these rights; null: on all of them. Views
+-- ask it once for a statement. Reads topic, role_right.
 -- right: any
 create function msgtx.topics_of_caller(cans text[]) returns int[] language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$

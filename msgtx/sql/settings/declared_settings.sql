@@ -1,5 +1,5 @@
--- declared_settings(subject) → the settings of a topic or of a share group: the bounds of a number, the choices of a word. A text
--- has neither.
+-- declared_settings(subject) → the settings of a topic or of a share group: the bounds of a number, the choices of a word. A
+-- text has neither.
 create function msgtx.declared_settings(subject text)
 returns table (name text, lowest bigint, highest bigint, choices text[]) language sql immutable as $$
     select d.name, d.lowest, d.highest, d.choices from (values

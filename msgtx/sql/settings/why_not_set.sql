@@ -1,5 +1,5 @@
--- why_not_set(subject, settings) → a sentence if one of these settings (JSON) of a topic or a share group is unknown or out of
--- range, and the values in it; else no row.
+-- why_not_set(subject, settings) → a sentence if one of these settings (JSON) of a topic or a share group is unknown or out
+-- of range, and the values in it; else no row.
 create function msgtx.why_not_set(subject text, settings jsonb)
 returns table (sentence text, facts jsonb) language sql stable as $$
     select w.sentence, jsonb_build_object('name', g.name, 'given', g.given, 'limit', coalesce(to_jsonb(d.choices), to_jsonb(

@@ -1,6 +1,7 @@
--- acknowledge_records(groups, members, partitions, ranges, answers, reasons, delays) answers for records that members have acquired, at once: all of
--- it, or nothing; see apply_answers.
---   in_call_number  counted by the member (there is one then): the same one again, or an older one, has no effect. null: not repeated
+-- acknowledge_records(groups, members, partitions, ranges, answers, reasons, delays) answers for records that members have
+-- acquired, at once: all of it, or nothing; see apply_answers.
+--   in_call_number  counted by the member (there is one then): the same one again, or an older one, has no effect. null: not
+--                   repeated
 --   reasons         of reject; null where none is given
 --   delays_ms       of release; null: the group's back-off
 -- Locks share partitions (exclusive, ascending). Writes share_call and, through apply_answers, share_state. Flushed.
@@ -25,7 +26,8 @@ begin
         return;
     end if;
     return query select r.* from msgtx.apply_answers_once(
-        group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms, in_call_number) r;
+        group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms,
+            in_call_number) r;
     if not found then
         ignored := msgtx.flush_at_commit();
         if in_call_number is not null then

@@ -1,25 +1,22 @@
--- acquire_generally(group, member, call, partition, …) gives a member of a share group records of a partition, by the general rules: first
--- those that are to be delivered again, then new ones. The more often a record was delivered, the fewer come with it, at last
--- none: who dies of it takes no others along.
---   is_repeated           of the call: it has acquired records of another partition when it came the first time, so here only what it had
---   room, max_records     how many may come still, and how many of the whole call
---   letters               how many dead letters it may write
---   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
---   one row for each piece of a row of the log that has records, as records_at: all offsets from first to last are acquired;
---   is_repeated: the call has acquired it before
---   one row without offsets: it has written so many dead letters, of so many bytes, met only records that compaction has removed, or as many
---   rows of the log as it looks at in one call: there may be more behind them
--- What may not be delivered again becomes a dead letter (bury_records). What is delayed, or waits for its key, is parked: in
--- share_parked. An overdue transaction that holds records back, in the log or by an answer, is aborted (I12). The caller holds the share partition's lock, and has
--- looked at rights and at the member; tries the locks of partitions of dead letters and of producers. Reads partition, record_batch,
--- transaction, transaction_decision, group_member, group_heartbeat. Writes share_state; through unpark_records, hold_back_keys,
--- park_delayed, divide_records share_parked; through expire_transaction transaction_decision, through bury_records
--- record_batch. Flushed if it wrote dead letters.
+-- acquire_generally(group, member, call, partition, …) gives a member of a share group records of a partition: first those
+-- that are to be delivered again, then new ones. The more often a record was delivered, the fewer come with it.
+--   is_repeated        the call came before, and acquired records of another partition: here it gets only what it had
+--   room, max_records  how many may come still, and how many of the whole call; letters: how many dead letters it may write
+--   a row for each piece of a row of the log, as records_at, without columns behind inline_bytes. is_repeated: it had them
+--   a row without offsets: so many dead letters, of so many bytes, were written; with 0, the next call looks further
+-- A record that may not be delivered again is a dead letter (bury_records). A delayed one, or one that waits for its key, is
+-- parked. An overdue transaction that holds records back is aborted (I12). The caller holds the share partition's lock, and
+-- has looked at rights and member. Tries locks of producers and of dead letters' partitions. Reads partition, record_batch,
+-- transaction, transaction_decision, group_member, group_heartbeat. Writes share_state; share_parked (unpark_records,
+-- hold_back_keys, park_delayed, divide_records), transaction_decision (expire_transaction), record_batch (bury_records).
+-- Flushed if it wrote dead letters.
+-- long: its steps share the state of the partition, which it reads and writes once
 create function msgtx.acquire_generally(
     group_name text, g msgtx.share_group, in_member_number bigint, in_call_number bigint, id int, room int, max_records int,
     max_bytes bigint, in_is_repeated boolean, letters int, inline_bytes bigint)
 returns table (
-    is_repeated boolean, record_count int, byte_size bigint, first_offset bigint, last_offset bigint, delivery_count int, max_timestamp bigint, offsets bigint[],
+    is_repeated boolean, record_count int, byte_size bigint, first_offset bigint, last_offset bigint, delivery_count int,
+        max_timestamp bigint, offsets bigint[],
     keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -48,7 +45,8 @@ declare
     place bigint := 0;
     rows_at_once int := 4;
     rows_found int;
-    rows_left int := 2000;  -- that it looks at: those that compaction has emptied have neither records nor bytes, and others wait for the lock
+    -- that it looks at: those that compaction has emptied have neither records nor bytes, and others wait for the lock
+    rows_left int := 2000;
     bytes_left bigint := max_bytes;
     alone boolean := false;
     is_inline boolean;
@@ -65,8 +63,8 @@ begin
         return;
     end if;
     if state.version is null then
-        -- What was made since the group began with the topic, or with its name, is read from its beginning. Else the client has not joined
-        -- for the topic, and the group begins with it here.
+        -- What was made since the group began with the topic, or with its name, is read from its beginning. Else the client
+        -- has not joined for the topic, and the group begins with it here.
         next_offset := case when exists (
                 select from msgtx.partition p
                 cross join lateral (select t.name from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
@@ -119,7 +117,8 @@ begin
                 foreign_keys := array(
                     select distinct r.key_hash from unnest(spans) s
                     cross join lateral msgtx.record_places(id, s.first_offset, s.last_offset) r
-                    where s.status in ('acquired', 'pending') and s.member_number <> in_member_number and r.key_hash is not null);
+                    where s.status in ('acquired', 'pending') and s.member_number <> in_member_number
+                        and r.key_hash is not null);
             end if;
         end if;
         if g.ordering = 'key' and log_start > 0 then
@@ -145,7 +144,8 @@ begin
             select s from unnest(spans) s where s.status = 'rejected'
                 or s.status = 'available' and s.delivery_count >= g.delivery_count_limit);
         if dead <> '{}' then
-            select b.* into left_over, record_count, byte_size from msgtx.bury_records(group_name, id, dead, letters, max_bytes) b;
+            select b.* into left_over, record_count, byte_size
+                from msgtx.bury_records(group_name, id, dead, letters, max_bytes) b;
             is_met := is_met or left_over is distinct from dead;
             if record_count > 0 then
                 ignored := msgtx.flush_at_commit();
@@ -171,10 +171,12 @@ begin
             taken := taken || row(span.first_offset, span.first_offset + count - 1, 'acquired', span.delivery_count + 1,
                                   in_member_number, in_call_number, until, null, null, null, null, null)::msgtx.share_span;
             -- With ordering=key nothing is delivered past the rest of it.
-            most := case when g.ordering = 'key' and count <= span.last_offset - span.first_offset then 0 else most - count end;
+            most := case when g.ordering = 'key' and count <= span.last_offset - span.first_offset then 0
+                else most - count end;
         end loop;
         if taken <> '{}' then
-            select r.spans, bytes_left - r.bytes into left_over, bytes_left from msgtx.fitting_spans(id, taken, bytes_left) r;
+            select r.spans, bytes_left - r.bytes into left_over, bytes_left
+                from msgtx.fitting_spans(id, taken, bytes_left) r;
             most := case when taken = left_over then most else 0 end;
             taken := left_over;
             -- What is taken is cut off.
@@ -210,7 +212,8 @@ begin
                 next_offset := greatest(f.base_offset, next_offset);
                 while most > 0 and next_offset <= f.last_offset loop
                     select d.* into part from msgtx.divide_records(
-                        g.group_id, id, g.ordering, next_offset, least(f.last_offset, next_offset + 2 * most + 1000), moment, most,
+                        g.group_id, id, g.ordering, next_offset, least(f.last_offset, next_offset + 2 * most + 1000), moment,
+                            most,
                         foreign_keys, next_due, waiting_keys) d;
                     next_offset := part.next_offset;
                     next_due := part.next_due;
@@ -220,7 +223,8 @@ begin
                            and taken[cardinality(taken)].delivery_count = 1 then
                             taken[cardinality(taken)].last_offset := part.last_offsets[at];
                         else
-                            taken := taken || row(part.first_offsets[at], part.last_offsets[at], 'acquired', 1, in_member_number,
+                            taken := taken || row(part.first_offsets[at], part.last_offsets[at], 'acquired', 1,
+                                in_member_number,
                                                   in_call_number, until, null, null, null, null, null)::msgtx.share_span;
                         end if;
                         most := most - (part.last_offsets[at] - part.first_offsets[at] + 1);
@@ -241,7 +245,8 @@ begin
                        and taken[cardinality(taken)].delivery_count = 1 then
                         taken[cardinality(taken)].last_offset := last_offset;
                     else
-                        taken := taken || row(first_offset, last_offset, 'acquired', 1, in_member_number, in_call_number, until,
+                        taken := taken || row(first_offset, last_offset, 'acquired', 1, in_member_number, in_call_number,
+                            until,
                                               null, null, null, null, null)::msgtx.share_span;
                     end if;
                     most := most - count;
@@ -251,8 +256,10 @@ begin
             next_token := case g.isolation when 'read_committed' then 'stable ' else 'seen ' end || f.identity;
         end loop;
         if rows_found < rows_at_once then
-            -- This is as far as it can be read. If an overdue transaction is why, which each row says, that is aborted (I12).
-            exit when most <= 0 or ended >= expired_at_once or g.isolation = 'read_uncommitted' or f.blocked_overdue is not true;
+            -- This is as far as it can be read. If an overdue transaction is why, which each row says, that is aborted
+            -- (I12).
+            exit when most <= 0 or ended >= expired_at_once or g.isolation = 'read_uncommitted'
+                or f.blocked_overdue is not true;
             exit when not msgtx.expire_transaction(f.blocked_producer_id, f.blocked_epoch, f.blocked_number);
             ended := ended + 1;
         end if;
@@ -291,7 +298,8 @@ begin
         header_values := case when is_inline then f.header_values end;
         return next;
     end loop;
-    if taken = '{}' and (left_over <> '{}' or rows_left <= 0) then  -- there may be more behind what is gone: the next call looks
+    -- there may be more behind what is gone: the next call looks
+    if taken = '{}' and (left_over <> '{}' or rows_left <= 0) then
         select 0, 0, null into record_count, byte_size, first_offset;
         return next;
     end if;
@@ -299,8 +307,10 @@ begin
     if not is_repeated and (left_over <> '{}' or is_met or next_offset is distinct from state.next_offset
                             or next_due is distinct from state.next_due
                             or waiting_keys is distinct from state.waiting_keys) then
-        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
-        values (g.group_id, id, coalesce(state.version, 0) + 1, next_offset, next_token, spans || taken, next_due, waiting_keys)
+        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due,
+            waiting_keys)
+        values (g.group_id, id, coalesce(state.version, 0) + 1, next_offset, next_token, spans || taken, next_due,
+            waiting_keys)
         on conflict do nothing;
         if not found then  -- a member that joined for the topic has begun with it since
             raise exception using errcode = '55P03', message = format('partition %s is new to the group: call again', id);

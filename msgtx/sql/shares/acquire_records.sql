@@ -9,6 +9,7 @@
 -- Locks the first share partition and those that are answered for; tries the others. Reads consumer_group, share_group,
 -- group_member, group_heartbeat. Writes share_call; share_state and more by acquire_usually, acquire_generally,
 -- apply_answers. Flushed if it wrote dead letters; what is answered for is flushed by the caller (flush_log).
+-- long: one loop over partitions, whose steps share what is left to give
 -- right: consume
 -- commit: asynchronous
 -- null: asker, partition_id, first_offset, last_offset, delivery_count, lock_ms, max_timestamp, offsets, keys, values

@@ -1,21 +1,22 @@
--- acquire_usually(group, partition, members, calls, mosts, …) gives members of a share group the next new records of a partition, one
--- member after the other, in the usual case: it is looked up by single rows (decision 0118), and anything else is left to the
--- general rules of acquire_records.
---   usual                 all records in flight are held by living members, none is to be delivered again or is parked, and the next rows
---                         of the log are committed and not compacted
---   first_offsets, last_offsets   the records that each member accepts first: all of one call; -1: none; null: none of anybody
---   mosts                 how many records each asks for; 0: it only accepts
---   inline_bytes          how much of the records it may return: the columns of a row that is behind that are null
---   no row                it is not usual, and nothing was done
---   one row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record, and
+-- acquire_usually(group, partition, members, calls, mosts, …) gives members of a share group the next new records of a
+-- partition, one member after the other, in the usual case, by look-ups of single rows (decision 0118).
+--   usual         living members hold all records in flight, none is to be delivered again or is parked, and the next rows
+--                 of the log are committed and not compacted
+--   first_offsets, last_offsets   what each accepts first: all records of one call; -1: none; null: nobody accepts any
+--   mosts         how many records each asks for; 0: it only accepts
+--   inline_bytes  how much of the records it may return: the columns of a row that is behind that are null
+--   no row        it is not usual, and nothing was done
+--   a row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record, and
 --   byte_size its part of the row's; and a last one with asker 0
 -- The caller holds the share partition's lock, and has looked at rights, at the members, and at what share_call knows. Reads
 -- partition, record_batch, group_member, group_heartbeat, transaction_decision. Writes share_state.
+-- long: its steps share the state of the partition, and calls cost more than they save (decision 0118)
 create function msgtx.acquire_usually(
     g msgtx.share_group, in_partition_id int, member_numbers bigint[], call_numbers bigint[], mosts int[], max_bytes bigint,
     first_offsets bigint[], last_offsets bigint[], inline_bytes bigint)
 returns table (
-    asker int, byte_size bigint, first_offset bigint, last_offset bigint, max_timestamp bigint, keys bytea[], "values" bytea[],
+    asker int, byte_size bigint, first_offset bigint, last_offset bigint, max_timestamp bigint, keys bytea[],
+        "values" bytea[],
     timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -54,16 +55,20 @@ begin
     then
         return;
     end if;
-    select array_agg(u.span) filter (where u.is_accepted is not true) as spans, count(*) filter (where u.is_accepted) as accepted,
-           coalesce(sum((u.span).last_offset - (u.span).first_offset + 1) filter (where u.is_accepted is not true), 0) as records,
+    select array_agg(u.span) filter (where u.is_accepted is not true) as spans,
+        count(*) filter (where u.is_accepted) as accepted,
+           coalesce(sum((u.span).last_offset - (u.span).first_offset + 1) filter (where u.is_accepted is not true),
+               0) as records,
            array_agg((u.span).member_number) filter (where u.at is null) as others,
            bool_and((u.span).status = 'acquired' and msgtx.is_running((u.span).locked_until, g.longest_lock_ms, moment)
                     and (u.span).first_offset >= state.log_start
                     and (u.span).call_number is distinct from call_numbers[u.at]) as is_usual
     into flight
     from (
-        select s.span, s.at, (s.span).first_offset = first_offsets[s.at] and (s.span).last_offset = last_offsets[s.at] as is_accepted
-        from (select a as span, array_position(member_numbers, a.member_number) as at from unnest(state.spans) a offset 0) s) u;
+        select s.span, s.at, (s.span).first_offset = first_offsets[s.at]
+            and (s.span).last_offset = last_offsets[s.at] as is_accepted
+        from (select a as span, array_position(member_numbers, a.member_number) as at
+            from unnest(state.spans) a offset 0) s) u;
     if flight.is_usual is false or flight.accepted <> cardinality(array_remove(first_offsets, -1)) then
         return;
     end if;
@@ -83,8 +88,10 @@ begin
     end_offset := state.next_offset;
     for f in
         select b.base_offset, b.last_offset, b.byte_size,
-               msgtx.batch_identity(b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence, b.appended_at) as identity,
-               b.last_offset < end_offset or b.offset_deltas is null and (b.header_keys @> '{msgtx.deliver-at}') is not true and (
+               msgtx.batch_identity(b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence,
+                   b.appended_at) as identity,
+               b.last_offset < end_offset or b.offset_deltas is null and (b.header_keys @> '{msgtx.deliver-at}') is not true
+                   and (
                    b.base_offset < end_offset or b.transaction_number is null or (
                        select d.outcome from msgtx.transaction_decision d
                        where d.producer_id = b.producer_id and d.producer_epoch = b.producer_epoch
@@ -119,7 +126,8 @@ begin
     asker := 0;
     if end_offset > next_offset then
         for f in
-            select b.base_offset, b.last_offset, b.byte_size, b.offset_deltas, b.max_timestamp, b.keys, b."values", b.timestamps,
+            select b.base_offset, b.last_offset, b.byte_size, b.offset_deltas, b.max_timestamp, b.keys, b."values",
+                b.timestamps,
                    b.header_counts, b.header_keys, b.header_values
             from msgtx.record_batch b
             where b.partition_id = in_partition_id and b.base_offset < end_offset and b.base_offset >= (
@@ -133,7 +141,8 @@ begin
             end if;
             max_timestamp := f.max_timestamp;
             values_from := next_offset - 1;
-            is_inline := f.byte_size * (least(end_offset, f.last_offset + 1) - next_offset) / (f.last_offset - f.base_offset + 1)
+            is_inline := f.byte_size * (least(end_offset, f.last_offset + 1) - next_offset) / (f.last_offset - f.base_offset
+                + 1)
                 <= inline_bytes;
             if members > 1 and is_inline then  -- the row's values are unpacked once, for all
                 some_values := f."values"[next_offset - f.base_offset + 1:end_offset - f.base_offset];
@@ -180,7 +189,8 @@ begin
                 if taken[cardinality(taken)].member_number = member_numbers[asker] then
                     taken[cardinality(taken)].last_offset := last_offset;
                 else
-                    taken := taken || row(first_offset, last_offset, 'acquired', 1, member_numbers[asker], call_numbers[asker],
+                    taken := taken || row(first_offset, last_offset, 'acquired', 1, member_numbers[asker],
+                        call_numbers[asker],
                                           moment + g.record_lock_duration_ms * interval '1 ms', null, null, null, null,
                                           null)::msgtx.share_span;
                 end if;
@@ -192,8 +202,10 @@ begin
     asker := 0;
     return next;
     if next_offset > state.next_offset or flight.accepted > 0 then
-        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
-        values (g.group_id, in_partition_id, state.version + 1, next_offset, next_token, coalesce(flight.spans, '{}') || taken,
+        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due,
+            waiting_keys)
+        values (g.group_id, in_partition_id, state.version + 1, next_offset, next_token,
+            coalesce(flight.spans, '{}') || taken,
                 state.next_due, state.waiting_keys);
     end if;
 end $$;

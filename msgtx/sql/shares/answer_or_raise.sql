@@ -1,5 +1,5 @@
--- answer_or_raise(groups, members, partitions, ranges, answers, reasons, delays, call, name) answers for records as apply_answers does, or raises the
--- first refusal (MX000).
+-- answer_or_raise(groups, members, partitions, ranges, answers, reasons, delays, call, name) answers for records as
+-- apply_answers does, or raises the first refusal (MX000).
 -- Locks share partitions (exclusive, ascending). Reads partition, topic. Writes through apply_answers. Flushed.
 create function msgtx.answer_or_raise(
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
@@ -23,8 +23,10 @@ begin
             case when refused.last_offset > refused.first_offset then ' to ' || refused.last_offset else '' end,
             case refused.error when 'TransactionConflict'
                 then 'it is acknowledged in a transaction that is not decided'
-                else 'the lock has expired, or the session of this member is over, and others get it; or the topic was deleted' end),
-            detail = jsonb_build_object('group', refused.group_name, 'topic', refused.topic, 'partition', refused.partition_index,
+                else 'the lock has expired, or the session of this member is over, and others get it; or the topic was '
+                    'deleted' end),
+            detail = jsonb_build_object('group', refused.group_name, 'topic', refused.topic, 'partition',
+                refused.partition_index,
                                         'offset', refused.first_offset);
     end if;
     return msgtx.flush_at_commit();

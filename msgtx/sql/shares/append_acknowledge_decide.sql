@@ -1,8 +1,9 @@
--- append_acknowledge_decide(name, batches, offsets, acknowledgements) is a whole transaction in one call, one SQL transaction and one flush, as
--- append_and_decide, with answers for records of share groups: they hold at the instant of the COMMIT. What is refused of them is raised,
--- and undoes all. Without batches it is decided all the same. Repeated, it answers with the stored offsets.
--- Locks the producer (exclusive), groups (share), partitions (exclusive, ascending), share partitions (exclusive, ascending). Reads
--- transaction_decision. Writes through append_and_decide, decide and apply_answers. Flushed.
+-- append_acknowledge_decide(name, batches, offsets, acknowledgements) is a whole transaction in one call, one SQL
+-- transaction and one flush, as append_and_decide, with answers for records of share groups: they hold at the instant of the
+-- COMMIT. What is refused of them is raised, and undoes all. Without batches it is decided all the same. Repeated, it
+-- answers with the stored offsets. Locks the producer (exclusive), groups (share), partitions (exclusive, ascending), share
+-- partitions (exclusive, ascending). Reads transaction_decision. Writes through append_and_decide, decide and apply_answers.
+-- Flushed.
 -- right: consume
 -- null: base_offset, appended_at, duplicate
 -- plan: look-ups, in order
@@ -21,7 +22,8 @@ declare
     locked_id int;
     ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.lock_producer(in_producer_id);
     is_repeated constant boolean := exists (
-        select from msgtx.transaction_decision d where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+        select from msgtx.transaction_decision d where d.producer_id = in_producer_id
+            and d.producer_epoch = in_producer_epoch
         and d.transaction_number = in_transaction_number);
 begin
     if not msgtx.acts_for_owner() then
@@ -41,7 +43,8 @@ begin
     if cardinality(batches) > 0 then
         for error, detail, base_offset, appended_at, duplicate in
             select a.error, a.detail, a.base_offset, a.appended_at, a.duplicate from msgtx.append_and_decide(
-                in_producer_id, in_producer_epoch, in_transaction_number, batches, wake, group_names, offset_partitions, offsets,
+                in_producer_id, in_producer_epoch, in_transaction_number, batches, wake, group_names, offset_partitions,
+                    offsets,
                 metadata, member_ids, generations, read_identities, instance_ids) a
         loop
             is_refused := is_refused or error is not null;
@@ -49,7 +52,8 @@ begin
         end loop;
     else
         select d.error, d.detail into error, detail from msgtx.decide(
-            in_producer_id, in_producer_epoch, in_transaction_number, 'COMMIT', '{}', '{}', group_names, offset_partitions, offsets,
+            in_producer_id, in_producer_epoch, in_transaction_number, 'COMMIT', '{}', '{}', group_names, offset_partitions,
+                offsets,
             metadata, member_ids, generations, read_identities, instance_ids, 'client', false) d;
         is_refused := error is not null;
         if is_refused then

@@ -1,16 +1,16 @@
--- apply_answers(groups, members, partitions, ranges, answers, reasons, delays, call, name) answers for records that members have acquired: all of
--- it, or nothing. Ranges do not overlap.
+-- apply_answers(groups, members, partitions, ranges, …) answers for records that members have acquired: all of it, or
+-- nothing. Ranges do not overlap. The caller has looked at rights, but for that to dead letters, and at the transaction.
 --   answers   accept: it is done; reject: it is a dead letter (bury_records); release: it is available, at once or after a
 --             delay (null: the group's back-off); renew: its lock begins anew
---   name      of the transaction in which they are pending until its decision; null: they hold at once. In one SQL transaction with its
---             decision they hold at once, too.
+--   name      of the transaction in which they are pending until its decision; null, or decided in this one: they hold now
 --   call      counted by the member. In a transaction it says what a repeated call has written already.
 --   one row for each part of a range that is refused; then nothing was written
 --     InvalidRecordState    the member does not hold it (any more), or its topic was deleted
 --     TransactionConflict   it is acknowledged in a transaction that is not decided, this one perhaps
--- Versions that it supersedes are left to remove_superseded_shares. The caller has looked at rights, but for that to dead letters, and at the transaction.
--- Locks the partitions of dead letters that it writes, then share partitions (exclusive, each ascending). Reads consumer_group, group_member, group_heartbeat, partition. Writes
--- share_state, share_pending, share_group and, through park_delayed, share_parked, through bury_records, record_batch.
+-- Locks the partitions of dead letters that it writes, then share partitions (exclusive, each ascending). Reads
+-- consumer_group, group_member, group_heartbeat, partition. Writes share_state, share_pending, share_group; share_parked
+-- through park_delayed, record_batch through bury_records.
+-- long: it looks at all answers before it applies the first one
 create function msgtx.apply_answers(
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
     answers text[], reasons text[], delays_ms int[], in_call_number bigint default null,
@@ -19,7 +19,8 @@ returns table (error text, group_name text, partition_id int, first_offset bigin
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-    known constant text[] := case when in_producer_id is null then '{accept,release,reject,renew}' else '{accept,release,reject}' end;
+    known constant text[] := case when in_producer_id is null then '{accept,release,reject,renew}'
+        else '{accept,release,reject}' end;
     reason_characters constant int := 1000;  -- it has to fit into its topic with its record
     g msgtx.share_group;
     state record;
@@ -32,7 +33,8 @@ declare
     refused boolean := false;
     ignored boolean;
 begin
-    -- The usual case, row by row (see append_and_decide): a member accepts one range, which is what it has acquired in a call.
+    -- The usual case, row by row (see append_and_decide): a member accepts one range, which is what it has acquired in a
+    -- call.
     if cardinality(answers) = 1 and answers[1] = 'accept' and in_producer_id is null then
         g := msgtx.share_group_of(group_names[1], member_numbers[1]);
         ignored := msgtx.lock_share_partition(g.group_id, partition_ids[1]);
@@ -45,7 +47,8 @@ begin
             id := id + 1;
             exit when held.first_offset = first_offsets[1];
         end loop;
-        if state.is_there and held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1] and held.status = 'acquired'
+        if state.is_there and held.first_offset = first_offsets[1] and held.last_offset = last_offsets[1]
+            and held.status = 'acquired'
            and held.member_number = member_numbers[1]
            and msgtx.is_running(held.locked_until, g.longest_lock_ms, msgtx.clock())
            and (g.ordering = 'none' or not exists (  -- an earlier record of the key may be to be delivered again
@@ -72,7 +75,8 @@ begin
                        partition by u.group_name, u.partition_id order by u.first_offset) as before
             from unnest(group_names, partition_ids, first_offsets, last_offsets, answers)
                 u(group_name, partition_id, first_offset, last_offset, answer)) a
-        where (a.answer = any(known) and a.first_offset <= a.last_offset and coalesce(a.first_offset > a.before, true)) is not true)
+        where (a.answer = any(known) and a.first_offset <= a.last_offset
+            and coalesce(a.first_offset > a.before, true)) is not true)
     then
         raise exception using errcode = 'MX042', message = format(
             'an answer is one of %s, for a range of offsets that no other one has', array_to_string(known, ', ')),
@@ -94,7 +98,8 @@ begin
     end if;
     for asked in
         select c.group_id, u.group_name, u.member_number, u.partition_id,
-               array_agg(u.first_offset order by u.first_offset) as firsts, array_agg(u.last_offset order by u.first_offset) as lasts,
+               array_agg(u.first_offset order by u.first_offset) as firsts,
+                   array_agg(u.last_offset order by u.first_offset) as lasts,
                array_agg(u.answer order by u.first_offset) as answers
         from unnest(group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers)
             u(group_name, member_number, partition_id, first_offset, last_offset, answer)
@@ -126,8 +131,10 @@ begin
     end if;
     for asked in
         select c.group_id, u.group_name, u.member_number, u.partition_id,
-               array_agg(u.first_offset order by u.first_offset) as firsts, array_agg(u.last_offset order by u.first_offset) as lasts,
-               array_agg(u.answer order by u.first_offset) as answers, array_agg(left(u.reason, reason_characters) order by u.first_offset) as reasons,
+               array_agg(u.first_offset order by u.first_offset) as firsts,
+                   array_agg(u.last_offset order by u.first_offset) as lasts,
+               array_agg(u.answer order by u.first_offset) as answers,
+                   array_agg(left(u.reason, reason_characters) order by u.first_offset) as reasons,
                array_agg(u.delay_ms order by u.first_offset) as delays
         from unnest(group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms)
             u(group_name, member_number, partition_id, first_offset, last_offset, answer, reason, delay_ms)
@@ -135,7 +142,8 @@ begin
         group by c.group_id, u.group_name, u.member_number, u.partition_id
     loop
         g := msgtx.share_group_of(asked.group_name, asked.member_number);
-        select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
+        select s.version, s.next_offset, s.next_token, s.spans, s.next_due, s.waiting_keys into state
+            from msgtx.share_state s
         where s.group_id = g.group_id and s.partition_id = asked.partition_id order by s.version desc limit 1;
         moment := msgtx.clock();
         spans := msgtx.current_spans(g, asked.partition_id, state.spans, 0, moment);
@@ -151,7 +159,8 @@ begin
                     a(first_offset, last_offset, answer, reason, delay_ms)
                 union all
                 select b.offset_behind, b.offset_behind, 'release', null, 0
-                from msgtx.held_behind(spans, asked.partition_id, asked.firsts, asked.lasts, asked.answers) b(offset_behind)) u;
+                from msgtx.held_behind(spans, asked.partition_id, asked.firsts, asked.lasts,
+                    asked.answers) b(offset_behind)) u;
         end if;
         spans := array(
             select case
@@ -160,7 +169,8 @@ begin
                         (c.span).call_number, (c.span).locked_until, (c.span).producer_id, (c.span).producer_epoch,
                         (c.span).transaction_number, (c.span).answer, (c.span).reason)::msgtx.share_span
                 when in_producer_id is not null then
-                    row(c.first_offset, c.last_offset, 'pending', (c.span).delivery_count, asked.member_number, in_call_number,
+                    row(c.first_offset, c.last_offset, 'pending', (c.span).delivery_count, asked.member_number,
+                        in_call_number,
                         case when c.answer = 'release' then msgtx.release_time(
                             g, (c.span).delivery_count, asked.delays[c.at_answer], moment) end,
                         in_producer_id, in_producer_epoch, in_transaction_number, c.answer,
@@ -185,8 +195,10 @@ begin
         end if;
         select d.spans, d.next_due into spans, state.next_due
         from msgtx.park_delayed(g.group_id, asked.partition_id, g.ordering, moment, spans, state.next_due) d;
-        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
-        values (g.group_id, asked.partition_id, state.version + 1, state.next_offset, state.next_token, spans, state.next_due,
+        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due,
+            waiting_keys)
+        values (g.group_id, asked.partition_id, state.version + 1, state.next_offset, state.next_token, spans,
+            state.next_due,
                 state.waiting_keys);
         if in_producer_id is not null then
             insert into msgtx.share_pending (producer_id, producer_epoch, transaction_number, group_id, partition_id)

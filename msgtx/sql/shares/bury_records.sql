@@ -1,12 +1,14 @@
--- bury_records(group, partition, spans, most, max_bytes) writes the records of these spans to the group's topic of dead letters: key, value
--- and headers, and headers that say where each was, how often it was delivered, why it is dead, and its time: that of the letter is now,
--- since retention counts from it. → the spans, or parts of them, that are left for later: when another session writes there, there is no
--- such topic, or the group may not write dead letters; how many records it wrote, and of how many bytes.
---   most, max_bytes   leave for later what is more, and make the topic if need be; null: all of an answer, whose caller has locked the
---                     topic's partition
+-- bury_records(group, partition, spans, most, max_bytes) writes the records of these spans to the group's topic of dead
+-- letters: key, value and headers, and headers that say where each was, how often it was delivered, why it is dead, and its
+-- time: that of the letter is now, since retention counts from it. → the spans, or parts of them, that are left for later:
+-- when another session writes there, there is no such topic, or the group may not write dead letters; how many records it
+-- wrote, and of how many bytes.
+--   most, max_bytes   leave for later what is more, and make the topic if need be; null: all of an answer, whose caller has
+--                     locked the topic's partition
 -- A record that is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
--- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is written once. Tries
--- the partition's lock; a caller that waits for it has taken it before. Reads consumer_group, share_group, partition, topic, record_batch, group_member. Writes record_batch through store_batches.
+-- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is
+-- written once. Tries the partition's lock; a caller that waits for it has taken it before. Reads consumer_group,
+-- share_group, partition, topic, record_batch, group_member. Writes record_batch through store_batches.
 create function msgtx.bury_records(
     group_name text, in_partition_id int, dead msgtx.share_span[], most int, max_bytes bigint,
     out left_over msgtx.share_span[], out buried int, out bytes bigint
@@ -29,7 +31,8 @@ begin
     bytes := 0;
     if most is not null and not exists (  -- who answers has asked for the right
         select from msgtx.share_group s
-        where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name) and s.writes_dead_letters)
+        where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name)
+            and s.writes_dead_letters)
     then
         return;
     end if;
@@ -54,7 +57,8 @@ begin
         member := coalesce((select m.member_id from msgtx.group_member m where m.member_number = span.member_number), '');
         for f in
             select b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) as record_offset, i.at,
-                   b.keys[i.at] as key, b."values"[i.at] as value, coalesce(b.timestamps[i.at], b.max_timestamp) as "timestamp",
+                   b.keys[i.at] as key, b."values"[i.at] as value,
+                       coalesce(b.timestamps[i.at], b.max_timestamp) as "timestamp",
                    b.header_counts, b.header_keys, b.header_values
             from msgtx.record_batch b
             cross join lateral generate_series(1, b.record_count) i(at)
@@ -75,7 +79,8 @@ begin
             at_header := coalesce((select sum(c) from unnest(f.header_counts[:f.at - 1]) c), 0);
             f.header_keys := f.header_keys[at_header + 1:at_header + count] || msgtx.dead_letter_headers();
             f.header_values := f.header_values[at_header + 1:at_header + count] || array[
-                convert_to(group_name, 'UTF8'), convert_to(source.name, 'UTF8'), convert_to(source.partition_index::text, 'UTF8'),
+                convert_to(group_name, 'UTF8'), convert_to(source.name, 'UTF8'),
+                    convert_to(source.partition_index::text, 'UTF8'),
                 convert_to(f.record_offset::text, 'UTF8'), convert_to(span.delivery_count::text, 'UTF8'),
                 convert_to(case when span.status = 'rejected' then coalesce(span.reason, 'rejected')
                            else 'delivery limit' || coalesce(': ' || span.reason, '') end, 'UTF8'),

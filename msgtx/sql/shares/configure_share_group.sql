@@ -1,10 +1,11 @@
--- configure_share_group(group, settings) changes settings of a share group, and makes it if there is none; error and detail say why not:
---   ConfigError     the name is a consumer group's, a setting is not known, or has no such value; or dead letters would go to a topic that
---                   the group reads or has read, or that is compacted
+-- configure_share_group(group, settings) changes settings of a share group, and makes it if there is none; error and detail
+-- say why not:
+--   ConfigError     the name is a consumer group's, a setting is not known, or has no such value; or dead letters would go
+--                   to a topic that the group reads or has read, or that is compacted
 --   GroupNotEmpty   auto_offset_reset, isolation and ordering change in a group without members only
 -- Who may call this allows the group to write dead letters (may_write_dead_letters).
--- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through make_share_group,
--- share_state. Flushed.
+-- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through
+-- make_share_group, share_state. Flushed.
 -- right: admin of all topics
 -- plan: look-ups
 create function msgtx.configure_share_group(group_name text, settings jsonb, out error text, out detail text)
@@ -18,7 +19,8 @@ begin
     select g.group_id into found_id from msgtx.consumer_group g where g.name = group_name;
     detail := case
         when group_name ~ '^[a-zA-Z0-9._-]{1,236}$' is not true then format(
-            'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -', left(group_name, 50))
+            'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -',
+                left(group_name, 50))
         when found_id is not null and not exists (select from msgtx.share_group s where s.group_id = found_id) then format(
             '%s is a consumer group: choose another name for the share group, or delete that group', group_name) end;
     detail := coalesce(detail, (select w.sentence from msgtx.why_not_set('share_group', settings) w), case

@@ -1,9 +1,9 @@
--- current_spans(group, partition, spans, log_start, moment) → a share partition's spans as they hold now, ascending. A record whose lock has
--- expired, or whose member's session is over, is available; what is pending in a transaction is as that was decided: acknowledged, which
--- is in no span, rejected, or available. The last member and the reason stay with it, for a dead letter. What retention has removed is gone.
--- With ordering=key a member holds nothing behind an earlier record of the same key that is to be delivered again: that is available, too.
--- A record that is to become a dead letter, or was removed by retention, holds nothing back.
--- Reads group_member, group_heartbeat, transaction_decision, record_batch.
+-- current_spans(group, partition, spans, log_start, moment) → a share partition's spans as they hold now, ascending. A
+-- record whose lock has expired, or whose member's session is over, is available; what is pending in a transaction is as
+-- that was decided: acknowledged, which is in no span, rejected, or available. The last member and the reason stay with it,
+-- for a dead letter. What retention has removed is gone. With ordering=key a member holds nothing behind an earlier record
+-- of the same key that is to be delivered again: that is available, too. A record that is to become a dead letter, or was
+-- removed by retention, holds nothing back. Reads group_member, group_heartbeat, transaction_decision, record_batch.
 create function msgtx.current_spans(
     g msgtx.share_group, in_partition_id int, spans msgtx.share_span[], log_start bigint, moment timestamptz)
 returns msgtx.share_span[] language plpgsql volatile as $$
@@ -20,9 +20,11 @@ begin
                             s.call_number, s.locked_until, s.producer_id, s.producer_epoch, s.transaction_number, s.answer,
                             s.reason)::msgtx.share_span
                    else row(greatest(s.first_offset, log_start), s.last_offset, holds.status, s.delivery_count,
-                            s.member_number, null, case when s.answer = 'release' and holds.outcome = 'COMMIT' then s.locked_until end,
+                            s.member_number, null, case when s.answer = 'release' and holds.outcome = 'COMMIT'
+                                then s.locked_until end,
                             null, null, null, null, case
-                                when holds.status = 'rejected' or s.answer = 'release' and holds.outcome = 'COMMIT' then s.reason
+                                when holds.status = 'rejected' or s.answer = 'release' and holds.outcome = 'COMMIT'
+                                    then s.reason
                                 when s.status = 'pending' then 'transaction aborted'
                                 when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) then 'session over'
                                 else 'lock expired' end)::msgtx.share_span end
@@ -42,7 +44,8 @@ begin
                       and not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment))
                     then 'acquired' else 'available' end
                 when 'pending' then case decided.outcome
-                    when 'COMMIT' then case s.answer when 'accept' then 'acknowledged' when 'reject' then 'rejected' else 'available' end
+                    when 'COMMIT' then case s.answer when 'accept' then 'acknowledged' when 'reject' then 'rejected'
+                        else 'available' end
                     when 'ABORT' then 'available' else 'pending' end
                 else s.status end offset 0) holds(outcome, status)
         where holds.status <> 'acknowledged' and s.last_offset >= log_start
@@ -51,12 +54,14 @@ begin
         again := array(
             select s from unnest(spans) s
             where s.status = 'available' and s.delivery_count > 0 and s.delivery_count < g.delivery_count_limit
-              and s.last_offset >= (select p.log_start_offset from msgtx.partition p where p.partition_id = in_partition_id));
+              and s.last_offset >= (select p.log_start_offset from msgtx.partition p
+                  where p.partition_id = in_partition_id));
     end if;
     if again <> '{}' then
         behind := array(
             select h.offset_behind
-            from (select array_agg(s.first_offset) as firsts, array_agg(s.last_offset) as lasts, array_agg('release'::text) as answers
+            from (select array_agg(s.first_offset) as firsts, array_agg(s.last_offset) as lasts,
+                array_agg('release'::text) as answers
                   from unnest(again) s) a
             cross join lateral msgtx.held_behind(spans, in_partition_id, a.firsts, a.lasts, a.answers) h(offset_behind)
             order by h.offset_behind);

@@ -1,6 +1,6 @@
--- cut_spans(spans, ranges, answers) → spans and answered ranges, cut wherever one of them begins or ends: each piece lies in one span
--- or none, and has one answer or none; at_answer: which one of the answers it is. Spans and ranges ascend and do not overlap.
--- Hash joins, whatever the caller has: a nested loop over 2,000 spans takes 0.4 s, a hash join 5 ms.
+-- cut_spans(spans, ranges, answers) → spans and answered ranges, cut wherever one of them begins or ends: each piece lies in
+-- one span or none, and has one answer or none; at_answer: which one of the answers it is. Spans and ranges ascend and do
+-- not overlap. Hash joins, whatever the caller has: a nested loop over 2,000 spans takes 0.4 s, a hash join 5 ms.
 create function msgtx.cut_spans(spans msgtx.share_span[], first_offsets bigint[], last_offsets bigint[], answers text[])
 returns table (first_offset bigint, last_offset bigint, span msgtx.share_span, answer text, at_answer int)
 language plpgsql immutable set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = on as $$
@@ -21,7 +21,8 @@ begin
             select u.edge, max(u.at_span) as at_span, max(u.at_answer) as at_answer
             from (
                 select s.first_offset as edge, s.place as at_span, null::bigint as at_answer
-                from unnest(spans) with ordinality s(first_offset, last_offset, status, delivery_count, member_number, call_number,
+                from unnest(spans) with ordinality s(first_offset, last_offset, status, delivery_count, member_number,
+                    call_number,
                     locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
                 union all select s.last_offset + 1, null, null from unnest(spans) s
                 union all select f.edge, null, f.place from unnest(first_offsets) with ordinality f(edge, place)

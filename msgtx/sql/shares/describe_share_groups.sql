@@ -1,10 +1,11 @@
--- describe_share_groups(names) → share groups by name, null: all; one row for each partition of which a group knows something, at least
--- one row for each group. Counts are of offsets, as they are now (current_spans).
+-- describe_share_groups(names) → share groups by name, null: all; one row for each partition of which a group knows
+-- something, at least one row for each group. Counts are of offsets, as they are now (current_spans).
 --   start_offset   the first one that is not done
---   lag            what is in flight or parked, and the records behind it that the group may read; lag_ms: how old the first one of them is
+--   lag            what is in flight or parked, and the records behind it that the group may read; lag_ms: how old the first
+--                  one of them is
 --   parked         delayed, or waiting for their key
--- Reads consumer_group, share_group, group_member, share_state, share_parked, partition and, through fetch_batches, count_records and
--- first_records, the log.
+-- Reads consumer_group, share_group, group_member, share_state, share_parked, partition and, through fetch_batches,
+-- count_records and first_records, the log.
 -- right: admin of all topics
 -- null: partition_id, start_offset, next_offset, available, acquired, pending, rejected, lag, parked, lag_ms
 -- plan: look-ups
@@ -18,14 +19,17 @@ declare
     moment timestamptz := msgtx.clock();
 begin
     return query
-    select c.name, g.settings, g.members, n.partition_id, coalesce(least(f.start_offset, w.start_offset), n.next_offset), n.next_offset, f.available, f.acquired, f.pending,
+    select c.name, g.settings, g.members, n.partition_id, coalesce(least(f.start_offset, w.start_offset), n.next_offset),
+        n.next_offset, f.available, f.acquired, f.pending,
            f.rejected, l.lag, w.parked, case when l.lag > 0 then (
                select r.age_ms from msgtx.first_records(
                    array[n.partition_id], array[coalesce(least(f.start_offset, w.start_offset), n.next_offset)]) r) end
     from msgtx.share_group s
     cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
-    cross join lateral (  -- once for a group, not for each of its partitions; ends: up to where it may read, by their numbers
-        select to_jsonb(s) - '{group_id,writes_dead_letters,longest_lock_ms}'::text[] || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)) as settings,
+    -- once for a group, not for each of its partitions; ends: up to where it may read, by their numbers
+    cross join lateral (
+        select to_jsonb(s) - '{group_id,writes_dead_letters,longest_lock_ms}'::text[]
+            || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)) as settings,
                (select count(*)::int from msgtx.living_members(s.group_id)) as members,
                array(select case s.isolation when 'read_committed' then e.last_stable_offset else e.log_end_offset end
                      from msgtx.fetch_batches(k.ids, array_fill(0::bigint, array[cardinality(k.ids)]),
@@ -36,16 +40,19 @@ begin
               cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p) k
         offset 0) g
     left join lateral (
-        select v.partition_id, v.next_offset, v.spans, p.log_start_offset, row_number() over (order by v.partition_id) as number
+        select v.partition_id, v.next_offset, v.spans, p.log_start_offset,
+            row_number() over (order by v.partition_id) as number
         from msgtx.newest_share_states(s.group_id) v
         cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p) n on true
     left join lateral (
         select min(u.first_offset) as start_offset,
-               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'available'), 0)::bigint as available,
+               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'available'),
+                   0)::bigint as available,
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'acquired'), 0)::bigint as acquired,
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'pending'), 0)::bigint as pending,
                coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'rejected'), 0)::bigint as rejected
-        from unnest(msgtx.current_spans(s, n.partition_id, n.spans, n.log_start_offset, moment)) u) f on n.partition_id is not null
+        from unnest(msgtx.current_spans(s, n.partition_id, n.spans, n.log_start_offset, moment)) u) f
+            on n.partition_id is not null
     left join lateral (
         select min(greatest(p.first_offset, n.log_start_offset)) as start_offset,
                coalesce(sum(p.last_offset - greatest(p.first_offset, n.log_start_offset) + 1), 0)::bigint as parked
@@ -53,8 +60,10 @@ begin
         where p.group_id = s.group_id and p.partition_id = n.partition_id and p.last_offset >= n.log_start_offset
         ) w on n.partition_id is not null
     left join lateral (
-        select f.available + f.acquired + f.pending + f.rejected + w.parked + case when n.next_offset < g.ends[n.number] then (
-            select r.records from msgtx.count_records(array[n.partition_id], array[n.next_offset], s.isolation) r) else 0 end as lag
+        select f.available + f.acquired + f.pending + f.rejected + w.parked + case when n.next_offset < g.ends[n.number]
+            then (
+            select r.records from msgtx.count_records(array[n.partition_id], array[n.next_offset], s.isolation) r)
+                else 0 end as lag
         ) l on n.partition_id is not null
     where names is null or c.name = any(names)
     order by c.name, n.partition_id;

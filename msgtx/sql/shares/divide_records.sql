@@ -1,10 +1,12 @@
--- divide_records(group, partition, ordering, range, most, foreign_keys, next_due, waiting_keys) divides records that a share group has not
--- met: into ranges that may be delivered now, at most so many records, and others, which it writes to share_parked: those that are delayed,
--- and, with ordering=key, those whose key another member has, or waits (with a record that is still in the log). A delayed one does not hold its key back.
+-- divide_records(group, partition, ordering, range, most, foreign_keys, next_due, waiting_keys) divides records that a share
+-- group has not met: into ranges that may be delivered now, at most so many records, and others, which it writes to
+-- share_parked: those that are delayed, and, with ordering=key, those whose key another member has, or waits (with a record
+-- that is still in the log). A delayed one does not hold its key back.
 --   next_offset   behind what it has dealt with
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked.
 create function msgtx.divide_records(
-    in_group_id int, in_partition_id int, ordering text, first_offset bigint, last_offset bigint, moment timestamptz, most int,
+    in_group_id int, in_partition_id int, ordering text, first_offset bigint, last_offset bigint, moment timestamptz,
+        most int,
     foreign_keys bigint[], inout next_due timestamptz, inout waiting_keys bigint[],
     out next_offset bigint, out first_offsets bigint[], out last_offsets bigint[]
 ) language plpgsql volatile as $$
@@ -48,7 +50,8 @@ begin
            array(select r.first_offset from runs r where r.is_free order by r.first_offset),
            array(select r.last_offset from runs r where r.is_free order by r.first_offset),
            (select min(h.due_at) from here h),
-           array(select distinct h.key_hash from here h where h.due_at is null and h.is_foreign and h.key_hash <> all (waiting_keys))
+           array(select distinct h.key_hash from here h where h.due_at is null and h.is_foreign
+               and h.key_hash <> all (waiting_keys))
     into next_offset, first_offsets, last_offsets, found_due, found_keys;
     next_due := least(next_due, found_due);
     waiting_keys := waiting_keys || found_keys;

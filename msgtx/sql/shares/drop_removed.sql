@@ -1,8 +1,10 @@
--- drop_removed(group, partition, most, looks_up) takes out of share_parked what is delayed and gone from the log, of the first `most` rows; → the keys for
--- which something may wait behind it. Retention removes from the front; compaction anywhere: with looks_up, in a compacted topic, `most`
--- rows from a random place on are looked up, so that each is in its turn.
--- The caller holds the share partition's lock, and adds the keys to those of its state. Reads partition, topic. Deletes from share_parked.
-create function msgtx.drop_removed(in_group_id int, in_partition_id int, most int, looks_up boolean, out dropped int, out key_hashes bigint[])
+-- drop_removed(group, partition, most, looks_up) takes out of share_parked what is delayed and gone from the log, of the
+-- first `most` rows; → the keys for which something may wait behind it. Retention removes from the front; compaction
+-- anywhere: with looks_up, in a compacted topic, `most` rows from a random place on are looked up, so that each is in its
+-- turn. The caller holds the share partition's lock, and adds the keys to those of its state. Reads partition, topic.
+-- Deletes from share_parked.
+create function msgtx.drop_removed(in_group_id int, in_partition_id int, most int, looks_up boolean, out dropped int,
+    out key_hashes bigint[])
 language plpgsql volatile as $$
 declare
     log_start bigint;
@@ -18,7 +20,8 @@ begin
         from (select p.first_offset as at from msgtx.share_parked p
               where p.group_id = in_group_id and p.partition_id = in_partition_id order by p.first_offset limit 1) lowest
         cross join (select p.first_offset as at from msgtx.share_parked p
-                    where p.group_id = in_group_id and p.partition_id = in_partition_id order by p.first_offset desc limit 1) highest;
+                    where p.group_id = in_group_id and p.partition_id = in_partition_id order by p.first_offset desc
+                        limit 1) highest;
     end if;
     with gone as (
         delete from msgtx.share_parked o where o.ctid = any(array(

@@ -1,22 +1,21 @@
--- join_share_group(group, member, …) makes a client a member of a share group; the first one makes the group. error and detail say why
--- not. Asked again for the same member id with the same number, the answer is the same.
---   in_member_number  drawn at random by the client, from 2^60 on: a member that calls under it has proved to be itself, so nothing shows it to
---                  others. null: it is drawn here; who asks again then is refused, as others are (but the owner)
---   member_number  by which the group's tables know it
---   in_topics      that it reads. With a name that the group does not know it begins here and now (share_start_offsets); what is made under
---                  that name later, a partition or the topic, is read from its beginning. Names of topics that the caller may not consume say
---                  nothing
---   InvalidRequest  also: another member has the id or the number
---   ConfigError    the name is a consumer group's; the group's dead letters would go to a topic that it reads, or that is compacted
--- The group may write dead letters once a member has joined that may (may_write_dead_letters).
--- Removes members whose session is over.
--- Locks the group (exclusive). Reads topic, partition. Deletes and writes through take_out_members. Deletes from group_heartbeat. Writes
+-- join_share_group(group, member, …) makes a client a member of a share group; the first one makes the group. error and
+-- detail say why not. Asked again for the same member id with the same number, the answer is the same.
+--   in_member_number  drawn by the client, from 2^60 on: who calls under it has proved to be the member, so nothing shows it
+--                     to others. null: it is drawn here; only the owner can join again then
+--   in_topics         that it reads. With a name new to the group it begins here and now (share_start_offsets); a partition
+--                     or topic made under that name later is read from its beginning. Other names say nothing
+--   InvalidRequest    also: another member has the id or the number
+--   ConfigError       a consumer group's name; dead letters would go to a topic that is compacted, or that the group reads
+-- The group may write dead letters from the first member on that may (may_write_dead_letters). Locks the group (exclusive).
+-- Removes members whose session is over (take_out_members). Reads topic, partition. Deletes from group_heartbeat. Writes
 -- consumer_group, share_group, share_topic, group_member, group_heartbeat (number 0), share_state. Flushed.
+-- long: its checks and writes share what they read
 -- right: consume
 -- null: group_id, member_number
 -- plan: look-ups
 create function msgtx.join_share_group(
-    group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int, in_topics text[],
+    group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int,
+        in_topics text[],
     in_member_number bigint default null,
     out error text, out detail text, out group_id int, out member_number bigint
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -31,17 +30,20 @@ begin
     detail := case
         when coalesce(group_name, '') = '' then 'a share group has a name'
         when group_name !~ '^[a-zA-Z0-9._-]{1,236}$' then format(
-            'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -', left(group_name, 50))
+            'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -',
+                left(group_name, 50))
         when coalesce(in_member_id, '') = '' then format('share group %s: a member has an id', group_name)
         when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_client_host)) > 1000 then format(
             'share group %s: its name, and id and host of a member have at most 1000 bytes each', left(group_name, 50))
         when in_member_number < 1152921504606846976 then format(
             'share group %s: the number of member %s is to be drawn at random, from 2^60 on', group_name, in_member_id)
         when cardinality(in_topics) <= most_topics is not true then format(
-            'share group %s: member %s subscribes to %s topics; at most %s', group_name, in_member_id, cardinality(in_topics), most_topics)
+            'share group %s: member %s subscribes to %s topics; at most %s', group_name, in_member_id,
+                cardinality(in_topics), most_topics)
         when exists (select from unnest(in_topics) u where msgtx.is_topic_name(u) is not true) then format(
             'share group %s: member %s subscribes to %s, which is no name of a topic', group_name, in_member_id, (
-                select quote_nullable(left(u, 50)) from unnest(in_topics) u where msgtx.is_topic_name(u) is not true limit 1)) end;
+                select quote_nullable(left(u, 50)) from unnest(in_topics) u where msgtx.is_topic_name(u) is not true
+                    limit 1)) end;
     if detail is not null then
         error := 'InvalidRequest';
         return;
@@ -62,7 +64,8 @@ begin
     select g.group_id into group_id from msgtx.consumer_group g where g.name = group_name;
     if found and not exists (select from msgtx.share_group s where s.group_id = join_share_group.group_id) then
         error := 'ConfigError: consumer group';
-        detail := format('%s is a consumer group: choose another name for the share group, or delete that group', group_name);
+        detail := format('%s is a consumer group: choose another name for the share group, or delete that group',
+            group_name);
         return;
     end if;
     detail := msgtx.why_no_dead_letters(group_name, msgtx.dead_letter_topic_of(group_name), in_topics);
@@ -108,7 +111,8 @@ begin
     insert into msgtx.group_member (
         member_number, group_id, member_id, client_host, client_process, session_timeout_ms, topics, joined_at)
     overriding system value
-    values (coalesce(in_member_number, 1152921504606846976 | (('x' || left(translate(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint
+    values (coalesce(in_member_number, 1152921504606846976 | (('x' || left(translate(gen_random_uuid()::text, '-', ''),
+        16))::bit(64)::bigint
                                        & 4611686018427387903)),
             group_id, in_member_id, in_client_host, in_client_process, in_session_timeout_ms, in_topics, msgtx.clock())
     returning msgtx.group_member.member_number into member_number;
@@ -123,8 +127,8 @@ begin
         on conflict do nothing
         returning topic_name)
     select array_agg(n.topic_name) into begun from names n;
-    -- Nobody else begins with a name that the group did not know: who looks at it for the first time has joined for it. A client that
-    -- has not may have been faster; a reset was.
+    -- Nobody else begins with a name that the group did not know: who looks at it for the first time has joined for it. A
+    -- client that has not may have been faster; a reset was.
     insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
     select join_share_group.group_id, b.partition_id, 1, b.start_offset, '{}'
     from msgtx.share_group g

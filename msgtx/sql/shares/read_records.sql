@@ -1,5 +1,5 @@
--- read_records(partitions, first_offsets, last_offsets) → the records of the log in these ranges, as records_at: what acquire_records left
--- out of its answer, since that is sent while it holds locks. This one holds none.
+-- read_records(partitions, first_offsets, last_offsets) → the records of the log in these ranges, as records_at: what
+-- acquire_records left out of its answer, since that is sent while it holds locks. This one holds none.
 -- Reads record_batch.
 -- right: consume
 -- null: offsets, keys[], values[], header_values[], header_counts, header_keys, header_values, keys, timestamps
@@ -17,7 +17,8 @@ begin
         ignored := msgtx.require_rights('{consume}', partition_ids);
     end if;
     return query
-    select r.place::int, r.first_offset, r.last_offset, r.max_timestamp, r.offsets, r.keys, r."values", r.timestamps, r.header_counts,
+    select r.place::int, r.first_offset, r.last_offset, r.max_timestamp, r.offsets, r.keys, r."values", r.timestamps,
+        r.header_counts,
            r.header_keys, r.header_values
     from msgtx.records_at(partition_ids, read_records.first_offsets, read_records.last_offsets, null) r;
 end $$;

@@ -1,6 +1,6 @@
--- record_places(partition, first, last) → the records of the log at these offsets, ascending: a hash of the key (null without a key), and
--- the time from which share groups deliver it (null: at once), which is header msgtx.deliver-at; what is no time there has no effect.
--- Reads record_batch.
+-- record_places(partition, first, last) → the records of the log at these offsets, ascending: a hash of the key (null
+-- without a key), and the time from which share groups deliver it (null: at once), which is header msgtx.deliver-at; what is
+-- no time there has no effect. Reads record_batch.
 create function msgtx.record_places(in_partition_id int, first_offset bigint, last_offset bigint)
 returns table (record_offset bigint, key_hash bigint, deliver_at timestamptz)
 language plpgsql stable
@@ -11,7 +11,8 @@ begin
     select b.base_offset + coalesce(u.delta, u.at - 1), ('x' || left(md5(u.key), 16))::bit(64)::bigint, h.deliver_at
     from msgtx.record_batch b
     cross join lateral (
-        select case when b.offset_deltas is null then greatest(1, record_places.first_offset - b.base_offset + 1) else 1 end::int,
+        select case when b.offset_deltas is null then greatest(1, record_places.first_offset - b.base_offset + 1)
+            else 1 end::int,
                case when b.offset_deltas is null then least(b.record_count, record_places.last_offset - b.base_offset + 1)
                else b.record_count end::int) i(begins, ends)
     cross join lateral rows from (

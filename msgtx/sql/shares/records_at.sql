@@ -1,11 +1,14 @@
--- records_at(partitions, first_offsets, last_offsets, max_bytes) → the records of the log in these ranges; nothing for one that has none.
---   one row for each piece of a row of the log that has records, ascending; place: which range it is of; offsets is null where each offset
---   from first to last is a record; byte_size: its part of the row's
---   max_bytes   what is behind so many is left to read_records: its columns from offsets on are null; null: nothing is left out
+-- records_at(partitions, first_offsets, last_offsets, max_bytes) → the records of the log in these ranges; nothing for one
+-- that has none.
+--   one row for each piece of a row of the log that has records, ascending; place: which range it is of; offsets is null
+--   where each offset from first to last is a record; byte_size: its part of the row's
+--   max_bytes   what is behind so many is left to read_records: its columns from offsets on are null; null: nothing is left
+--               out
 -- Reads record_batch.
 create function msgtx.records_at(partition_ids int[], first_offsets bigint[], last_offsets bigint[], max_bytes bigint)
 returns table (
-    place bigint, record_count int, byte_size bigint, first_offset bigint, last_offset bigint, max_timestamp bigint, offsets bigint[],
+    place bigint, record_count int, byte_size bigint, first_offset bigint, last_offset bigint, max_timestamp bigint,
+        offsets bigint[],
     keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language sql stable as $$
     select e.place, e.upto - e.before, e.bytes, e.begins, e.ends, e.max_timestamp,
@@ -14,19 +17,23 @@ language sql stable as $$
            case when e.is_given then case when e.is_part then e.keys[e.before + 1:e.upto] else e.keys end end,
            case when e.is_given then case when e.is_part then e."values"[e.before + 1:e.upto] else e."values" end end,
            case when e.is_given then case when e.is_part then e.timestamps[e.before + 1:e.upto] else e.timestamps end end,
-           case when e.is_given then case when e.is_part then e.header_counts[e.before + 1:e.upto] else e.header_counts end end,
+           case when e.is_given then case when e.is_part then e.header_counts[e.before + 1:e.upto]
+               else e.header_counts end end,
            case when e.is_given then case when e.is_part then e.header_keys[h.before + 1:h.upto] else e.header_keys end end,
-           case when e.is_given then case when e.is_part then e.header_values[h.before + 1:h.upto] else e.header_values end end
+           case when e.is_given then case when e.is_part then e.header_values[h.before + 1:h.upto]
+               else e.header_values end end
     from (
         select u.place, b.*, i.before, i.upto, i.bytes, i.upto - i.before < b.record_count as is_part,
                greatest(b.base_offset, u.first_offset) as begins, least(b.last_offset, u.last_offset) as ends,
                (sum(i.bytes) over (order by u.place, b.base_offset) > max_bytes) is not true as is_given
-        from unnest(partition_ids, first_offsets, last_offsets) with ordinality u(partition_id, first_offset, last_offset, place)
+        from unnest(partition_ids, first_offsets, last_offsets) with
+            ordinality u(partition_id, first_offset, last_offset, place)
         cross join lateral (
             select b.* from msgtx.record_batch b
             where b.partition_id = u.partition_id and b.base_offset <= u.last_offset and b.base_offset >= coalesce((
                 select e.base_offset from msgtx.record_batch e
-                where e.partition_id = u.partition_id and e.base_offset <= u.first_offset order by e.base_offset desc limit 1), 0)
+                where e.partition_id = u.partition_id and e.base_offset <= u.first_offset order by e.base_offset desc
+                    limit 1), 0)
             order by b.base_offset) b
         cross join lateral (
             select case when b.offset_deltas is null then greatest(0, u.first_offset - b.base_offset)
@@ -35,7 +42,8 @@ language sql stable as $$
                    else (select count(*) from unnest(b.offset_deltas) d where b.base_offset + d <= u.last_offset) end::int
             ) of_row(before, upto)
         cross join lateral (
-            select of_row.before, of_row.upto, b.byte_size::bigint * (of_row.upto - of_row.before) / b.record_count as bytes) i
+            select of_row.before, of_row.upto, b.byte_size::bigint * (of_row.upto
+                - of_row.before) / b.record_count as bytes) i
         where i.upto > i.before) e
     left join lateral (
         select coalesce((select sum(c) from unnest(e.header_counts[:e.before]) c), 0)::int as before,

@@ -1,13 +1,16 @@
--- redrive_dead_letters(group, index, upto, most, skip_missing) sends a share group's dead letters back to the topics that they came from, from
--- one partition of its topic of dead letters: those between where the group is there and offset upto. One SQL transaction sends them and
--- moves the group on, so each is sent once. Key, value and headers are those of the record that died; the time is now, and header
--- msgtx.timestamp says the first one. What is no dead letter of this group is passed over. At most 1,000 letters, 8 MiB and 256 target partitions in a call.
---   in_upto, upto     null: the last stable offset, behind what is overdue (I12), which is answered; null in the answer: there is no such partition
+-- redrive_dead_letters(group, index, upto, most, skip_missing) sends a share group's dead letters back to the topics that
+-- they came from, from one partition of its topic of dead letters: those between where the group is there and offset upto.
+-- One SQL transaction sends them and moves the group on, so each is sent once. Key, value and headers are those of the
+-- record that died; the time is now, and header msgtx.timestamp says the first one. What is no dead letter of this group is
+-- passed over. At most 1,000 letters, 8 MiB and 256 target partitions in a call.
+--   in_upto, upto     null: the last stable offset, behind what is overdue (I12); in the answer: there is no such partition
 --   skip_missing      pass over letters whose topic is gone, instead of the refusal
 --   error, detail     UnknownTopicOrPartition: the topic of the next letter is gone
 --   is_over           nothing is left below upto. Another call may have been faster: then nothing was done, and more is left
--- Tries producers' locks. Locks partitions, then the share partition of the dead letters (exclusive, each ascending). Reads consumer_group, share_group, partition,
--- topic, record_batch and, through fetch_batches, the transaction tables. Writes share_state; record_batch through append_or_raise. Flushed.
+-- Tries producers' locks. Locks partitions, then the share partition of the dead letters (exclusive, each ascending). Reads
+-- consumer_group, share_group, partition, topic, record_batch and, through fetch_batches, the transaction tables. Writes
+-- share_state; record_batch through append_or_raise. Flushed.
+-- long: one pass over the letters collects what is sent
 -- right: consume
 -- null: upto
 -- plan: look-ups
@@ -121,7 +124,8 @@ begin
                 if target is null and not skip_missing then
                     if sent + skipped = 0 then
                         error := 'UnknownTopicOrPartition';
-                        detail := format('the dead letter %s-%s offset %s came from topic %s, which is gone: create it, or skip such'
+                        detail := format('the dead letter %s-%s offset %s came from topic %s, which is gone: create it, or '
+                            'skip such'
                                          ' letters', letters_topic, in_index, here, source);
                         return;
                     end if;
@@ -141,7 +145,8 @@ begin
                     header_counts[sent] := own_headers;
                     header_keys := header_keys || row_of_log.header_keys[added_at - own_headers + 1:added_at];
                     header_values := header_values || row_of_log.header_values[added_at - own_headers + 1:added_at];
-                    if array_position(row_of_log.header_keys[added_at - own_headers + 1:added_at], 'msgtx.timestamp') is null then
+                    if array_position(row_of_log.header_keys[added_at - own_headers + 1:added_at], 'msgtx.timestamp') is null
+                        then
                         header_counts[sent] := own_headers + 1;
                         header_keys := header_keys || text 'msgtx.timestamp';
                         header_values := header_values || row_of_log.header_values[header_at];
@@ -158,7 +163,8 @@ begin
     if sent > 0 then
         now_ms := floor(extract(epoch from msgtx.clock()) * 1000);
         batches := msgtx.batches_of_records(
-            array_fill(true, array[sent]), partition_ids, array_fill(now_ms, array[sent]), keys, record_values, header_counts,
+            array_fill(true, array[sent]), partition_ids, array_fill(now_ms, array[sent]), keys, record_values,
+                header_counts,
             header_keys, header_values);
         ignored := msgtx.lock_partitions(batches);
     end if;
@@ -180,7 +186,8 @@ begin
             coalesce(state.waiting_keys, '{}'))
     on conflict do nothing;
     if not found then  -- a member has begun to read it meanwhile, before it became the topic of dead letters
-        raise exception using errcode = '55P03', message = format('%s is new to group %s: call again', letters_topic, group_name);
+        raise exception using errcode = '55P03', message = format('%s is new to group %s: call again', letters_topic,
+            group_name);
     end if;
     ignored := msgtx.flush_at_commit();
     is_over := next_offset >= upto;

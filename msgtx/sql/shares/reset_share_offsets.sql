@@ -1,8 +1,8 @@
--- reset_share_offsets(group, partitions, offsets) has a share group without members go on elsewhere: everything from there on is delivered
--- as if for the first time, nothing below it; error and detail say why not: GroupNotFound, GroupNotEmpty, UnknownTopicOrPartition. An offset
--- outside the log is moved to its nearest end. What is pending in an open transaction is not waited for.
--- Locks the group (exclusive), share partitions (exclusive, ascending). Reads partition, record_batch. Writes share_state. Deletes from
--- share_parked. Flushed.
+-- reset_share_offsets(group, partitions, offsets) has a share group without members go on elsewhere: everything from there
+-- on is delivered as if for the first time, nothing below it; error and detail say why not: GroupNotFound, GroupNotEmpty,
+-- UnknownTopicOrPartition. An offset outside the log is moved to its nearest end. What is pending in an open transaction is
+-- not waited for. Locks the group (exclusive), share partitions (exclusive, ascending). Reads partition, record_batch.
+-- Writes share_state. Deletes from share_parked. Flushed.
 -- right: admin of all topics
 -- plan: look-ups
 create function msgtx.reset_share_offsets(
@@ -47,7 +47,8 @@ begin
                    where s.group_id = found_id and s.partition_id = asked.partition_id order by s.version desc limit 1), 0),
                greatest(p.log_start_offset, least(asked.at_offset, coalesce((
                    select b.last_offset + 1 from msgtx.record_batch b
-                   where b.partition_id = asked.partition_id order by b.base_offset desc limit 1), p.log_start_offset))), '{}'
+                   where b.partition_id = asked.partition_id order by b.base_offset desc limit 1), p.log_start_offset))),
+                       '{}'
         from msgtx.partition p where p.partition_id = asked.partition_id;
     end loop;
 end $$;

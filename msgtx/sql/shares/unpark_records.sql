@@ -1,6 +1,6 @@
--- unpark_records(group, partition, log_start, moment, most, foreign_keys, next_due, waiting_keys) takes out of share_parked the records to be
--- delivered now, at most so many rows: those that are due, and those whose key no other member has any more; → spans, ascending by
--- offset.
+-- unpark_records(group, partition, log_start, moment, most, foreign_keys, next_due, waiting_keys) takes out of share_parked
+-- the records to be delivered now, at most so many rows: those that are due, and those whose key no other member has any
+-- more; → spans, ascending by offset.
 --   foreign_keys   which other members have in flight
 --   waiting_keys   for which something waits, since a member has the key, or had it; with ordering=key
 -- What retention has removed meanwhile is left out; what is gone from the log holds no key.
@@ -18,14 +18,17 @@ declare
 begin
     spans := '{}';
     if next_due <= moment and most > 0 then
-        -- From the time on at which something is due: rows that were deleted lie before it, however long they stay in the index.
+        -- From the time on at which something is due: rows that were deleted lie before it, however long they stay in the
+        -- index.
         with gone as (
             delete from msgtx.share_parked o where o.ctid = any(array(
                 select p.ctid from msgtx.share_parked p
-                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.due_at >= next_due and p.due_at <= moment
+                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.due_at >= next_due
+                    and p.due_at <= moment
                 order by p.due_at, p.first_offset limit most))
             returning o.*)
-        select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count, g.member_number,
+        select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count,
+            g.member_number,
                              null, null, null, null, null, null, g.reason)::msgtx.share_span)
                    filter (where g.last_offset >= log_start),
                array_agg(distinct g.key_hash) filter (where g.key_hash is not null)
@@ -46,7 +49,8 @@ begin
         with gone as (
             delete from msgtx.share_parked o where o.ctid = any(array(
                 select p.ctid from msgtx.share_parked p
-                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.key_hash = waiting and p.due_at is null
+                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.key_hash = waiting
+                    and p.due_at is null
                   and p.first_offset < coalesce((
                       select d.first_offset from msgtx.share_parked d
                       where d.group_id = in_group_id and d.partition_id = in_partition_id and d.key_hash = waiting

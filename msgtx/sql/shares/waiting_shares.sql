@@ -1,13 +1,15 @@
--- waiting_shares(most) → share partitions on which something waits: it is in flight or parked, or the group has no member and has not read all; those
--- with transactions, then those without members come first; `found` is how many there are. As it is now (current_spans).
+-- waiting_shares(most) → share partitions on which something waits: it is in flight or parked, or the group has no member
+-- and has not read all; those with transactions, then those without members come first; `found` is how many there are. As it
+-- is now (current_spans).
 --   readable_end       up to where the group may read
 --   delayed, waiting   parked: until a time, the first one until due_at; for an earlier one with their key
---   exhausted          delivered as often as they may be, and not available any more; they become dead letters, as the rejected ones, if the
---                      group writes_letters
+--   exhausted          delivered as often as they may be, and not available any more; they become dead letters, as the
+--                      rejected ones, if the group writes_letters
 --   reason             why the first available record is to be delivered again; deliveries: how often it was
 --   member_id, …       who has the first acquired record, until when
 --   producer_id, …     the transaction of the first pending record, as it was opened
--- Reads consumer_group, share_group, share_state, share_parked, group_member, partition, topic, producer, the transaction tables.
+-- Reads consumer_group, share_group, share_state, share_parked, group_member, partition, topic, producer, the transaction
+-- tables.
 -- right: admin of all topics
 -- null: due_at, reason, deliveries, member_id, client_host, client_process, locked_until, producer_id, producer_epoch
 -- null: transaction_number, transactional_id, opened_at, timeout_ms, opener_host, opener_process, database_backend
@@ -15,23 +17,29 @@
 -- plan: look-ups
 create function msgtx.waiting_shares(most int)
 returns table (
-    group_name text, topic text, partition_index int, members int, start_offset bigint, next_offset bigint, readable_end bigint,
+    group_name text, topic text, partition_index int, members int, start_offset bigint, next_offset bigint,
+        readable_end bigint,
     max_record_locks int, available bigint, acquired bigint, pending bigint, rejected bigint, delayed bigint,
     waiting bigint, due_at timestamptz, reason text, deliveries int,
     member_id text, client_host text, client_process int, locked_until timestamptz, lock_ms int,
-    producer_id bigint, producer_epoch int, transaction_number bigint, transactional_id text, opened_at timestamptz, timeout_ms int,
-    opener_host text, opener_process int, database_backend int, seal_kind text, checked_at timestamptz, found bigint, writes_letters boolean, exhausted bigint)
+    producer_id bigint, producer_epoch int, transaction_number bigint, transactional_id text, opened_at timestamptz,
+        timeout_ms int,
+    opener_host text, opener_process int, database_backend int, seal_kind text, checked_at timestamptz, found bigint,
+        writes_letters boolean, exhausted bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();
 begin
     return query
-    select c.name, t.name, p.partition_index, n.members, coalesce(least(f.start_offset, k.start_offset), next.at), next.at, e.readable_end,
-           s.max_record_locks, f.available, f.acquired, f.pending, f.rejected, k.delayed, k.waiting, k.due_at, again.reason, again.delivery_count,
+    select c.name, t.name, p.partition_index, n.members, coalesce(least(f.start_offset, k.start_offset), next.at), next.at,
+        e.readable_end,
+           s.max_record_locks, f.available, f.acquired, f.pending, f.rejected, k.delayed, k.waiting, k.due_at, again.reason,
+               again.delivery_count,
            m.member_id, m.client_host, m.client_process, held.locked_until, s.record_lock_duration_ms,
            waits.producer_id, waits.producer_epoch, waits.transaction_number, w.transactional_id, o.opened_at, o.timeout_ms,
-           o.client_host, o.client_process, o.database_backend, l.kind, moment, count(*) over (), s.writes_dead_letters, f.exhausted
+           o.client_host, o.client_process, o.database_backend, l.kind, moment, count(*) over (), s.writes_dead_letters,
+               f.exhausted
     from msgtx.share_group s
     cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral (select count(*)::int as members from msgtx.living_members(s.group_id)) n
@@ -48,15 +56,18 @@ begin
         select min(u.first_offset) as start_offset,
                coalesce(sum(case when u.status = 'available' and u.delivery_count < s.delivery_count_limit
                    then u.last_offset - u.first_offset + 1 end), 0)::bigint as available,
-               coalesce(sum(case u.status when 'acquired' then u.last_offset - u.first_offset + 1 end), 0)::bigint as acquired,
+               coalesce(sum(case u.status when 'acquired' then u.last_offset - u.first_offset + 1 end),
+                   0)::bigint as acquired,
                coalesce(sum(case u.status when 'pending' then u.last_offset - u.first_offset + 1 end), 0)::bigint as pending,
-               coalesce(sum(case u.status when 'rejected' then u.last_offset - u.first_offset + 1 end), 0)::bigint as rejected,
+               coalesce(sum(case u.status when 'rejected' then u.last_offset - u.first_offset + 1 end),
+                   0)::bigint as rejected,
                coalesce(sum(case when u.status = 'available' and u.delivery_count >= s.delivery_count_limit
                    then u.last_offset - u.first_offset + 1 end), 0)::bigint as exhausted
         from unnest(now.spans) u) f
     cross join lateral (
         select min(greatest(k.first_offset, p.log_start_offset)) as start_offset, min(k.due_at) as due_at,
-               coalesce(sum(case when k.due_at is not null then k.last_offset - k.first_offset + 1 end), 0)::bigint as delayed,
+               coalesce(sum(case when k.due_at is not null then k.last_offset - k.first_offset + 1 end),
+                   0)::bigint as delayed,
                coalesce(sum(case when k.due_at is null then k.last_offset - k.first_offset + 1 end), 0)::bigint as waiting
         from msgtx.share_parked k
         where k.group_id = s.group_id and k.partition_id = v.partition_id and k.last_offset >= p.log_start_offset) k

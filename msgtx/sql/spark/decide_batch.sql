@@ -1,23 +1,16 @@
--- decide_batch(app_id, query_id, batch_id, accepted attempts, …) ends a batch: the accepted attempts commit, up to 250 others that
--- are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing of it.
--- Further attempts are left for abort_batch, or for their timeouts, which nothing prolongs after the fence row.
---   accepted            producer ids; tail_owners, tail_partitions, tail_sequences: the last sequence that each sent there
---   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it, but
---                       for partitions that were deleted since: whether that is a loss is the source's to say.
---                       A start that is not −1 must be the group's offset (if it has one there): else another run has
---                       continued from there
---   in_run_id           the run of a query, in which each of its batches is written once for each application
---   whole_query         this is all that the query writes: every group that a source of it reads for is in_group_name
---   skipped             the batch was committed before; what this run wrote is aborted
---   aborted             how many attempts were; 250: there may be more
---   error, detail       why nothing is decided
--- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only what
--- was read, compared with the group's offsets, shows whether one is new. Batches that a program counted itself (query
--- '') become a query's own when the query continues with the next number. A batch of a sink that neither wrote nor read
--- anything leaves no row: there is nothing in it that could be doubled or lost. A stream whose batch lies before the
--- newest committed one has an old checkpoint: Spark repeats no other batch than the last one.
--- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition. Writes
--- transaction_decision, consumer_group, group_offset, spark_batch, spark_floor. Flushed.
+-- decide_batch(app_id, query_id, batch_id, accepted attempts, …) ends a batch: the accepted attempts commit, up to 250
+-- others that are registered abort, the group's offsets and the fence row are inserted, in one SQL transaction, or nothing
+-- of it. Further attempts are left for abort_batch, or for their timeouts, which nothing prolongs after the fence row.
+--   accepted      producer ids; tail_owners, tail_partitions, tail_sequences: the last sequence that each sent there
+--   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it,
+--                 but for deleted partitions. A start that is not −1 must be the group's offset, if it has one there
+--   in_run_id     the run of a query, in which each of its batches is written once for each application
+--   whole_query   this is all that the query writes: every group that a source of it reads for is in_group_name
+--   skipped       the batch was committed before; what this run wrote is aborted
+--   aborted       how many attempts were; 250: there may be more; error, detail: why nothing is decided
+-- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition.
+-- Writes transaction_decision, consumer_group, group_offset, spark_batch, spark_floor. Flushed.
+-- long: its checks and writes share what they read
 -- right: produce
 -- plan: look-ups
 create function msgtx.decide_batch(
@@ -36,6 +29,11 @@ declare
     noted text;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
+    -- An application that has batches of other queries only has lost its checkpoint: its batches are counted anew, and only
+    -- what was read, compared with the group's offsets, shows whether one is new. Batches that a program counted itself
+    -- (query '') become a query's own when the query continues with the next number. A batch of a sink that neither wrote
+    -- nor read anything leaves no row: nothing in it could be doubled or lost. A stream whose batch lies before the newest
+    -- committed one has an old checkpoint: Spark repeats no other batch than the last one.
     aborted := 0;
     ignored := msgtx.lock_spark_app(in_app_id);
     if not msgtx.acts_for_owner() then
@@ -47,7 +45,8 @@ begin
         newest := msgtx.last_batch(in_app_id, in_query_id);
         if in_query_id <> '' and newest > in_batch_id then
             error := 'BatchConflict: checkpoint';
-            detail := format('application %s has committed batch %s of query %s, which is at batch %s: the checkpoint fell behind;'
+            detail := format('application %s has committed batch %s of query %s, which is at batch %s: the checkpoint fell '
+                'behind;'
                              ' restore the newest one, or start with a new one from the offsets of a group',
                              in_app_id, newest, in_query_id, in_batch_id);
         elsif in_run_id <> '' and exists (
@@ -58,7 +57,8 @@ begin
             where d.producer_id = any(accepted) and d.producer_epoch = 0 and d.transaction_number = 0
               and d.outcome = 'COMMIT') then
             error := 'BatchConflict: run';
-            detail := format('batch %s of application %s was written before in this run of the query: each write of one batch'
+            detail := format('batch %s of application %s was written before in this run of the query: each write of one '
+                'batch'
                              ' needs an application of its own (app_id, txnAppId)', in_batch_id, in_app_id);
         else
             aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id, aborted_at_once);
@@ -72,7 +72,8 @@ begin
               and r.group_name not in ('', coalesce(in_group_name, '')));
         if noted is not null then
             error := 'ConfigError: group';
-            detail := format('the source of the query reads for group %s, and its sink has %s: give both the same option group',
+            detail := format('the source of the query reads for group %s, and its sink has %s: give both the same option '
+                'group',
                              noted, coalesce('group ' || in_group_name, 'no group'));
             return;
         end if;
@@ -80,7 +81,8 @@ begin
     if in_group_name is not null and offset_partitions is null and accepted <> '{}' and not exists (
         select from msgtx.spark_range r where r.query_id = in_query_id and r.group_name = in_group_name) then
         error := 'ConfigError: source';
-        detail := format('the sink has group %s, and no source of the query has read for it in this database: give the source the'
+        detail := format('the sink has group %s, and no source of the query has read for it in this database: give the '
+            'source the'
                          ' same option group and the same database, or leave the group out at the sink', in_group_name);
         return;
     end if;
@@ -97,10 +99,12 @@ begin
                    b.app_id = in_app_id and msgtx.last_batch(in_app_id, '') + 1 <> in_batch_id)
        and not exists (select from msgtx.spark_batch b where b.app_id = in_app_id and b.query_id = in_query_id)
        and (offset_partitions is null or accepted <> '{}' and not exists (
-            select from msgtx.committed_offsets(in_group_name, offset_partitions) c where c.committed_offset is not null)) then
+            select from msgtx.committed_offsets(in_group_name, offset_partitions) c where c.committed_offset is not null))
+                then
         if accepted <> '{}' then
             error := 'CheckpointLost';
-            detail := format('application %s has committed batches of another query, and none of query %s: its checkpoint was lost;'
+            detail := format('application %s has committed batches of another query, and none of query %s: its checkpoint '
+                'was lost;'
                              ' restore it, or give source and sink the option group, or take another txnAppId',
                              in_app_id, in_query_id);
         end if;
@@ -141,7 +145,8 @@ begin
             order by o.partition_id limit 1;
             if found then
                 raise exception using errcode = 'MX120', column = 'BatchConflict', message = format(
-                    'group %s is at offset %s of partition %s, and batch %s begins at %s: another run has committed what this'
+                    'group %s is at offset %s of partition %s, and batch %s begins at %s: another run has committed what '
+                    'this'
                     ' one read', in_group_name, moved.committed_offset, (
                         select t.name || '-' || p.partition_index from msgtx.partition p
                         join msgtx.topic t on t.topic_id = p.topic_id where p.partition_id = moved.partition_id),

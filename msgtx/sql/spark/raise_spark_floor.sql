@@ -5,7 +5,8 @@
 -- Writes spark_floor. Not flushed by
 -- itself: one that a crash took back costs a longer look.
 -- plan: look-ups, nested loops
-create function msgtx.raise_spark_floor(in_app_id text, in_of_program boolean) returns boolean language plpgsql volatile as $$
+create function msgtx.raise_spark_floor(in_app_id text, in_of_program boolean) returns boolean language plpgsql volatile
+    as $$
 declare
     raised bigint;
 begin

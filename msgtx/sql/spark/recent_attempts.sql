@@ -1,5 +1,5 @@
--- recent_attempts(app_id, of_program) → the attempts of an application, of a program's batches or of queries, from its floor on, in
--- the order in which they were registered. Those before it are decided.
+-- recent_attempts(app_id, of_program) → the attempts of an application, of a program's batches or of queries, from its floor
+-- on, in the order in which they were registered. Those before it are decided.
 -- Reads spark_attempt, spark_floor.
 create function msgtx.recent_attempts(in_app_id text, in_of_program boolean)
 returns table (query_id text, batch_id bigint, producer_id bigint) language sql stable as $$

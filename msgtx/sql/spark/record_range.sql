@@ -2,15 +2,16 @@
 -- streaming query reads in a batch, for the sink of the same query. The sink commits the ends as the group's offsets;
 -- without a group ('') only to know the batch again. Read again after a restart, a batch reads the same. error and
 -- detail say what cannot be exactly once:
---   BatchConflict   what is committed under this number, or noted for a group, was another range, or a later batch is committed
---                   and nothing of this one is known any more: the checkpoint fell behind
+--   BatchConflict   what is committed under this number, or noted for a group, was another range, or a later batch is
+--                   committed and nothing of this one is known any more: the checkpoint fell behind
 --   ConfigError     another source of this run reads the same partitions for the same group, which has one position there
 -- Where nothing can be written (a standby), nothing is recorded without a group: nothing checks what reads there.
 -- Reads spark_batch. Writes spark_range. Not flushed by itself: the decision is, and comes later in the WAL.
 -- right: consume
 -- plan: look-ups, nested loops
 create function msgtx.record_range(
-    in_query_id text, in_batch_id bigint, in_group_name text, partition_ids int[], start_offsets bigint[], end_offsets bigint[],
+    in_query_id text, in_batch_id bigint, in_group_name text, partition_ids int[], start_offsets bigint[],
+        end_offsets bigint[],
     in_run_id text default '', in_source_id text default '',
     out error text, out detail text
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -55,7 +56,8 @@ begin
             select from msgtx.spark_range o where o.query_id = in_query_id and o.batch_id = in_batch_id and o.group_name = ''
             and o.partition_id = u.id and (o.run_id, o.source_id) <> (in_run_id, in_source_id) limit 1 for update) o;
         update msgtx.spark_range r
-        set start_offset = case when r.run_id = in_run_id and r.source_id <> in_source_id then ambiguous else u.start_offset end,
+        set start_offset = case when r.run_id = in_run_id and r.source_id <> in_source_id then ambiguous
+            else u.start_offset end,
             end_offset = case when r.run_id = in_run_id and r.source_id <> in_source_id then ambiguous else u.end_offset end,
             run_id = in_run_id, source_id = in_source_id
         from unnest(partition_ids, start_offsets, end_offsets) u(partition_id, start_offset, end_offset)
@@ -73,8 +75,10 @@ begin
         order by r.partition_id limit 1;
         if found then
             error := 'ConfigError';
-            detail := format('two sources of one query read partition %s for group %s, which has one position there: load the'
-                             ' topic once and use the DataFrame twice, or leave the group out at source and sink and name the'
+            detail := format('two sources of one query read partition %s for group %s, which has one position there: load '
+                'the'
+                             ' topic once and use the DataFrame twice, or leave the group out at source and sink and name '
+                             'the'
                              ' application with txnAppId', other.partition_id, in_group_name);
             return;
         end if;
@@ -88,7 +92,8 @@ begin
     order by r.partition_id limit 1;
     if found then
         error := 'BatchConflict';
-        detail := format('batch %s of query %s read offsets %s to %s of partition %s, and shall read %s to %s now: the checkpoint'
+        detail := format('batch %s of query %s read offsets %s to %s of partition %s, and shall read %s to %s now: the '
+            'checkpoint'
                          ' fell behind; start with a new one', in_batch_id, in_query_id,
                          other.start_offset, other.end_offset, other.partition_id, other.asked_start, other.asked_end)
                   || case when in_group_name <> '' then format(', from the offsets of group %s', in_group_name) else '' end;

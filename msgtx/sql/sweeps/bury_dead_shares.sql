@@ -1,11 +1,12 @@
--- bury_dead_shares(after, most) writes the dead letters that no member has written: of records that were delivered as often as they may be, and
--- whose last delivery ended where no member asks any more; and of records that a transaction rejected. It looks at
--- `most` share partitions, and writes at most 500 letters or 8 MiB; → how many. One bad row does not stop the rest
--- (P12).
+-- bury_dead_shares(after, most) writes the dead letters that no member has written: of records that were delivered as often
+-- as they may be, and whose last delivery ended where no member asks any more; and of records that a transaction rejected.
+-- It looks at `most` share partitions, and writes at most 500 letters or 8 MiB; → how many. One bad row does not stop the
+-- rest (P12).
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); tries the locks of share partitions and of partitions of dead letters, and never waits. Reads share_state,
--- share_group, group_member, group_heartbeat. Writes through settle_share_partition share_state, share_parked and dead letters. Flushed.
+-- Locks the leases (share); tries the locks of share partitions and of partitions of dead letters, and never waits. Reads
+-- share_state, share_group, group_member, group_heartbeat. Writes through settle_share_partition share_state, share_parked
+-- and dead letters. Flushed.
 -- right: admin of all topics
 -- plan: look-ups, nested loops
 create function msgtx.bury_dead_shares(
@@ -46,7 +47,8 @@ begin
             select s.spans from msgtx.share_state s
             where s.group_id = k.key_1 and s.partition_id = k.key_2 order by s.version desc limit 1) n on true
         left join lateral (
-            select s.delivery_count_limit, s.longest_lock_ms from msgtx.share_group s where s.group_id = k.key_1 limit 1) g on true
+            select s.delivery_count_limit, s.longest_lock_ms from msgtx.share_group s where s.group_id = k.key_1 limit 1) g
+                on true
         limit most
     loop
         exit when letters <= 0 or letter_bytes <= 0;

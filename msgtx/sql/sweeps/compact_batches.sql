@@ -7,8 +7,8 @@
 --   waiting       per row 1 if tombstones are among what stays: their time counts from the first pass that has seen them
 --   seen          rows of which all stays, with tombstones that no pass had seen
 --   shards, epochs   those of a coordinator; null: all
--- Locks the leases (share) and the partition's row. Producers are not held up. Reads topic. Writes record_batch, partition. Not
--- flushed by itself: a reader that gets less than before has lost nothing when a crash brings it back.
+-- Locks the leases (share) and the partition's row. Producers are not held up. Reads topic. Writes record_batch, partition.
+-- Not flushed by itself: a reader that gets less than before has lost nothing when a crash brings it back.
 -- right: admin of all topics
 -- commit: asynchronous
 -- null: done_at
@@ -51,7 +51,8 @@ begin
                    coalesce(array_agg(u.record_value order by u.ordinal), '{}') as "values",
                    coalesce(array_agg(u.record_timestamp order by u.ordinal), '{}') as timestamps,
                    coalesce(array_agg(u.header_count order by u.ordinal), '{}') as header_counts,
-                   coalesce(array_agg(coalesce(u.offset_delta, u.ordinal::int - 1) order by u.ordinal), '{}') as offset_deltas
+                   coalesce(array_agg(coalesce(u.offset_delta, u.ordinal::int - 1) order by u.ordinal),
+                       '{}') as offset_deltas
             from unnest(case when a.stay is not null then r.keys end, case when a.stay is not null then r."values" end,
                         case when a.stay is not null then r.timestamps end,
                         case when a.stay is not null then r.header_counts end,

@@ -1,12 +1,13 @@
--- date_producer(producer_id, expiration_ms, moment) dates a producer id's uses anew that lie further in the future than its expiry (is_ahead):
--- its init, and its newest transaction. → whether there was one.
+-- date_producer(producer_id, expiration_ms, moment) dates a producer id's uses anew that lie further in the future than its
+-- expiry (is_ahead): its init, and its newest transaction. → whether there was one.
 -- Tries the producer's lock and never waits. Updates producer, transaction.
 create function msgtx.date_producer(in_producer_id bigint, expiration_ms bigint, moment timestamptz)
 returns boolean language plpgsql volatile as $$
 declare
     opened record;
     is_init_ahead constant boolean := (
-        select msgtx.is_ahead(p.initialized_at, expiration_ms, moment) from msgtx.producer p where p.producer_id = in_producer_id);
+        select msgtx.is_ahead(p.initialized_at, expiration_ms, moment) from msgtx.producer p
+            where p.producer_id = in_producer_id);
 begin
     select t.producer_epoch, t.transaction_number, msgtx.is_ahead(t.opened_at, expiration_ms, moment) as is_ahead into opened
     from msgtx.transaction t where t.producer_id = in_producer_id

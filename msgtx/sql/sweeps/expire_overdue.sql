@@ -1,13 +1,13 @@
--- expire_overdue(after, most) aborts overdue transactions (I12), after looking at `most` seals (P42), then at as many partitions, then
--- perhaps at as many producers; → how many, at most `most`. One bad row does not stop the rest (P12).
+-- expire_overdue(after, most) aborts overdue transactions (I12), after looking at `most` seals (P42), then at as many
+-- partitions, then perhaps at as many producers; → how many, at most `most`. One bad row does not stop the rest (P12).
 -- A partition is looked at as fetch does it, from its floor; of the transactions there it takes the first 100. If there
 -- are more, behind a transaction that is prepared for an outside party for example, the history above the floor may be
 -- long. Then open transactions are found among the newest transactions of the producers, one per producer.
---   in_after, next_after   where the last call came to: 1 and a seal, 2 and a partition and whether one had more, 3 and a producer;
---                          null: from the start, and: this was the end
+--   in_after, next_after   where the last call came to: 1 and a seal, 2 and a partition and whether one had more, 3 and a
+--                          producer; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator, which ends the transactions of its shards; null: all
--- Locks the leases (share); tries producers' locks and never waits. Updates transaction (seen_at); writes transaction_decision through
--- expire_transaction. Flushed.
+-- Locks the leases (share); tries producers' locks and never waits. Updates transaction (seen_at); writes
+-- transaction_decision through expire_transaction. Flushed.
 -- right: admin of all topics
 -- plan: look-ups, nested loops
 create function msgtx.expire_overdue(
@@ -54,9 +54,11 @@ begin
                 select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
                 where tp.partition_id = p.partition_id and tp.first_offset >= p.stable_floor
                 order by tp.first_offset limit first_ones) f) u;
-        next_after := case when looked_at = most then array[2, partitions[most], is_deep::int] when is_deep then array[3, -1] end;
+        next_after := case when looked_at = most then array[2, partitions[most], is_deep::int] when is_deep
+            then array[3, -1] end;
     else
-        select array_agg(n.producer_id), array_agg(n.producer_epoch), array_agg(n.transaction_number), max(p.producer_id), count(*)
+        select array_agg(n.producer_id), array_agg(n.producer_epoch), array_agg(n.transaction_number), max(p.producer_id),
+            count(*)
         into producer_ids, producer_epochs, numbers, last_id, looked_at
         from (
             select p.producer_id from msgtx.producer p where p.producer_id > place[2] order by p.producer_id limit most) p

@@ -1,5 +1,5 @@
--- find_dirty_log(after, most, min_dirty_ratio) → the next partition of a compacted topic that is worth a pass, after looking at so
--- many: at least this part of its decided bytes was never compacted, or the time of a tombstone is up, or lies further
+-- find_dirty_log(after, most, min_dirty_ratio) → the next partition of a compacted topic that is worth a pass, after looking
+-- at so many: at least this part of its decided bytes was never compacted, or the time of a tombstone is up, or lies further
 -- ahead than it lasts. Its answer is flushed, so that no crash takes back the rows that a pass decides by.
 --   compacted_offset, until_offset   between them lie the rows that no pass has compacted, all of them decided
 --   partition_id                     null: none is

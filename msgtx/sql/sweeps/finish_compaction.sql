@@ -1,6 +1,6 @@
--- finish_compaction(partition, from, until, tombstones_since) notes that a pass has gone over a whole log: of each key in front of
--- `until` only the newest record is left. → whether it has; not if another pass has been faster, or another cleaner has the
--- partition.
+-- finish_compaction(partition, from, until, tombstones_since) notes that a pass has gone over a whole log: of each key in
+-- front of `until` only the newest record is left. → whether it has; not if another pass has been faster, or another cleaner
+-- has the partition.
 --   in_tombstones_since   when the first of the tombstones that are left was seen; null: there is none
 --   shards, epochs        those of a coordinator; null: all
 -- Locks the leases (share) and the partition's row. Reads record_batch. Writes partition. Not flushed by itself.
@@ -10,7 +10,8 @@
 create function msgtx.finish_compaction(
     in_partition_id int, from_offset bigint, until_offset bigint, in_tombstones_since timestamptz,
     shards int[] default null, epochs int[] default null)
-returns boolean language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+returns boolean language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
+    as $$
 declare
     place record;
     ignored boolean := msgtx.refuse_stale_snapshot();

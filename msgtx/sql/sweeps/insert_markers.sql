@@ -1,6 +1,6 @@
--- insert_markers(decisions) writes the markers that these decisions lack, with the coordinator epoch of each one's shard; → how
--- many. If a partition cannot take its markers now, the others take theirs, and the rest follows in a later round. The caller
--- holds the marking lock.
+-- insert_markers(decisions) writes the markers that these decisions lack, with the coordinator epoch of each one's shard; →
+-- how many. If a partition cannot take its markers now, the others take theirs, and the rest follows in a later round. The
+-- caller holds the marking lock.
 -- Reads transaction_marker, producer, coordinator_shard. Writes transaction_marker.
 -- plan: look-ups, nested loops
 create function msgtx.insert_markers(decisions msgtx.transaction_decision[]) returns int language plpgsql volatile as $$

@@ -1,8 +1,8 @@
--- is_producer_idle(producer_id) → whether a producer id is past its expiry and has nothing open or unfinished (I13). It was used
--- last when it was initialized, or when its newest transaction was opened or decided: rows, not a column that the hot path would
--- update (P34). wrote_since finds its records outside transactions.
--- Reads producer, transaction, transaction_decision, partition, partition_floor: each decision of this producer that is in the
--- history.
+-- is_producer_idle(producer_id) → whether a producer id is past its expiry and has nothing open or unfinished (I13). It was
+-- used last when it was initialized, or when its newest transaction was opened or decided: rows, not a column that the hot
+-- path would update (P34). wrote_since finds its records outside transactions.
+-- Reads producer, transaction, transaction_decision, partition, partition_floor: each decision of this producer that is in
+-- the history.
 create function msgtx.is_producer_idle(in_producer_id bigint) returns boolean language plpgsql volatile as $$
 declare
     expired timestamptz;

@@ -1,6 +1,6 @@
--- keep_producers(partition, upto) notes the last sequence of each producer whose newest row in this partition is to be removed, with all rows up to
--- this offset: repeated batches are recognised as duplicates until producer_id_expiration_ms after it was appended.
--- Reads record_batch. Writes producer_state.
+-- keep_producers(partition, upto) notes the last sequence of each producer whose newest row in this partition is to be
+-- removed, with all rows up to this offset: repeated batches are recognised as duplicates until producer_id_expiration_ms
+-- after it was appended. Reads record_batch. Writes producer_state.
 -- plan: look-ups, nested loops
 create function msgtx.keep_producers(in_partition_id int, upto bigint) returns boolean language plpgsql volatile as $$
 begin

@@ -1,12 +1,12 @@
--- lease_shards(coordinator_id, host, process) renews the lease of a coordinator, or gives it one (id null, or not known any more),
--- and its share of the 50 shards: the living ones divide them evenly. A shard is taken when its owner has let go of it or
--- has no living lease; its coordinator epoch rises in the same statement, and an older one is refused from then on. A lease that lies
--- further in the future than it lasts is over (is_ahead): its coordinator, if it lives, gets another id.
+-- lease_shards(coordinator_id, host, process) renews the lease of a coordinator, or gives it one (id null, or not known any
+-- more), and its share of the 50 shards: the living ones divide them evenly. A shard is taken when its owner has let go of
+-- it or has no living lease; its coordinator epoch rises in the same statement, and an older one is refused from then on. A
+-- lease that lies further in the future than it lasts is over (is_ahead): its coordinator, if it lives, gets another id.
 -- Shares differ by one at most, and the oldest coordinators have the larger ones: a newcomer moves only what it gets.
---   lease_ms, look_again_ms   how long the lease lasts; when to call again: at a third of it, when another's ends, or soon, if
---                             others still hold what is this one's share
--- Locks the leases (exclusive). Writes coordinator, coordinator_shard. Flushed when a coordinator or a shard's owner is new: an
--- id or an epoch must not be given out twice. A renewal is not.
+--   lease_ms, look_again_ms   how long the lease lasts; when to call again: at a third of it, when another's ends, or soon,
+--                             if others still hold what is this one's share
+-- Locks the leases (exclusive). Writes coordinator, coordinator_shard. Flushed when a coordinator or a shard's owner is new:
+-- an id or an epoch must not be given out twice. A renewal is not.
 -- right: admin of all topics
 -- commit: asynchronous
 create function msgtx.lease_shards(

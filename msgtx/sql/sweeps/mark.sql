@@ -8,8 +8,8 @@
 --   rest_ms         of many clients one works: do nothing if somebody has marked what is newer than this. Who does nothing
 --                   then answers null: the other one may not have seen all
 -- At most 20,000 decisions, and some 20,000 markers, in one call.
--- Locks the leases (share); tries the marking lock. Writes transaction_marker and partition_floor through insert_markers and settle.
--- Not flushed by itself.
+-- Locks the leases (share); tries the marking lock. Writes transaction_marker and partition_floor through insert_markers and
+-- settle. Not flushed by itself.
 -- right: produce, admin of all topics
 -- commit: asynchronous
 -- null: markers, floors
@@ -66,7 +66,8 @@ begin
                       select from unnest(d.partitions) s(partition_id)
                       where (select true from msgtx.transaction_marker m
                              where m.partition_id = s.partition_id and m.producer_id = d.producer_id
-                               and m.producer_epoch = d.producer_epoch and m.transaction_number = d.transaction_number) is null)
+                               and m.producer_epoch = d.producer_epoch
+                               and m.transaction_number = d.transaction_number) is null)
                 order by d.decided_at limit 20000) d) d
         where d.before < 20000);
     markers := msgtx.insert_markers(decided);

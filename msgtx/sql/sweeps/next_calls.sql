@@ -1,6 +1,6 @@
--- next_calls(after) → the next member behind this one that has rows in share_call, or of which a sweep has noted something; no row: there is none.
--- One that is noted is not looked for in share_call, whose first rows may be removed ones by the thousand (swept_below).
--- Reads share_call, swept.
+-- next_calls(after) → the next member behind this one that has rows in share_call, or of which a sweep has noted something;
+-- no row: there is none. One that is noted is not looked for in share_call, whose first rows may be removed ones by the
+-- thousand (swept_below). Reads share_call, swept.
 create function msgtx.next_calls(after bigint) returns table (key_1 bigint) language sql stable as $$
     select coalesce(fresh.key_1, noted.key_1)
     from (select next_calls.after as place offset 0) a

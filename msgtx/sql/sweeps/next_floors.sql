@@ -1,6 +1,6 @@
--- next_floors(after) → the next partition behind this one that has rows in partition_floor, or of which a sweep has noted something; no row: there is none.
--- One that is noted is not looked for in partition_floor, whose first rows may be removed ones by the thousand (swept_below).
--- Reads partition_floor, swept.
+-- next_floors(after) → the next partition behind this one that has rows in partition_floor, or of which a sweep has noted
+-- something; no row: there is none. One that is noted is not looked for in partition_floor, whose first rows may be removed
+-- ones by the thousand (swept_below). Reads partition_floor, swept.
 create function msgtx.next_floors(after bigint) returns table (key_1 bigint) language sql stable as $$
     select coalesce(fresh.key_1, noted.key_1)
     from (select next_floors.after as place offset 0) a

@@ -1,6 +1,6 @@
--- next_heartbeats(after) → the next member behind this one that has rows in group_heartbeat, or of which a sweep has noted something; no row: there is none.
--- One that is noted is not looked for in group_heartbeat, whose first rows may be removed ones by the thousand (swept_below).
--- Reads group_heartbeat, swept.
+-- next_heartbeats(after) → the next member behind this one that has rows in group_heartbeat, or of which a sweep has noted
+-- something; no row: there is none. One that is noted is not looked for in group_heartbeat, whose first rows may be removed
+-- ones by the thousand (swept_below). Reads group_heartbeat, swept.
 create function msgtx.next_heartbeats(after bigint) returns table (key_1 bigint) language sql stable as $$
     select coalesce(fresh.key_1, noted.key_1)
     from (select next_heartbeats.after as place offset 0) a

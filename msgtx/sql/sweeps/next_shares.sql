@@ -1,8 +1,9 @@
--- next_shares(after…) → the next group and partition behind these that have rows in share_state, or of which a sweep has noted something; no
--- row: there are none. Noted ones are not looked for in share_state, which may begin with thousands of removed rows
--- (swept_below).
+-- next_shares(after…) → the next group and partition behind these that have rows in share_state, or of which a sweep has
+-- noted something; no row: there are none. Noted ones are not looked for in share_state, which may begin with thousands of
+-- removed rows (swept_below).
 -- Reads share_state, swept.
-create function msgtx.next_shares(after_1 bigint, after_2 bigint) returns table (key_1 bigint, key_2 bigint) language sql stable as $$
+create function msgtx.next_shares(after_1 bigint, after_2 bigint) returns table (key_1 bigint, key_2 bigint)
+    language sql stable as $$
     select coalesce(fresh.key_1, noted.key_1), coalesce(fresh.key_2, noted.key_2)
     from (select next_shares.after_1 as place_1, next_shares.after_2 as place_2 offset 0) a
     left join lateral (

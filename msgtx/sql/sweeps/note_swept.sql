@@ -2,13 +2,15 @@
 -- answer of swept_below.
 --   kind   state, call: of share groups; heartbeat, floor, offset
 -- Passes by rows that are locked. Writes and deletes from swept.
-create function msgtx.note_swept(in_kind text, in_key_1 bigint, in_key_2 bigint, was bigint, now_below bigint) returns boolean
+create function msgtx.note_swept(in_kind text, in_key_1 bigint, in_key_2 bigint, was bigint, now_below bigint)
+    returns boolean
 language plpgsql volatile as $$
 begin
     if now_below <= was then
         return false;
     end if;
-    insert into msgtx.swept (kind, key_1, key_2, below) values (in_kind, in_key_1, in_key_2, now_below) on conflict do nothing;
+    insert into msgtx.swept (kind, key_1, key_2, below) values (in_kind, in_key_1, in_key_2, now_below)
+        on conflict do nothing;
     delete from msgtx.swept o where o.ctid = any(array(
         select s.ctid from msgtx.swept s
         where s.kind = in_kind and s.key_1 = in_key_1 and s.key_2 = in_key_2 and s.below <= was for update skip locked));

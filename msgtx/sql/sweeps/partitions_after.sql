@@ -1,5 +1,5 @@
--- partitions_after(after, most) → the ids of the next `most` partitions above `after`, ascending; also of deleted ones on which a
--- transaction began. For sweeps, which look at `most` at once.
+-- partitions_after(after, most) → the ids of the next `most` partitions above `after`, ascending; also of deleted ones on
+-- which a transaction began. For sweeps, which look at `most` at once.
 -- Reads partition, transaction_partition: an index probe for each.
 -- plan: look-ups, nested loops
 create function msgtx.partitions_after(in_after bigint, most int) returns int[] language plpgsql stable as $$

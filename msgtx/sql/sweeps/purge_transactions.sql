@@ -1,11 +1,12 @@
 -- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms,
--- after looking at `most` of them and at some 20,000 of their partitions; → how many (internals: transactions#history). Only when the floor of each partition is above the
--- last offset there (P29, P37), and not the newest one of a producer id that is still there, nor one whose acknowledgements are not
--- settled. One bad row does not stop the rest. The history of one that lies further in the future than it lasts begins here.
+-- after looking at `most` of them and at some 20,000 of their partitions; → how many (internals: transactions#history). Only
+-- when the floor of each partition is above the last offset there (P29, P37), and not the newest one of a producer id that
+-- is still there, nor one whose acknowledgements are not settled. One bad row does not stop the rest. The history of one
+-- that lies further in the future than it lasts begins here.
 --   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer, transaction,
--- transaction_decision, share_pending. Deletes through forget_transactions. Not flushed by itself.
+-- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer,
+-- transaction, transaction_decision, share_pending. Deletes through forget_transactions. Not flushed by itself.
 -- right: admin of all topics
 -- commit: asynchronous
 -- plan: look-ups, nested loops, in order
@@ -60,7 +61,8 @@ begin
     -- Of those on very many partitions it looks at fewer.
     looked_at := looked_at[:(
         select count(*) from (
-            select sum(cardinality((looked_at[i]).partitions)) over (order by i) - cardinality((looked_at[i]).partitions) as before
+            select sum(cardinality((looked_at[i]).partitions)) over (order by i)
+                - cardinality((looked_at[i]).partitions) as before
             from generate_subscripts(looked_at, 1) i) b
         where b.before < spans_at_once)];
     if cardinality(looked_at) = most or cardinality(looked_at) < found then

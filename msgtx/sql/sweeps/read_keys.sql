@@ -1,5 +1,6 @@
--- read_keys(partition, from, until) → the rows of a log between two offsets, as compaction looks at them: keys and their places. The
--- values stay here: of them it learns which are null (with_tombstones). Rows of which nothing is left are passed over.
+-- read_keys(partition, from, until) → the rows of a log between two offsets, as compaction looks at them: keys and their
+-- places. The values stay here: of them it learns which are null (with_tombstones). Rows of which nothing is left are passed
+-- over.
 --   is_committed        false: of an aborted transaction; its keys are left out. All rows in front of `until` are decided
 --   compacted_at        when a pass has first seen it; null also if that lies further in the future than tombstones stay
 --   tombstones          positions, from 1, of records without a value      tombstones_expired   their time is up

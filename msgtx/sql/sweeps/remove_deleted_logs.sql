@@ -3,8 +3,8 @@
 -- the deletion still holds is left for later.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); tries partitions' locks and never waits. Deletes from deleted_partition, and through remove_log. Not
--- flushed by itself.
+-- Locks the leases (share); tries partitions' locks and never waits. Deletes from deleted_partition, and through remove_log.
+-- Not flushed by itself.
 -- right: admin
 -- plan: look-ups
 create function msgtx.remove_deleted_logs(
@@ -26,7 +26,8 @@ begin
     loop
         looked_at := looked_at + 1;
         next_after := array[candidate.partition_id];
-        if (shards is null or candidate.partition_id % 50 = any(shards)) and msgtx.try_lock_partition(candidate.partition_id) then
+        if (shards is null or candidate.partition_id % 50 = any(shards)) and msgtx.try_lock_partition(candidate.partition_id)
+            then
             begin
                 log := msgtx.remove_log(candidate.partition_id, rows_at_once - removed);
                 removed := removed + log.removed;

@@ -1,14 +1,15 @@
--- remove_front(partition, most_rows, most_bytes) removes whole rows from the front of a log: those that are below the log start,
--- old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never an undecided
+-- remove_front(partition, most_rows, most_bytes) removes whole rows from the front of a log: those that are below the log
+-- start, old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never an undecided
 -- one, with any policy. Log start, counters and rows move in one SQL transaction, and the producers' last sequences are
 -- kept (internals: cleaning).
---   A row that is dated ahead (is_dated_ahead) is as old as the time since which a sweep has known of it: partition.seen_at is when it saw the first
---   such row at the front, seen_offset where the log ended then. The next ones count from when these are gone.
---   A row goes by size if the rest is still retention_bytes. ABORT markers whose history is gone go with the last batch of
---   their transaction; the others go with their history.
--- Locks the partition's row, or does nothing if another cleaner has it. Producers are not held up: an append beside it sees rows
--- and log start as they were, or both as they are. Reads topic, transaction_decision. Deletes from record_batch,
--- transaction_marker; writes partition, and producer_state through keep_producers. Flushed: a log start does not move back (I2).
+--   A row that is dated ahead (is_dated_ahead) is as old as the time since which a sweep has known of it: partition.seen_at
+--   is when it saw the first such row at the front, seen_offset where the log ended then. The next ones count from when
+--   these are gone. A row goes by size if the rest is still retention_bytes. ABORT markers whose history is gone go with the
+--   last batch of their transaction; the others go with their history.
+-- Locks the partition's row, or does nothing if another cleaner has it. Producers are not held up: an append beside it sees
+-- rows and log start as they were, or both as they are. Reads topic, transaction_decision. Deletes from record_batch,
+-- transaction_marker; writes partition, and producer_state through keep_producers. Flushed: a log start does not move back
+-- (I2).
 -- plan: look-ups, nested loops
 create function msgtx.remove_front(
     in_partition_id int, most_rows int, most_bytes bigint, out removed int, out bytes bigint, out is_more boolean
@@ -35,7 +36,8 @@ begin
         return;
     end if;
     bound := msgtx.decided_end(in_partition_id);
-    select b.base_offset, msgtx.is_dated_ahead(b.max_timestamp, b.appended_at, place.retention_ms, now_at) as is_ahead into first
+    select b.base_offset, msgtx.is_dated_ahead(b.max_timestamp, b.appended_at, place.retention_ms, now_at) as is_ahead
+        into first
     from msgtx.record_batch b where b.partition_id = in_partition_id order by b.base_offset limit 1;
     if place.deletes and first.is_ahead then
         if place.seen_at <= now_at and first.base_offset < place.seen_offset then
@@ -62,7 +64,8 @@ begin
                        msgtx.is_old(r.max_timestamp, r.appended_at, place.retention_ms, now_at)
                        or coalesce(r.last_offset < seen_upto, false)
                           and msgtx.is_dated_ahead(r.max_timestamp, r.appended_at, place.retention_ms, now_at)
-                       or coalesce(total - r.bytes_upto >= place.retention_bytes, false)))) over (order by r.base_offset) as goes,
+                       or coalesce(total - r.bytes_upto >= place.retention_bytes,
+                           false)))) over (order by r.base_offset) as goes,
                r.ordinal = most_rows or r.bytes_upto >= most_bytes as is_last
         from (
             select b.base_offset, b.last_offset, b.byte_size, b.max_timestamp, b.appended_at,

@@ -1,5 +1,5 @@
--- remove_heartbeats(after, most) removes heartbeats below the newest of their member, and all of members that are gone, after looking
--- at `most` members, and at most 10,000 rows; → how many.
+-- remove_heartbeats(after, most) removes heartbeats below the newest of their member, and all of members that are gone,
+-- after looking at `most` members, and at most 10,000 rows; → how many.
 --   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads group_member. Deletes from group_heartbeat.
@@ -39,7 +39,8 @@ begin
     loop
         looked_at := looked_at + 1;
         next_after := array[newest.member_number];
-        low := case when newest.highest < 9223372036854775807 then msgtx.swept_below('heartbeat', newest.member_number, 0) else -1 end;
+        low := case when newest.highest < 9223372036854775807 then msgtx.swept_below('heartbeat', newest.member_number, 0)
+            else -1 end;
         if (low - late < newest.highest) is not false and (shards is null or newest.member_number % 50 = any(shards)) then
             begin
                 delete from msgtx.group_heartbeat h

@@ -1,15 +1,15 @@
--- remove_idle_producers(after, most) removes producer ids that were not used for as long as their expiry (I13),
--- after looking at `most` of them and at some 5,000 of their transactions and partitions; after the last one, the
--- producers' rows that retention kept, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does
--- not stop the rest (internals: producers#when-an-id-expires). Uses that lie further in the future than the expiry are
--- dated anew. An id with more than 1,000 transactions in the history stays until that has gone. Only a producer without
--- transactional id that has raised its epoch is looked for on every partition, some thousand in a call, and behind its
--- lock on all of them at once: it may have written without transactions, and at epoch 0 it needs no row.
---   in_after, next_after   where the last call came to: producer, or producer and how far its partitions were looked at, or the
---                          greatest number there is: on with what retention kept; null: from the start, and: this was the end
+-- remove_idle_producers(after, most) removes producer ids that were not used for as long as their expiry (I13), after
+-- looking at `most` of them and at some 5,000 of their transactions and partitions; after the last one, the producers' rows
+-- that retention kept, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest
+-- (internals: producers#when-an-id-expires). Uses that lie further in the future than the expiry are dated anew. An id with
+-- more than 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that has
+-- raised its epoch is looked for on every partition, some thousand in a call, and behind its lock on all of them at once: it
+-- may have written without transactions, and at epoch 0 it needs no row.
+--   in_after, next_after   where the last call came to: producer, or producer and how far its partitions were looked at, or
+--                          the greatest number there is: retention's rows; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision, partition. Deletes from
--- producer, producer_state. Flushed.
+-- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision, partition.
+-- Deletes from producer, producer_state. Flushed.
 -- right: admin of all topics
 -- plan: look-ups
 create function msgtx.remove_idle_producers(
@@ -39,7 +39,8 @@ begin
         select p.producer_id, p.transactional_id is null and p.epoch > 0 as writes_outside,
                (shards is null or p.shard = any(shards)) and p.initialized_at
                    not between case when p.transactional_id is null then unused_since else id_unused_since end
-                       and now_at + (now_at - case when p.transactional_id is null then unused_since else id_unused_since end) as may_be,
+                       and now_at + (now_at - case when p.transactional_id is null then unused_since
+                           else id_unused_since end) as may_be,
                case when p.transactional_id is null then plain_ms else id_ms end as expiration_ms
         from msgtx.producer p
         where p.producer_id >= coalesce(in_after[1], 0)

@@ -1,9 +1,9 @@
--- remove_members(after, most) removes members whose session is over from their groups, after looking at `most` of them; → how many. One bad
--- row does not stop the rest.
+-- remove_members(after, most) removes members whose session is over from their groups, after looking at `most` of them; →
+-- how many. One bad row does not stop the rest.
 --   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); tries the groups' locks and never waits. Reads group_member, group_heartbeat, consumer_group. Deletes and
--- writes through take_out_members. Flushed.
+-- Locks the leases (share); tries the groups' locks and never waits. Reads group_member, group_heartbeat, consumer_group.
+-- Deletes and writes through take_out_members. Flushed.
 -- right: admin of all topics
 -- plan: look-ups, nested loops
 create function msgtx.remove_members(
@@ -32,10 +32,12 @@ begin
     loop
         looked_at := looked_at + 1;
         next_after := array[candidate.member_number];
-        if candidate.overdue and candidate.group_id <> all (done) and (shards is null or candidate.group_id % 50 = any(shards)) then
+        if candidate.overdue and candidate.group_id <> all (done)
+            and (shards is null or candidate.group_id % 50 = any(shards)) then
             done := done || candidate.group_id;  -- all of its members, below
             begin
-                if msgtx.try_lock_group((select g.name from msgtx.consumer_group g where g.group_id = candidate.group_id)) then
+                if msgtx.try_lock_group((select g.name from msgtx.consumer_group g where g.group_id = candidate.group_id))
+                    then
                     -- After the lock, and all of the group at once: each change is a generation.
                     gone := array(select o.member_number from msgtx.overdue_members(candidate.group_id, moment) o);
                     if gone <> '{}' then

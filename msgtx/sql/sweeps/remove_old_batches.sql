@@ -1,5 +1,6 @@
 -- remove_old_batches(after, most) removes what retention has let go from the fronts of logs, after looking at `most`
--- partitions, at most 1,000 rows and some 32 MiB; → how many (internals: cleaning#retention). One bad partition does not stop the rest.
+-- partitions, at most 1,000 rows and some 32 MiB; → how many (internals: cleaning#retention). One bad partition does not
+-- stop the rest.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); remove_front passes by partitions that another cleaner has locked. Reads partition, topic,
@@ -29,7 +30,8 @@ begin
                    or (t.cleanup_policy <> 'compact' and (
                        t.retention_bytes >= 0
                        or msgtx.is_old(first.max_timestamp, first.appended_at, t.retention_ms, now_at)
-                       or msgtx.is_dated_ahead(first.max_timestamp, first.appended_at, t.retention_ms, now_at)))) as is_worth_it
+                       or msgtx.is_dated_ahead(first.max_timestamp, first.appended_at, t.retention_ms,
+                           now_at)))) as is_worth_it
         from msgtx.partition p
         cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
         left join lateral (

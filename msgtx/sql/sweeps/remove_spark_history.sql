@@ -6,8 +6,8 @@
 -- A floor goes that is superseded, or of an application without attempts. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); passes by rows that are locked. Reads producer, transaction_decision. Deletes from spark_batch, spark_attempt,
--- spark_range, spark_floor. Not flushed by itself.
+-- Locks the leases (share); passes by rows that are locked. Reads producer, transaction_decision. Deletes from spark_batch,
+-- spark_attempt, spark_range, spark_floor. Not flushed by itself.
 -- right: admin of all topics
 -- commit: asynchronous
 -- plan: look-ups

@@ -1,5 +1,5 @@
--- remove_superseded_floors(after, most) removes floors below the newest of their partition, after looking at `most` partitions,
--- and at most 10,000 rows; → how many. A floor that was raised while its topic was being deleted goes, too.
+-- remove_superseded_floors(after, most) removes floors below the newest of their partition, after looking at `most`
+-- partitions, and at most 10,000 rows; → how many. A floor that was raised while its topic was being deleted goes, too.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads partition. Deletes from partition_floor.
@@ -38,7 +38,8 @@ begin
     loop
         looked_at := looked_at + 1;
         next_after := array[newest.partition_id];
-        low := case when newest.highest < 9223372036854775807 then msgtx.swept_below('floor', newest.partition_id, 0) else -1 end;
+        low := case when newest.highest < 9223372036854775807 then msgtx.swept_below('floor', newest.partition_id, 0)
+            else -1 end;
         if (low < newest.highest) is not false and (shards is null or newest.partition_id % 50 = any(shards)) then
             begin
                 delete from msgtx.partition_floor f
@@ -51,7 +52,8 @@ begin
                 if newest.highest < 9223372036854775807 then
                     ignored := msgtx.note_swept('floor', newest.partition_id, 0, low, (
                         select s.stable_floor from msgtx.partition_floor s
-                        where s.partition_id = newest.partition_id and s.stable_floor >= low order by s.stable_floor limit 1));
+                        where s.partition_id = newest.partition_id and s.stable_floor >= low order by s.stable_floor
+                            limit 1));
                 else
                     ignored := msgtx.forget_swept('floor', newest.partition_id, 0);
                 end if;

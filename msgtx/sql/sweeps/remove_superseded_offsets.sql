@@ -1,11 +1,11 @@
--- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at `most` keys
--- (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). Offsets that were
+-- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at `most`
+-- keys (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). Offsets that were
 -- committed while their topic was being deleted go, too; and the last one of a group that has had no members, and has
 -- committed nothing there, for offsets_retention_ms, unless one is pending.
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
--- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal, consumer_group,
--- group_member, setting. Deletes from group_offset. Writes swept through
+-- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal,
+-- consumer_group, group_member, setting. Deletes from group_offset. Writes swept through
 -- note_swept. Not flushed by itself.
 -- right: admin of all topics
 -- commit: asynchronous
@@ -32,11 +32,14 @@ begin
     -- As in remove_superseded_floors.
     for key in
         with recursive keys(group_id, partition_id) as (
-            (select n.key_1::int, n.key_2::int from msgtx.next_offsets(coalesce(in_after[1], -1), coalesce(in_after[2], -1)) n)
+            (select n.key_1::int, n.key_2::int from msgtx.next_offsets(coalesce(in_after[1], -1),
+                coalesce(in_after[2], -1)) n)
             union all
-            select n.key_1::int, n.key_2::int from keys k cross join lateral msgtx.next_offsets(k.group_id, k.partition_id) n)
+            select n.key_1::int, n.key_2::int from keys k
+                cross join lateral msgtx.next_offsets(k.group_id, k.partition_id) n)
         select k.group_id, k.partition_id, case
-                   when (select true from msgtx.partition p where p.partition_id = k.partition_id) is null then 9223372036854775807
+                   when (select true from msgtx.partition p where p.partition_id = k.partition_id) is null
+                       then 9223372036854775807
                    when expired.is_so then newest.commit_sequence + 1
                    else newest.commit_sequence end as commit_sequence, expired.is_so as is_expired,
                case when newest.committed_at > moment + retention then newest.commit_sequence end as ahead
@@ -59,7 +62,8 @@ begin
                                where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
                                  and d.transaction_number = o.transaction_number) is null limit 1) is null as is_so
             from msgtx.consumer_group g
-            where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < moment - retention limit 1) expired on true
+            where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < moment - retention
+                limit 1) expired on true
         limit most
     loop
         looked_at := looked_at + 1;
@@ -94,12 +98,14 @@ begin
                     ignored := msgtx.note_swept('offset', key.group_id, key.partition_id, low, least(
                         key.commit_sequence - late, (
                             select s.commit_sequence from msgtx.group_offset s
-                            where s.group_id = key.group_id and s.partition_id = key.partition_id and s.commit_sequence >= low
+                            where s.group_id = key.group_id and s.partition_id = key.partition_id
+                                and s.commit_sequence >= low
                             order by s.commit_sequence limit 1)));
                 end if;
             end if;
         exception when others then
-            raise warning 'offsets of group % on partition % could not be removed: %', key.group_id, key.partition_id, sqlerrm;
+            raise warning 'offsets of group % on partition % could not be removed: %', key.group_id, key.partition_id,
+                sqlerrm;
         end;
         if removed >= rows_at_once then
             next_after := array[key.group_id, key.partition_id - 1];  -- on with this key

@@ -1,10 +1,13 @@
--- remove_superseded_shares(after, most) removes versions of share partitions below the newest, after looking at `most` keys (group and
--- partition), then calls of members below their newest, after looking at as many members; at most 10,000 rows; → how many. Rows of
--- a group, partition or member that is gone go, too, and parked records that are gone from the log.
---   in_after, next_after   where the last call came to: 1, group, partition, or 2 and a member; null: from the start, and: this was the end
+-- remove_superseded_shares(after, most) removes versions of share partitions below the newest, after looking at `most` keys
+-- (group and partition), then calls of members below their newest, after looking at as many members; at most 10,000 rows; →
+-- how many. Rows of a group, partition or member that is gone go, too, and parked records that are gone from the log.
+--   in_after, next_after   where the last call came to: 1, group, partition, or 2 and a member; null: from the start, and:
+--                          this was the end
 --   shards, epochs         those of a coordinator; null: a client's call
--- Locks the leases (share); tries the locks of share partitions on which something is parked; passes by rows that are locked. Reads partition,
--- share_group, group_member. Deletes from share_state, share_parked, share_call. Writes share_state; swept through note_swept. Not flushed by itself.
+-- Locks the leases (share); tries the locks of share partitions on which something is parked; passes by rows that are
+-- locked. Reads partition, share_group, group_member. Deletes from share_state, share_parked, share_call. Writes
+-- share_state; swept through note_swept. Not flushed by itself.
+-- long: its three sweeps share their limits
 -- right: consume, admin of all topics
 -- commit: asynchronous
 -- plan: look-ups, nested loops
@@ -70,8 +73,10 @@ begin
                         if gone.key_hashes <> '{}' then
                             insert into msgtx.share_state (
                                 group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
-                            select s.group_id, s.partition_id, s.version + 1, s.next_offset, s.next_token, s.spans, s.next_due,
-                                   s.waiting_keys || array(select k from unnest(gone.key_hashes) k where k <> all (s.waiting_keys))
+                            select s.group_id, s.partition_id, s.version + 1, s.next_offset, s.next_token, s.spans,
+                                s.next_due,
+                                   s.waiting_keys || array(select k from unnest(gone.key_hashes) k
+                                       where k <> all (s.waiting_keys))
                             from msgtx.share_state s
                             where s.group_id = newest.group_id and s.partition_id = newest.partition_id
                             order by s.version desc limit 1;
@@ -141,7 +146,8 @@ begin
                 if newest.highest < most_of_all then
                     ignored := msgtx.note_swept('call', newest.member_number, 0, low, (
                         select c.call_number from msgtx.share_call c
-                        where c.member_number = newest.member_number and c.call_number >= low order by c.call_number limit 1));
+                        where c.member_number = newest.member_number and c.call_number >= low order by c.call_number
+                            limit 1));
                 else
                     ignored := msgtx.forget_swept('call', newest.member_number, 0);
                 end if;

@@ -1,9 +1,9 @@
--- settle(partitions) brings the floors of partitions up; → how many moved, and how many markers were missing on the way. An ABORT among
--- the first 100 transactions above a floor is marked, again and again while there are some; a COMMIT needs no marker once the floor is
--- above it. The floor of a partition: the least of first undecided offset, first ABORT without marker, and log end, all from one
--- statement on one snapshot (P44). The caller holds the marking lock.
--- Reads transaction_partition, transaction_decision, transaction_marker, record_batch. Writes partition_floor; transaction_marker
--- through insert_markers.
+-- settle(partitions) brings the floors of partitions up; → how many moved, and how many markers were missing on the way. An
+-- ABORT among the first 100 transactions above a floor is marked, again and again while there are some; a COMMIT needs no
+-- marker once the floor is above it. The floor of a partition: the least of first undecided offset, first ABORT without
+-- marker, and log end, all from one statement on one snapshot (P44). The caller holds the marking lock.
+-- Reads transaction_partition, transaction_decision, transaction_marker, record_batch. Writes partition_floor;
+-- transaction_marker through insert_markers.
 -- plan: look-ups, nested loops
 create function msgtx.settle(touched int[], out markers int, out floors int) language plpgsql volatile as $$
 #variable_conflict use_column

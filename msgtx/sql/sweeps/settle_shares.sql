@@ -1,10 +1,10 @@
--- settle_shares(after, most) makes what transactions have acknowledged in share groups real, also where no member asks for records any
--- more: after looking at `most` of those that are not settled it aborts overdue ones (I12), and writes how the decided ones ended. Then
--- nothing needs their decisions any more. Delays that began further in the future than they last end (date_parked). One bad row does not
--- stop the rest (P12).
+-- settle_shares(after, most) makes what transactions have acknowledged in share groups real, also where no member asks for
+-- records any more: after looking at `most` of those that are not settled it aborts overdue ones (I12), and writes how the
+-- decided ones ended. Then nothing needs their decisions any more. Delays that began further in the future than they last
+-- end (date_parked). One bad row does not stop the rest (P12).
 --   settled, expired       how many share partitions, and how many transactions were aborted
---   in_after, next_after   where the last call came to: the name of a transaction, group, partition; null: from the start, and: this was
---                          the end
+--   in_after, next_after   where the last call came to: the name of a transaction, group, partition; null: from the start,
+--                          and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries producers' locks and those of share partitions, and never waits. Reads transaction,
 -- transaction_decision, transaction_seal. Writes through settle_share_partition share_state, share_parked and dead letters;
@@ -35,14 +35,16 @@ begin
         select p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id, d.outcome,
                (t.overdue or msgtx.is_deserted(p.producer_id, p.producer_epoch, p.transaction_number))
                and (select true from msgtx.transaction_seal s where s.producer_id = p.producer_id and s.kind = 'external'
-                    and s.producer_epoch = p.producer_epoch and s.transaction_number = p.transaction_number) is null as overdue
+                    and s.producer_epoch = p.producer_epoch
+                        and s.transaction_number = p.transaction_number) is null as overdue
         from msgtx.share_pending p
         left join lateral (
             select d.outcome from msgtx.transaction_decision d
             where d.producer_id = p.producer_id and d.producer_epoch = p.producer_epoch
               and d.transaction_number = p.transaction_number limit 1) d on true
         left join lateral (
-            select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at) as overdue from msgtx.transaction t
+            select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at) as overdue
+                from msgtx.transaction t
             where t.producer_id = p.producer_id and t.producer_epoch = p.producer_epoch
               and t.transaction_number = p.transaction_number limit 1) t on d.outcome is null
         where (p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id)
@@ -55,7 +57,8 @@ begin
                             waiting.partition_id];
         continue when shards is not null and waiting.group_id % 50 <> all (shards);
         begin
-            -- Behind the lock: what another sweep, or this one for another partition, has ended meanwhile is not counted here.
+            -- Behind the lock: what another sweep, or this one for another partition, has ended meanwhile is not counted
+            -- here.
             if waiting.outcome is null and waiting.overdue and msgtx.try_lock_producer(waiting.producer_id) then
                 already := (
                     select true from msgtx.transaction_decision d where d.producer_id = waiting.producer_id

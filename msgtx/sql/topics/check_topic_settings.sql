@@ -1,5 +1,5 @@
--- check_topic_settings(settings) raises (MX040) if one of a topic's settings (JSON) is unknown or out of range. Null counts as not
--- named.
+-- check_topic_settings(settings) raises (MX040) if one of a topic's settings (JSON) is unknown or out of range. Null counts
+-- as not named.
 create function msgtx.check_topic_settings(settings jsonb) returns boolean language plpgsql stable as $$
 declare
     wrong record;

@@ -1,8 +1,8 @@
--- delete_records(partitions, befores) moves the log starts of partitions up to these offsets (−1: the log end); → per partition, in
--- their order, its log start. Below the log start already: nothing changes. Beyond the log end, or an unknown partition: it raises,
--- and nothing changes at all. Rows go later, by remove_old_batches, once they are decided.
--- Locks the partitions' rows (ascending), which no producer and no reader waits for. Reads record_batch. Writes partition. Flushed:
--- a log start does not move back (I2).
+-- delete_records(partitions, befores) moves the log starts of partitions up to these offsets (−1: the log end); → per
+-- partition, in their order, its log start. Below the log start already: nothing changes. Beyond the log end, or an unknown
+-- partition: it raises, and nothing changes at all. Rows go later, by remove_old_batches, once they are decided.
+-- Locks the partitions' rows (ascending), which no producer and no reader waits for. Reads record_batch. Writes partition.
+-- Flushed: a log start does not move back (I2).
 -- right: admin
 -- plan: look-ups
 create function msgtx.delete_records(partition_ids int[], befores bigint[])
@@ -36,7 +36,8 @@ begin
             raise exception using errcode = 'MX001', message = format(
                 '%s: offset %s is not in the log, which goes from %s to %s',
                 place.name, coalesce(asked.before::text, 'NULL'), place.log_start_offset, place.log_end_offset),
-                detail = jsonb_build_object('partition_id', asked.partition_id, 'offset', asked.before, 'limit', place.log_end_offset);
+                detail = jsonb_build_object('partition_id', asked.partition_id, 'offset', asked.before, 'limit',
+                    place.log_end_offset);
         end if;
         update msgtx.partition p
         set log_start_offset = case asked.before when -1 then place.log_end_offset else asked.before end
@@ -46,5 +47,6 @@ begin
     return query
     select a.partition_id, p.log_start_offset
     from unnest(partition_ids) with ordinality a(partition_id, ordinal)
-    cross join lateral (select p.* from msgtx.partition p where p.partition_id = a.partition_id limit 1) p order by a.ordinal;
+    cross join lateral (select p.* from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
+        order by a.ordinal;
 end $$;

@@ -1,4 +1,5 @@
--- describe_topics(names) → a row for each of these topics (null: of all) on which the caller has any right, in order of their names.
+-- describe_topics(names) → a row for each of these topics (null: of all) on which the caller has any right, in order of
+-- their names.
 --   partition_ids   in order of their indexes
 --   settings        by name: a later version may have more of them.
 -- right: any

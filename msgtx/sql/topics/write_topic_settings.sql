@@ -1,5 +1,5 @@
--- write_topic_settings(name, settings) changes the settings of a topic that are named and not null; → its id, null if there is no
--- such topic. A topic that takes dead letters of a share group is not compacted (refuse_compacted_letters).
+-- write_topic_settings(name, settings) changes the settings of a topic that are named and not null; → its id, null if there
+-- is no such topic. A topic that takes dead letters of a share group is not compacted (refuse_compacted_letters).
 -- Locks the topic's row. Writes topic.
 create function msgtx.write_topic_settings(topic_name text, settings jsonb) returns int language plpgsql volatile as $$
 declare

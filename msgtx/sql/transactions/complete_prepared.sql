@@ -1,5 +1,5 @@
--- complete_prepared(name, outcome) decides a transaction that is prepared for an outside decision, by its name alone, from any
--- process. Idempotent: the same outcome again is a success. A transaction that is not prepared, decided otherwise, or
+-- complete_prepared(name, outcome) decides a transaction that is prepared for an outside decision, by its name alone, from
+-- any process. Idempotent: the same outcome again is a success. A transaction that is not prepared, decided otherwise, or
 -- unknown is refused.
 -- Locks the producer (exclusive). Writes the rows of decide. Flushed.
 -- right: produce
@@ -33,7 +33,8 @@ begin
         error := 'InvalidTransactionState: ' || case when outcome is null then 'unknown' else 'decided' end;
         detail := case
             when outcome is null then format(
-                'transaction %s is not prepared, or not known (any more); `msgtx transactions prepared` lists what waits', name)
+                'transaction %s is not prepared, or not known (any more); `msgtx transactions prepared` lists what waits',
+                    name)
             else format('transaction %s is decided already, and stays so: %s by %s; settle the other party by that',
                         name, outcome, decided.decided_by) end;
     end if;

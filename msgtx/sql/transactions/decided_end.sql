@@ -1,5 +1,5 @@
--- decided_end(partition) → where on a partition the first undecided transaction begins, else the log end (0 if no row is there):
--- all rows in front of it are committed or aborted for good. The last stable offset, unless the log start was moved
+-- decided_end(partition) → where on a partition the first undecided transaction begins, else the log end (0 if no row is
+-- there): all rows in front of it are committed or aborted for good. The last stable offset, unless the log start was moved
 -- past an open transaction (delete_records). It stays true: later transactions begin behind it.
 -- Reads record_batch, partition_floor, transaction_partition, transaction_decision.
 -- plan: look-ups, nested loops, in order

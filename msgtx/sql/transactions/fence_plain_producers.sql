@@ -1,5 +1,5 @@
--- fence_plain_producers(after, most) gives plain producers of the log, which have no row and so epoch 0, a row with epoch 1, after a
--- failover; → how many, after looking at `most` producers of partitions.
+-- fence_plain_producers(after, most) gives plain producers of the log, which have no row and so epoch 0, a row with epoch 1,
+-- after a failover; → how many, after looking at `most` producers of partitions.
 --   in_after, next_after   where the last call came to: partition, producer id; null: from the start, and: this was the end
 -- Reads record_batch, producer_state. Writes producer. Flushed.
 -- right: owner

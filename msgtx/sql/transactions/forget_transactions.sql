@@ -1,7 +1,7 @@
--- forget_transactions(decisions) removes the rows of decided transactions; → how many transactions. Offsets of a COMMIT stay; those
--- of an ABORT, pending until then, go. An ABORT marker stays while a batch of its transaction is in the log: below the
--- floor the marker hides the batch (P29). The caller holds the marking lock and knows that all of them are below the
--- floors.
+-- forget_transactions(decisions) removes the rows of decided transactions; → how many transactions. Offsets of a COMMIT
+-- stay; those of an ABORT, pending until then, go. An ABORT marker stays while a batch of its transaction is in the log:
+-- below the floor the marker hides the batch (P29). The caller holds the marking lock and knows that all of them are below
+-- the floors.
 -- Reads record_batch. Deletes from transaction, transaction_partition, transaction_seal, transaction_decision,
 -- transaction_marker, group_offset.
 -- plan: look-ups, nested loops

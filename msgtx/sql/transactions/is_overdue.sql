@@ -1,7 +1,7 @@
--- is_overdue(opened_at, timeout_ms, backend, seen_at) → whether anyone may abort an open transaction (I12): it is past its own timeout.
--- If it was opened further ahead than that, a clock was set back: its age is not known. It is overdue when the session
--- that opened it has ended, or when its timeout has passed since a sweep saw it so (seen_at), so that no reader waits
--- until the clock has caught up.
+-- is_overdue(opened_at, timeout_ms, backend, seen_at) → whether anyone may abort an open transaction (I12): it is past its
+-- own timeout. If it was opened further ahead than that, a clock was set back: its age is not known. It is overdue when the
+-- session that opened it has ended, or when its timeout has passed since a sweep saw it so (seen_at), so that no reader
+-- waits until the clock has caught up.
 create function msgtx.is_overdue(opened_at timestamptz, timeout_ms int, backend int, seen_at timestamptz)
 returns boolean language plpgsql volatile as $$
 declare

@@ -1,5 +1,5 @@
--- transaction_spans(name) → where an undecided transaction begins on each partition, and its last row there: partitions ascending.
--- The caller holds the producer's lock exclusively. Reads transaction_partition, record_batch.
+-- transaction_spans(name) → where an undecided transaction begins on each partition, and its last row there: partitions
+-- ascending. The caller holds the producer's lock exclusively. Reads transaction_partition, record_batch.
 -- OFFSET 0: an aggregate that takes its input in order (PostgreSQL 16 and later) would choose the index with that
 -- order, and read all of it if statistics say that the table is empty.
 create function msgtx.transaction_spans(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)

@@ -1,25 +1,25 @@
 -- transaction_state(name) → what a call with this name may expect; the one answer for append, the fused call, decide and
--- seal. The caller holds the producer's lock. Number null: a call outside a transaction.
---   fenced      the epoch is older than the producer's
---   unknown     no such producer, or an epoch above the producer's
---   decided     outcome and decided_by say how
---   sealed      votes are in, no decision
---   open        it has its row and no decision
---   new         no rows, and it may be opened or decided: its number is the newest + 1 of its epoch
---   concurrent  as new, but an earlier transaction of this producer id is undecided
---   over        no rows, and not the newest + 1
---   idle, busy  outside a transaction: nothing open; a transaction of this producer is open
--- Only the newest row of table transaction can be undecided: a later one is not inserted before (ConcurrentTransactions).
--- Plain SQL without settings, so that it becomes part of the statement that calls it. Look-ups are laterals with a limit: a
--- plain join may be planned, while its table is small, by the first column of the key alone, and keep that plan.
--- Reads producer, transaction, transaction_decision, transaction_seal.
+-- seal. The caller holds the producer's lock. Number null: a call outside a transaction. Only the newest row of table
+-- transaction can be undecided: a later one is not inserted before (ConcurrentTransactions).
+--   fenced, unknown  the epoch is older than the producer's; it is above that, or there is no such producer
+--   decided          outcome and decided_by say how
+--   sealed           votes are in, no decision
+--   open             it has its row and no decision
+--   new              no rows, and it may be opened or decided: its number is the newest + 1 of its epoch
+--   concurrent       as new, but an earlier transaction of this producer id is undecided
+--   over             no rows, and not the newest + 1
+--   idle, busy       outside a transaction: nothing open; a transaction of this producer is open
+-- Plain SQL: it becomes part of its caller. Reads producer, transaction, transaction_decision, transaction_seal.
 create function msgtx.transaction_state(in_producer_id bigint, in_epoch int, in_number bigint)
 returns table (status text, outcome text, decided_by text, current_epoch int) language sql stable as $$
+    -- Look-ups are laterals with a limit: a plain join may be planned, while its table is small, by the first column of the
+    -- key alone, and keep that plan.
     select case
                when own.outcome is not null then 'decided'
                when in_epoch < coalesce(p.epoch, 0) then 'fenced'
                when in_epoch > coalesce(p.epoch, 0) then 'unknown'
-               when in_number is null then case when t.opened_at is not null and d.outcome is null then 'busy' else 'idle' end
+               when in_number is null then case when t.opened_at is not null and d.outcome is null then 'busy'
+                   else 'idle' end
                when p.epoch is null then 'unknown'
                when t.producer_epoch = in_epoch and t.transaction_number = in_number then
                    case when s.kind is not null then 'sealed' else 'open' end

@@ -1,5 +1,5 @@
--- undecided_prepared(producer_id) → the transaction of a producer id that is prepared for an outside decision, if there is one.
--- Reads transaction_seal, transaction_decision.
+-- undecided_prepared(producer_id) → the transaction of a producer id that is prepared for an outside decision, if there is
+-- one. Reads transaction_seal, transaction_decision.
 -- right: produce
 create function msgtx.undecided_prepared(in_producer_id bigint)
 returns table (producer_epoch int, transaction_number bigint) language sql stable security definer

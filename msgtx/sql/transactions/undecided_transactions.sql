@@ -1,5 +1,6 @@
 -- undecided_transactions(partitions, …) → transactions without a decision, found as fetch finds them: from each partition's
--- floor on. A row per partition and transaction, the oldest first; before them those without a transaction row, which must not be.
+-- floor on. A row per partition and transaction, the oldest first; before them those without a transaction row, which must
+-- not be.
 --   in_partition_ids  null: all whose floor is below their log end
 --   each_partition    at most this many of each partition, the earliest: the first one holds the partition back
 --   overdue_only      only those older than limit_ms (null: than its own timeout), or lacks its transaction or producer row

@@ -1,7 +1,7 @@
--- unfinished_decisions(older_than_ms, most) → decided transactions whose phase two is not complete: on some partition neither
--- the marker is there nor the floor above it. The oldest first, among the newest 5000 decisions, and of those as many as have
--- 100,000 partitions together (0.1 s), one at least: markers are written from the newest on, so missing ones are found
--- there. `found` is how many there are.
+-- unfinished_decisions(older_than_ms, most) → decided transactions whose phase two is not complete: on some partition
+-- neither the marker is there nor the floor above it. The oldest first, among the newest 5000 decisions, and of those as
+-- many as have 100,000 partitions together (0.1 s), one at least: markers are written from the newest on, so missing ones
+-- are found there. `found` is how many there are.
 -- Reads transaction_decision, transaction_marker, partition_floor, partition.
 -- right: admin of all topics
 -- plan: look-ups, nested loops

@@ -1,6 +1,6 @@
--- describe_producers(partition, after, most) → the producers that this partition knows, ascending, from the id after `after`:
--- newest epoch, sequence and time of writing; the coordinator epoch of the newest marker here (−1: none); where the open
--- transaction begins here (null: none is open). One index probe per producer, not one look at each of its rows.
+-- describe_producers(partition, after, most) → the producers that this partition knows, ascending, from the id after
+-- `after`: newest epoch, sequence and time of writing; the coordinator epoch of the newest marker here (−1: none); where the
+-- open transaction begins here (null: none is open). One index probe per producer, not one look at each of its rows.
 -- Reads record_batch, producer_state, transaction_marker, transaction_decision, transaction_partition.
 -- right: admin
 -- null: producer_epoch, last_sequence, transaction_start_offset

@@ -1,6 +1,7 @@
--- verify_batches(partition, after, max_rows, max_bytes, until) looks at the next rows of a log, behind the row at `after` and in
--- front of offset `until` (null: to the end), all on one snapshot, so it may run beside writers, and beside itself on other rows. → where it came to (null: the end), how many rows and records, and as JSON each row
--- that breaks a rule, with the rules' names and the facts. Memory: one row's arrays at a time.
+-- verify_batches(partition, after, max_rows, max_bytes, until) looks at the next rows of a log, behind the row at `after`
+-- and in front of offset `until` (null: to the end), all on one snapshot, so it may run beside writers, and beside itself on
+-- other rows. → where it came to (null: the end), how many rows and records, and as JSON each row that breaks a rule, with
+-- the rules' names and the facts. Memory: one row's arrays at a time.
 --   offsets_dense, log_start, last_offset, offset_deltas, append_time            the row against the one in front of it
 --   array_lengths, byte_size, timestamps, producer_columns, sequence_span        the row in itself
 --   sequence, stored_twice, sequence_order, epoch_order, epoch_ahead             against its producer's other rows here
@@ -9,6 +10,7 @@
 -- headers, whose length depends on how they came: three bytes of each are allowed for. Purged transactions are below
 -- the floor.
 -- Reads partition, partition_floor, record_batch, producer_state, producer, transaction tables.
+-- long: one statement checks a row of the log in one pass
 -- right: admin of all topics
 -- plan: look-ups, nested loops, in order
 create function msgtx.verify_batches(
@@ -105,7 +107,8 @@ begin
                    and coalesce(cardinality(a.header_values), 0) = coalesce(cardinality(a.header_keys), 0) as equal_lengths,
                    pg_column_size(a."values") + coalesce(pg_column_size(a.keys), 0)
                    + coalesce(pg_column_size(a.header_keys), 0) + coalesce(pg_column_size(a.header_values), 0) as bytes,
-                   case when b.timestamps is not null then (select max(u) from unnest(b.timestamps) u) end as newest_timestamp,
+                   case when b.timestamps is not null then (select max(u)
+                       from unnest(b.timestamps) u) end as newest_timestamp,
                    b.offset_deltas is null or (
                        select coalesce(bool_and(u.delta >= 0 and u.delta <= b.last_offset - b.base_offset
                                                 and u.delta > b.offset_deltas[u.ordinal - 1] is not false), true)

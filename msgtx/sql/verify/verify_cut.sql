@@ -1,6 +1,7 @@
--- verify_cut(partitions, ends, after, most) looks at the next decisions of the installation, by name, for verify, on one snapshot:
--- whether a committed transaction has records on both sides of a cut of these partitions (I15). → where it came to (null: the
--- end), how many rows, how many of them concern these partitions, and as JSON each partition of one that breaks a rule.
+-- verify_cut(partitions, ends, after, most) looks at the next decisions of the installation, by name, for verify, on one
+-- snapshot: whether a committed transaction has records on both sides of a cut of these partitions (I15). → where it came to
+-- (null: the end), how many rows, how many of them concern these partitions, and as JSON each partition of one that breaks a
+-- rule.
 --   torn   records here are below the cut, and others of the transaction are not; or the other way round
 -- Rows that retention removed from the front of a log do not count. Decisions that came after the cut lie above it.
 -- Reads transaction_decision, partition.
@@ -17,7 +18,8 @@ begin
     select array_agg(u.id order by u.id), array_agg(u.cut_end order by u.id) into ids, cut_ends
     from unnest(partition_ids, ends) u(id, cut_end);
     with chunk as materialized (
-        select d.producer_id, d.producer_epoch, d.transaction_number, d.outcome, d.partitions, d.first_offsets, d.last_offsets,
+        select d.producer_id, d.producer_epoch, d.transaction_number, d.outcome, d.partitions, d.first_offsets,
+            d.last_offsets,
                exists (select from unnest(d.partitions) u(id) where ids[width_bucket(u.id, ids)] = u.id) as concerned
         from msgtx.transaction_decision d
         where (d.producer_id, d.producer_epoch, d.transaction_number)
@@ -25,7 +27,8 @@ begin
         order by d.producer_id, d.producer_epoch, d.transaction_number limit most),
     span as (
         select c.producer_id, c.producer_epoch, c.transaction_number, s.partition_id, s.first_offset, s.last_offset,
-               at.cut_end, greatest(s.first_offset, p.log_start_offset) < at.cut_end as below, s.last_offset >= at.cut_end as above
+               at.cut_end, greatest(s.first_offset, p.log_start_offset) < at.cut_end as below,
+                   s.last_offset >= at.cut_end as above
         from chunk c
         cross join lateral unnest(c.partitions, c.first_offsets, c.last_offsets) s(partition_id, first_offset, last_offset)
         cross join lateral (

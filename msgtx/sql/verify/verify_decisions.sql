@@ -1,7 +1,7 @@
--- verify_decisions(partitions, after, most) looks at the next decisions of the installation, by name, for verify, on one snapshot:
--- those that name one of these partitions. → where it came to (null: the end), how many rows, how many of them concern these
--- partitions, and as JSON each partition of one that breaks a rule, with the rules' names. Rows that retention removed
--- from the front of a log, and deleted partitions, are skipped.
+-- verify_decisions(partitions, after, most) looks at the next decisions of the installation, by name, for verify, on one
+-- snapshot: those that name one of these partitions. → where it came to (null: the end), how many rows, how many of them
+-- concern these partitions, and as JSON each partition of one that breaks a rule, with the rules' names. Rows that retention
+-- removed from the front of a log, and deleted partitions, are skipped.
 --   decision_outcome, decision_arrays   no outcome at all; spans that do not belong together
 --   span_start, span_end                no batch of the transaction begins, or ends, where the decision says
 --   marker_missing                      an ABORT below the floor without marker: a reader would take it for committed
@@ -25,7 +25,8 @@ begin
               > (coalesce(in_after[1], -1), coalesce(in_after[2], -1), coalesce(in_after[3], -1))
         order by d.producer_id, d.producer_epoch, d.transaction_number limit most),
     looked as (
-        select c.producer_id, c.producer_epoch, c.transaction_number, c.outcome, s.partition_id, s.first_offset, s.last_offset,
+        select c.producer_id, c.producer_epoch, c.transaction_number, c.outcome, s.partition_id, s.first_offset,
+            s.last_offset,
                log.stable_floor,
                array_remove(array[
                    case when c.outcome not in ('COMMIT', 'ABORT') then 'decision_outcome' end,

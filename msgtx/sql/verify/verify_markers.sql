@@ -1,5 +1,5 @@
--- verify_markers(partition, after, most) looks at the next markers of a partition, by name, for verify, on one snapshot. → where it
--- came to (null: the end), how many, and as JSON each one that breaks a rule, with the rules' names.
+-- verify_markers(partition, after, most) looks at the next markers of a partition, by name, for verify, on one snapshot. →
+-- where it came to (null: the end), how many, and as JSON each one that breaks a rule, with the rules' names.
 --   marker_outcome   not the decision's, or no outcome at all      marker_span   not the decision's
 --   marker_without_decision   undecided, or above the floor, where no decision is forgotten
 -- Reads transaction_marker, transaction_decision, transaction, partition_floor.

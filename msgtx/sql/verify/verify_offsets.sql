@@ -1,8 +1,9 @@
--- verify_offsets(partitions, after, most) looks at the next committed offsets of the installation, by key, for verify, on one
--- snapshot: those of these partitions. → where it came to (null: the end), how many rows, how many of them are of these
+-- verify_offsets(partitions, after, most) looks at the next committed offsets of the installation, by key, for verify, on
+-- one snapshot: those of these partitions. → where it came to (null: the end), how many rows, how many of them are of these
 -- partitions, how many of the newest ones retention has overtaken (behind), and as JSON each one that breaks a rule.
 --   offset_beyond_end     above the log end: the records that it stands for are gone
---   offset_of_aborted     its transaction was aborted, and was never sealed      offset_of_undecided   it is open, and counts
+--   offset_of_aborted     its transaction was aborted, and was never sealed      offset_of_undecided   it is open, and
+--                         counts
 -- Reads group_offset, consumer_group, partition, record_batch, transaction, transaction_decision, transaction_seal.
 -- right: admin of all topics
 -- plan: look-ups, nested loops
@@ -17,7 +18,8 @@ begin
               > (coalesce(in_after[1], -1), coalesce(in_after[2], -1), coalesce(in_after[3], -1))
         order by o.group_id, o.partition_id, o.commit_sequence limit most),
     looked as (
-        select c.producer_id, c.producer_epoch, c.transaction_number, c.partition_id, c.committed_offset, g.name as group_name,
+        select c.producer_id, c.producer_epoch, c.transaction_number, c.partition_id, c.committed_offset,
+            g.name as group_name,
                log.end_offset,
                c.committed_offset < p.log_start_offset and not exists (
                    select from msgtx.group_offset n

@@ -1,4 +1,5 @@
--- verify_partition(partition) → its ends and floor, as rows say them, for verify; broken: the names of rules that they break.
+-- verify_partition(partition) → its ends and floor, as rows say them, for verify; broken: the names of rules that they
+-- break.
 --   floor_above_end  the floor is above the log end        log_start_beyond_end  log start is above the log end
 -- Reads partition, record_batch, partition_floor.
 -- right: admin of all topics

@@ -1,6 +1,6 @@
--- View committed_batches: the rows of logs that are committed in this snapshot, also behind open transactions, with the arrays of
--- their records: for readers that divide whole columns themselves, like Spark. A query with a partition and bounds of
--- base_offset reads these rows only, and only the arrays that it names. Element n (from 0) is the record at
+-- View committed_batches: the rows of logs that are committed in this snapshot, also behind open transactions, with the
+-- arrays of their records: for readers that divide whole columns themselves, like Spark. A query with a partition and bounds
+-- of base_offset reads these rows only, and only the arrays that it names. Element n (from 0) is the record at
 --   offset    base_offset + offset_deltas[n], or + n without deltas; it counts from log_start_offset on
 --   time      timestamps[n], else max_timestamp; in milliseconds
 --   headers   header_counts[n] elements of header_keys and header_values, from header_starts[n] on
@@ -13,7 +13,8 @@ select t.name as topic, p.partition_index as partition, t.timestamp_type, p.log_
        r.partition_id, r.base_offset, r.last_offset, r.record_count, r.offset_deltas, r.max_timestamp, r.timestamps,
        r.keys, r."values", r.header_counts,
        array(select sum(c.header_count) over (order by c.ordinal) - c.header_count
-             from unnest(r.header_counts) with ordinality c(header_count, ordinal) order by c.ordinal)::int[] as header_starts,
+             from unnest(r.header_counts) with ordinality c(header_count, ordinal)
+                 order by c.ordinal)::int[] as header_starts,
        r.header_keys, r.header_values, r.byte_size
 from msgtx.record_batch r
 cross join lateral (

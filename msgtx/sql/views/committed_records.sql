@@ -3,7 +3,8 @@
 -- after: stored_records
 -- right: consume
 create view msgtx.committed_records with (security_barrier) as
-select t.name as topic, p.partition_index as partition, r."offset", r."timestamp", r.key, r.value, r.header_keys, r.header_values,
+select t.name as topic, p.partition_index as partition, r."offset", r."timestamp", r.key, r.value, r.header_keys,
+    r.header_values,
        p.partition_id, r.base_offset, r.appended_at, r.producer_id, r.producer_epoch, r.transaction_number
 from msgtx.topic t
 join msgtx.partition p on p.topic_id = t.topic_id

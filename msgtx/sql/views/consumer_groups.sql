@@ -14,7 +14,8 @@ where not exists (select from msgtx.share_group s where s.group_id = g.group_id)
             or exists (
                 select from msgtx.partition p
                 where p.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[])
-                  and (exists (select from msgtx.group_offset o where o.group_id = g.group_id and o.partition_id = p.partition_id)
+                  and (exists (select from msgtx.group_offset o where o.group_id = g.group_id
+                      and o.partition_id = p.partition_id)
                        or exists (
                            select from msgtx.group_assignment a
                            where a.group_id = g.group_id and a.partition_id = p.partition_id)))))

@@ -1,5 +1,6 @@
 -- View group_offsets: the offsets that groups have committed, a row per commit; sweeps remove superseded ones.
---   counts    decided: committed plainly or with a committed transaction    pending    waits for the decision of a sealed one
+--   counts    decided: committed plainly or with a committed transaction    pending    waits for the decision of a sealed
+--             one
 --   newest    of a group and partition the last one that counts: there the group goes on
 -- Of the topics that the caller may consume or administer; and of the groups that the caller may use; of all groups on
 -- topics that it administers.

@@ -1,5 +1,5 @@
--- View share_partitions: how far share groups are on each partition of which they know something. Counts are of offsets. On its topic of
--- dead letters next_offset is how far a group's letters were sent back.
+-- View share_partitions: how far share groups are on each partition of which they know something. Counts are of offsets. On
+-- its topic of dead letters next_offset is how far a group's letters were sent back.
 --   start_offset   below it all is done: the first one in flight or parked, else next_offset
 --   next_offset    from here on nothing was delivered yet
 -- Of the topics that the caller may consume or administer; and of the groups that the caller may use; of all groups on

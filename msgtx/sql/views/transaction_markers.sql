@@ -1,5 +1,5 @@
--- View transaction_markers: how transactions ended, partition by partition, from the first to the last offset of each. Written
--- in phase two, so a decided transaction may be without for about a second.
+-- View transaction_markers: how transactions ended, partition by partition, from the first to the last offset of each.
+-- Written in phase two, so a decided transaction may be without for about a second.
 -- Of the topics that the caller may consume or administer.
 -- right: consume, admin
 create view msgtx.transaction_markers with (security_barrier) as
