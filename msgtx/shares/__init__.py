@@ -1,4 +1,4 @@
-"""The share consumer: what it acquires, holds, answers for, and its place in its group."""
+"""The share consumer: the records that it acquires, holds and answers for, and its place in its group."""
 
 from msgtx.shares.share_consumer import ShareConsumer
 

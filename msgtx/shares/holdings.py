@@ -1,4 +1,4 @@
-"""The records that a share consumer has handed out, and its caller's answers."""
+"""The records that a share consumer has returned, and its caller's answers."""
 
 import logging
 import math
@@ -48,7 +48,7 @@ class Holdings:
         self._implicit = implicit
         # Of a whole call, not of a record: a transaction may be undone in another thread, its producer's sender.
         self.lock = threading.RLock()
-        self._held: dict[Key, Held] = {}  # what was handed out and not answered for
+        self._held: dict[Key, Held] = {}  # returned records without an answer
         self._answers: dict[Key, Answer] = {}
         self._undone: set[Key] = set()  # of what is held: to be released, unless the caller answers for it again
         self.rewound = False  # what was handed out last was not committed, and no poll came since: its answers count no more
@@ -57,10 +57,10 @@ class Holdings:
         # What transactions and sessions have that are not over, as far as this consumer knows.
         self._riding: weakref.WeakSet[Answers] = weakref.WeakSet()
         self._taken: weakref.WeakKeyDictionary[Answers, dict[Key, Held]] = weakref.WeakKeyDictionary()
-        self._aging: dict[Key, Held] = {}  # what was held at the last look
+        self._aging: dict[Key, Held] = {}  # records held at the last look
         self._looks_again = 0.0
 
-    # ── what is held ──
+    # ── held records ──
 
     def hold(
         self, records: Sequence[ShareRecord], offsets: Sequence[int], held: OffsetRange, *, locked_until: float
@@ -126,12 +126,13 @@ class Holdings:
         return key
 
     def of(self, records: Iterable[ShareRecord]) -> list[ShareRecord]:
-        """Return those of these records that are held."""
+        """Return the held ones of these records."""
         held = self._held
         return [each for each in records if (found := held.get(_key_of(each))) and found.delivery == each.delivery_count]
 
     def forget_expired(self, lock_seconds: float) -> None:
-        """Let go of what was held at the last look, longer ago than a lock lasts, and has no answer: others have it."""
+        """Forget records without an answer that were held at the last look, if a lock is over since: others have
+        them."""
         now = time.monotonic()
         if now < self._looks_again:
             return
@@ -149,7 +150,7 @@ class Holdings:
             self._answers.clear()
             self._undone.clear()
 
-    # ── what is to be handed out again ──
+    # ── undone records ──
 
     @property
     def has_undone(self) -> bool:
@@ -173,12 +174,12 @@ class Holdings:
             self.rewound |= bool(undone)
 
     def undone(self) -> dict[Key, Held]:
-        """Return what is to be released."""
+        """Return the records to release."""
         with self.lock:
             return {key: held for key in tuple(self._undone) if (held := self._held.get(key)) is not None}
 
     def released(self, undone: dict[Key, Held]) -> None:
-        """Forget what was released, or is others'."""
+        """Forget records that were released, or are others'."""
         with self.lock:
             for key, held in undone.items():
                 if self._held.get(key) is held and key in self._undone:
@@ -205,7 +206,7 @@ class Holdings:
                 self._undone.discard(key)
 
     def given(self) -> dict[Key, Answer]:
-        """Return the answers to commit: in implicit mode all that is held is accepted, but for what is to be released."""
+        """Return the answers to commit: in implicit mode all held records are accepted, except those to release."""
         if not self._implicit:
             return self.explicit()
         with self.lock:
@@ -232,16 +233,16 @@ class Holdings:
         )
 
     def columns_of(self, member: int, answers: dict[Key, Answer]) -> AnswerColumns:
-        """Return a member's answers, of these, for what is held."""
+        """Return a member's answers, of these, for held records."""
         with self.lock:
             held = self._held
             return self.columns(member, [(held[key], answer) for key, answer in answers.items() if key in held])
 
     def answered(self, answers: dict[Key, Answer], refused: Sequence[Refused] | None) -> None:
-        """Note what became of a commit; `refused` None: all of it, since the group does not know this member.
+        """Note the result of a commit; `refused` None: all of it, since the group does not know this member.
 
-        Raise the error of what was refused, which is forgotten; and `InvalidRecordState` for what the caller has answered
-        otherwise since, because this commit had no answer in time: it is done.
+        Raise the error of a refusal; the refused answers are forgotten. Raise `InvalidRecordState` for answers that the
+        caller has changed since, because this commit had no answer in time: it is done.
         """
         with self.lock:
             self._answered({key: answer for key, answer in answers.items() if key in self._held}, refused)
@@ -289,14 +290,14 @@ class Holdings:
                 reason="late answer",
             )
 
-    # ── what transactions and sessions have of it ──
+    # ── answers of transactions and sessions ──
 
     def to_take(self) -> dict[Key, Answer]:
         """Return the answers that a transaction may commit. A lock begins anew at once, by a plain commit: of none."""
         return {key: answer for key, answer in self.given().items() if answer[0] is not Acknowledgement.RENEW}
 
     def take(self, given: dict[Key, Answer], *, member: int, call: int, take_back: Callable[[Answers], None]) -> Answers:
-        """Hand answers over, with the records. `take_back`: what is done when they are not committed."""
+        """Hand answers over, with the records. `take_back`: called when they are not committed."""
         with self.lock:
             held = {key: self._held[key] for key in given}
             columns = self.columns(member, [(held[key], answer) for key, answer in given.items()])
@@ -310,9 +311,9 @@ class Holdings:
             return taken
 
     def hold_again(self, answers: Answers) -> dict[Key, Held]:
-        """Take back answers that are not committed. Return what they were for, which is to be released.
+        """Withdraw answers that are not committed. Return their records, to release them.
 
-        Until then the records may be answered for again, unless others have them. What was pending is available already.
+        Until then the records may be answered for again, unless others have them. Pending ones are available already.
         """
         with self.lock:
             self.rewound = True
@@ -324,7 +325,7 @@ class Holdings:
             return again
 
     def open(self) -> list[Answers]:
-        """Return the answers that transactions and sessions have that are not over."""
+        """Return the answers of transactions and sessions that are not over."""
         return [answers for answers in tuple(self._riding) if not answers.is_over]
 
 
@@ -342,7 +343,7 @@ def _overlap(one: OffsetRange | Held, other: OffsetRange | Held) -> bool:
 
 
 def without(ranges: Iterable[Range], taken: Iterable[OffsetRange]) -> list[Range]:
-    """Return what is left of these ranges without those that are taken."""
+    """Subtract the taken ranges."""
     left = list(ranges)
     for other in taken:
         kept = [each for each in left if not _overlap(each, other)]

@@ -47,7 +47,7 @@ class ShareMember:
         self._next_beat = 0.0
         self._heard_until = math.inf  # until then the group does not give this member up
         self._joined: Membership | None = None
-        self._unknown: Membership | None = None  # what the group said to a heartbeat
+        self._unknown: Membership | None = None  # the group's answer to a heartbeat
 
     @property
     def number(self) -> int | None:
@@ -96,7 +96,7 @@ class ShareMember:
     def is_silent(self) -> bool:
         """Whether the group may have given this member up, as far as it knows: no heartbeat was answered for a session.
 
-        Others may have its records then. Nothing is handed out before `prove`.
+        Others may have its records then. No record is returned before `prove`.
         """
         return self.number is not None and time.monotonic() >= self._heard_until
 
@@ -126,7 +126,7 @@ class ShareMember:
         self._joined, self._id = None, ""
 
     def close(self, deadline: float) -> None:
-        """Leave for good: what this member holds is available to others at once. `deadline`: as for `leave`."""
+        """Leave for good: this member's records are available to others at once. `deadline`: as for `leave`."""
         self._close_by = deadline
         self._over.set()
         self._heart.stop()
