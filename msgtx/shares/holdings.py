@@ -131,8 +131,7 @@ class Holdings:
         return [each for each in records if (found := held.get(_key_of(each))) and found.delivery == each.delivery_count]
 
     def forget_expired(self, lock_seconds: float) -> None:
-        """Forget records without an answer that were held at the last look, if a lock is over since: others have
-        them."""
+        """Forget records without an answer whose locks have ended since the last look: others have them."""
         now = time.monotonic()
         if now < self._looks_again:
             return
