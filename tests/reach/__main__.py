@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ["REACH_FOLDER"] = str(FOLDER)
         return run(["-q", "-p", "tests.reach.recorder", *record.stale]) if record.stale else 0
     if not record.tests:
-        say(f"nothing is recorded yet: {RECORD} (an hour on two cores)")
+        say(f"nothing is recorded yet: {RECORD} (takes twice as long as these tests)")
         return 2
     if record.stale:
         say(f"# {len(record.stale)} test files are new or have changed since they were recorded: {RECORD}")
