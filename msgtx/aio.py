@@ -29,8 +29,9 @@ from msgtx.executor import Threads
 from msgtx.process import Ending, IntoAsync
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
+from msgtx.receiving.poll import Found, Poll
 from msgtx.rules.record import GivenHeaders, as_headers
-from msgtx.session.answers import begins_here, hands_out_here, lending
+from msgtx.session.answers import lending
 from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
@@ -263,7 +264,7 @@ class Producer:
             "deliver_at": deliver_at,
             "delay_ms": delay_ms,
         }
-        future = self.sync._send_at_once(topic, value, **rest)
+        future = self.sync.send_at_once(topic, value, **rest)
         if future is None:
             future = await self._run(self.sync.send, topic, value, **rest)
         self._in_a_row += 1
@@ -299,13 +300,8 @@ class Producer:
     async def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
         """Begin a transaction; see `msgtx.Producer.begin_transaction`."""
         begun = await self._run(self.sync.begin_transaction, timeout_ms)
-        self._begins_here()
+        self.sync.begins_here()
         return Transaction(self, begun.id)
-
-    def _begins_here(self) -> None:
-        transaction = self.sync._state.transaction
-        if transaction is not None:
-            begins_here(transaction)  # in this task: the thread that began it had a copy of the task's context
 
     async def send_offsets_to_transaction(
         self, offsets: "Consumer | Offsets", group_metadata: GroupMetadata | str | None = None
@@ -334,11 +330,11 @@ class Producer:
             if session is None:
                 begun = await self._run(block.enter_context, self.sync.transaction(timeout_ms))
             else:
-                await self._run(self.sync._transactions.settle)  # on our own connections; the rest is asked in the session
+                await self._run(self.sync.settle)  # on our own connections; the rest is asked in the session
                 begun = await _in_session(
                     session, lambda given: block.enter_context(self.sync.transaction(timeout_ms, given))
                 )
-            self._begins_here()
+            self.sync.begins_here()
             yield Transaction(self, begun.id)
             await self._run(block.close)
         except BaseException as error:
@@ -369,51 +365,89 @@ class Producer:
         await self.close()
 
 
-class Consumer:
-    """`msgtx.Consumer` for an event loop, with a thread of its own. Made by `client.consumer()`.
+class _Reader(Generic[Found]):
+    """A consumer of either kind for an event loop, with a thread of its own. Tasks may share it: its calls take turns."""
 
-    `async with` subscribes to the topics that were named there. Tasks may share it: its calls come one after the other.
-    """
+    sync: consumers.Consumer | shares.ShareConsumer
 
-    def __init__(self, consumer: consumers.Consumer, topics: Sequence[str], pattern: str | None) -> None:
-        self.sync = consumer
-        self._wanted = (topics, pattern)
+    def __init__(self, *, thread: str) -> None:
         self._turn = _Turn()
-        self._closing = False  # from then on every poll ends, also one that waits for its turn
-        self._thread = Threads(1, name="msgtx-consumer")
+        self._thread = Threads(1, name=thread)
 
     async def _run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
         async with self._turn:
             return await _in_thread(self._thread, functools.partial(call, *arguments, **named))
 
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
-        """Return up to `max_records` records; [] when `timeout` seconds are over. See `msgtx.Consumer.poll`.
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Found]:
+        """Return up to `max_records` records; [] when `timeout` seconds are over. See `poll` of the `sync` consumer.
 
-        A poll that is cancelled has taken nothing: the next one gets it. Deserializers run in the event loop.
+        A cancelled poll has returned nothing: the next one returns its records. Deserializers run in the event loop.
         """
-        seconds, most = arguments.seconds("timeout", timeout), self.sync._most(max_records)
-        if await self._found(seconds):
-            return self.sync._taken_at_once(most)
-        self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
+        poll = self._begin(timeout, max_records)
+        if await self._found(poll):
+            return poll.take()
+        self.sync.stopping.heard()  # `stop` ended this poll, not those that follow
         return []
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncIterator[Found]:
         """Yield records forever; `stop` ends it, also from a signal handler."""
-        self.sync._subscription.require_assignment()
-        while not self.sync._stopped and not self.sync.closed:
-            if await self._found(1.0):
-                for record in self.sync._fetched():
+        while not self.sync.stopping.asked and not self.sync.closed:
+            poll = self._begin()
+            if await self._found(poll):
+                for record in poll.each():
                     yield record
-        self.sync._stopped = self._closing
+        self.sync.stopping.heard()
 
-    async def _found(self, timeout: float) -> bool:
+    def _begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[Found]:
+        return cast(Poll[Found], self.sync.begin(timeout, max_records))
+
+    async def _found(self, poll: Poll[Found]) -> bool:
         async with self._turn:
             try:
-                wait = functools.partial(self.sync._await_records, timeout)
-                return await _in_thread(self._thread, wait, stop=self.sync.stop)
+                return await _in_thread(self._thread, poll.wait, stop=self.sync.stop)
             except asyncio.CancelledError:
-                self.sync._stopped = self._closing  # it was for this call
+                self.sync.stopping.heard()  # it was for this call
                 raise
+
+    async def _ride(self, session: "AsyncUserSession", call: Callable[[UserSession], Answer]) -> Answer:
+        async with self._turn:
+            # Earlier commits are waited for in the thread: in the session they would hold up the event loop.
+            await _in_thread(self._thread, self.sync.settle)
+            return await _in_session(session, call)
+
+    async def close(self) -> None:
+        """End waiting calls, then close the `sync` consumer. May be called twice."""
+        if not self.sync.closed and not self._thread.origin.is_parent:
+            self.sync.stopping.for_good = True  # also of a poll that waits for its turn
+            self.sync.stop()
+            try:
+                await _surely(self._run(self.sync.close))
+            finally:  # also when this is cancelled: a second call finds it closed
+                self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+
+class Consumer(_Reader[Record]):
+    """`msgtx.Consumer` for an event loop, with a thread of its own. Made by `client.consumer()`.
+
+    `async with` subscribes to the topics that were named there. Tasks may share it: its calls come one after the other.
+    """
+
+    sync: consumers.Consumer
+
+    def __init__(self, consumer: consumers.Consumer, topics: Sequence[str], pattern: str | None) -> None:
+        super().__init__(thread="msgtx-consumer")
+        self.sync = consumer
+        self._wanted = (topics, pattern)
 
     @contextlib.asynccontextmanager
     async def batch(
@@ -424,7 +458,7 @@ class Consumer:
         See `msgtx.Consumer.batch`.
         """
         _require_async(session)
-        self.sync._offsets.require_by_session()
+        self.sync.require_by_session()
         records = await self.poll(timeout, max_records)
         if not records:
             yield records
@@ -433,7 +467,7 @@ class Consumer:
             try:
                 await self._ride(session, lambda given: block.enter_context(self.sync.riding(given)))
             except BaseException:
-                self.sync._offsets.take_back()
+                self.sync.take_back()
                 raise
             yield records
 
@@ -452,12 +486,6 @@ class Consumer:
             await self._run(self.sync.commit, offsets, wait)
             return
         await self._ride(session, lambda given: self.sync.commit(offsets, session=given))
-
-    async def _ride(self, session: "AsyncUserSession", call: Callable[[UserSession], object]) -> None:
-        async with self._turn:
-            # Earlier commits are waited for in the thread: in the session they would hold up the event loop.
-            await _in_thread(self._thread, self.sync._commits.settle)
-            await _in_session(session, call)
 
     async def subscribe(
         self,
@@ -500,16 +528,6 @@ class Consumer:
     resume = _direct(consumers.Consumer.resume)
     stop = _direct(consumers.Consumer.stop)
 
-    async def close(self) -> None:
-        """End waiting calls, commit positions (if that is automatic), and end. May be called twice."""
-        if not self.sync.closed and not self._thread.origin.is_parent:
-            self._closing = True
-            self.sync.stop()
-            try:
-                await _surely(self._run(self.sync.close))
-            finally:  # also when this is cancelled: a second call finds it closed
-                self._thread.shutdown(wait=False)
-
     async def __aenter__(self) -> Self:
         """Subscribe to the topics that it was made with."""
         topics, pattern = self._wanted
@@ -521,57 +539,18 @@ class Consumer:
                 raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        await self.close()
 
-
-class ShareConsumer:
+class ShareConsumer(_Reader[ShareRecord]):
     """`msgtx.ShareConsumer` for an event loop, with a thread of its own. Made by `client.share_consumer()`.
 
     For `async with`. Tasks may share it: its calls come one after the other.
     """
 
+    sync: shares.ShareConsumer
+
     def __init__(self, consumer: shares.ShareConsumer) -> None:
+        super().__init__(thread="msgtx-share-consumer")
         self.sync = consumer
-        self._turn = _Turn()
-        self._closing = False  # from then on every poll ends, also one that waits for its turn
-        self._thread = Threads(1, name="msgtx-share-consumer")
-
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
-        """Return up to `max_records` records; [] when `timeout` seconds are over. See `msgtx.ShareConsumer.poll`.
-
-        A cancelled poll has returned nothing: the next one returns its records, and accepts the earlier ones in
-        implicit mode. Deserializers run in the event loop.
-        """
-        seconds, most = arguments.seconds("timeout", timeout), self.sync._most(max_records)
-        hands_out_here(self.sync._itself)  # in this task
-        async with self._turn:
-            if await self._found(seconds, most):
-                return self.sync._polled_at_once(most)
-            self.sync._stopped = self._closing  # `stop` ended this poll, not those that follow
-            return []
-
-    async def __aiter__(self) -> AsyncIterator[ShareRecord]:
-        """Yield records forever, one by one; `stop` ends it, also from a signal handler."""
-        while not self.sync._stopped and not self.sync.closed:
-            async with self._turn:
-                found = await self._found(1.0, self.sync._most(None))
-            if found:
-                for record in self.sync._one_by_one():
-                    yield record
-        self.sync._stopped = self._closing
-
-    async def _found(self, timeout: float, most: int) -> bool:
-        try:
-            return await _in_thread(
-                self._thread, functools.partial(self.sync._await_records, timeout, most), stop=self.sync.stop
-            )
-        except asyncio.CancelledError:
-            self.sync._stopped = self._closing  # it was for this call
-            raise
 
     async def commit(self, *, session: "AsyncUserSession | None" = None) -> None:
         """Make the answers given so far real, or with the next commit of an async session.
@@ -581,8 +560,7 @@ class ShareConsumer:
         if session is not None:
             await self._ride(session, lambda given: self.sync.commit(session=given))
             return
-        async with self._turn:
-            await _in_thread(self._thread, self.sync.commit)
+        await self._run(self.sync.commit)
 
     @contextlib.asynccontextmanager
     async def batch(
@@ -607,39 +585,12 @@ class ShareConsumer:
             await _surely(_in_thread(self._thread, functools.partial(self.sync.fail_ride, ride)))
             raise
 
-    async def _ride(self, session: "AsyncUserSession", call: Callable[[UserSession], Answer]) -> Answer:
-        async with self._turn:
-            await _in_thread(self._thread, self.sync._ready)  # on our own connections; the rest is asked in the session
-            return await _in_session(session, call)
-
     async def rewind(self) -> None:
         """Have the returned, uncommitted records delivered again; see `msgtx.ShareConsumer.rewind`."""
-        async with self._turn:
-            await _in_thread(self._thread, self.sync.rewind)
+        await self._run(self.sync.rewind)
 
     acknowledge = _direct(shares.ShareConsumer.acknowledge)
     stop = _direct(shares.ShareConsumer.stop)
-
-    async def close(self) -> None:
-        """End waiting calls, send the answers given, release the rest and leave. May be called twice."""
-        if not self.sync.closed and not self._thread.origin.is_parent:
-            self._closing = True
-            self.sync.stop()
-            async with self._turn:
-                try:
-                    await _surely(_in_thread(self._thread, self.sync.close))
-                finally:  # as a consumer's
-                    self._thread.shutdown(wait=False)
-
-    async def __aenter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        await self.close()
 
 
 class Topics:
@@ -787,7 +738,7 @@ class Client:
             raise errors.IllegalState("a handler cannot close its own client: set the worker's `stop`", reason="handler")
         for consumer in list(self._consumers):
             await consumer.close()
-        if not self.sync._closed and not self._threads.origin.is_parent:
+        if not self.sync.closed and not self._threads.origin.is_parent:
             # A thread of its own: all others may be busy with calls that the close is to end.
             try:
                 with Threads(1, name="msgtx-close") as thread:

@@ -147,7 +147,7 @@ class Client:
         self._open: list[Producer | Consumer | ShareConsumer] = []
         self._workers: list[Ending] = []
         self._observers = Observers()
-        self._closed = False
+        self.closed = False
         self.topics = TopicsAdmin(engine)
         self.snapshots = snapshot.Snapshots(engine)
         self.admin = Admin(engine)
@@ -581,7 +581,7 @@ class Client:
             self._known.clear()
             self._open = [other for other in self._open if not other.closed]
             self._open.append(user)
-            closed = self._closed
+            closed = self.closed
         if closed:  # by another thread, which may not have seen it
             user.close()
         self._require_open()
@@ -607,7 +607,7 @@ class Client:
 
     def _require_open(self) -> None:
         self.engine.origin.require("this client")
-        if self._closed:
+        if self.closed:
             raise errors.IllegalState("the client is closed", reason="closed")
 
     def close(self) -> None:
@@ -625,7 +625,7 @@ class Client:
             if isinstance(user, Producer):
                 user._require_outside("close")
         with self._lock:
-            self._closed = True
+            self.closed = True
             workers, users = self._workers[:], self._open[:]
         deadline = time.monotonic() + DRAIN_SECONDS
         for worker in workers:

@@ -185,7 +185,7 @@ class Instruments(Observer):
             return
         sendings = self._sendings[user] = _Sendings(user, self)
         user.send = functools.partial(sendings.sent, user.send)  # type: ignore[assignment, method-assign]
-        user._send_at_once = functools.partial(sendings.sent, user._send_at_once)  # type: ignore[method-assign]
+        user.send_at_once = functools.partial(sendings.sent, user.send_at_once)  # type: ignore[method-assign]
 
     def sending(self, topic: str, *, transactional: bool) -> _Sending:
         """Begin a `send` span, below the one that is current."""

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,6 +23,7 @@ from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
 from msgtx.receiving.integrity import Integrity
+from msgtx.receiving.poll import Poll, Stopping
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.session.enlistment import UserSession, require_session
@@ -86,7 +88,7 @@ class Consumer:
         self._observers = observers or Observers()
         self._asked = 0.0  # when the poll that is under way began
         self._takes = False  # it hands out: an exception keeps its records from the caller
-        self._stopped = False
+        self.stopping = Stopping()
         self._failing_since: float | None = None
         self._looked = -math.inf  # when all partitions were fetched
         forks.follow(self, Consumer._forked)
@@ -239,7 +241,7 @@ class Consumer:
         seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
         with self._use():
             if not self._await_records(seconds):
-                self._stopped = False  # `stop` ended this poll, not later ones
+                self.stopping.heard()  # `stop` ended this poll, not later ones
                 return []
             return self._taken(most)
 
@@ -253,7 +255,7 @@ class Consumer:
         """
         require_session(session)
         with self._use():
-            self._offsets.require_by_session()
+            self.require_by_session()
         with contextlib.ExitStack() as block:
             try:
                 records = self._polled(timeout, max_records)
@@ -264,6 +266,14 @@ class Consumer:
                 raise
             yield records
 
+    def require_by_session(self) -> None:
+        """Raise `IllegalState` if a session's commit may not bring positions."""
+        self._offsets.require_by_session()
+
+    def take_back(self) -> None:
+        """Go back before the records of the last poll, which the caller does not get."""
+        self._offsets.take_back()
+
     def riding(self, session: UserSession, refusal: str = OPEN) -> contextlib.AbstractContextManager[Ride]:
         """Add the positions of the last poll to a session, as `batch` does; `refusal`: of a commit within the block."""
         return self._offsets.riding(session, refusal)
@@ -271,13 +281,19 @@ class Consumer:
     def __iter__(self) -> Iterator[Record]:
         """Yield records forever; `stop`, from another thread or a signal handler, ends it."""
         self._subscription.require_assignment()
-        while not self._stopped and not self._closed:
+        while not self.stopping.asked and not self._closed:
             if self._await_records(1.0):
                 yield from self._fetched()
-        self._stopped = False
+        self.stopping.heard()
 
-    # A poll in two halves: one waits, one returns records without waiting. An event loop has the first done in a
-    # thread.
+    def begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[Record]:
+        """Return a poll in two halves: one waits, in another thread, and one returns records without waiting."""
+        seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
+        return Poll(partial(self._await_records, seconds), partial(self._taken_at_once, most), self._fetched)
+
+    def settle(self) -> None:
+        """Wait until earlier commits are written or refused."""
+        self._commits.settle()
 
     def _most(self, max_records: int | None) -> int:
         return self.config.max_poll_records if max_records is None else arguments.whole("max_records", max_records, least=1)
@@ -333,7 +349,7 @@ class Consumer:
 
     def _goes_on(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> bool:
         """Whether the next record may be this partition's. `current`: the assignment when the iteration came to them."""
-        ends = self._stopped or self._closed or assigned.paused or self._offsets.rides.some_lost
+        ends = self.stopping.asked or self._closed or assigned.paused or self._offsets.rides.some_lost
         return not ends and self._fetcher.assigned is current and not self._subscription.has_become_due
 
     def _hand_out(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> Iterator[Record]:
@@ -371,7 +387,7 @@ class Consumer:
 
     def stop(self) -> None:
         """End an iteration (or the poll that waits now) soon. For another thread or a signal handler, too."""
-        self._stopped = True
+        self.stopping.asked = True
         self._waiter.wake()
 
     def _wait_for_records(self, deadline: float) -> bool:
@@ -386,7 +402,7 @@ class Consumer:
                 self._subscription.membership.polled()  # also a poll that waits for longer than `max_poll_interval_ms`
             if self._fetcher.ready and not self._subscription.is_due:
                 return True
-            if self._stopped:
+            if self.stopping.asked:
                 return False
             looked, self._looked = self._looked, -math.inf  # until it is done: what is named is named once
             named = self._waiter.clear()

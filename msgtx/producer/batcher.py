@@ -154,7 +154,7 @@ class Batcher:
         return future
 
     def send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
-        """See `Producer._send_at_once`."""
+        """See `Producer.send_at_once`."""
         plain = self._plain
         if plain is not None and self._known.get(arguments.topic(topic)) is not None:
             # Without the lock: they are the user's code.

@@ -35,7 +35,7 @@ from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.producer.wake import Wake
 from msgtx.rules.record import GivenHeaders
 from msgtx.rules.transaction import Call, ClientState
-from msgtx.session.answers import AnswerSource
+from msgtx.session.answers import AnswerSource, begins_here
 from msgtx.session.enlistment import UserSession, Writing, enlist, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
 from msgtx.store.topics import Topic, Topics
@@ -186,12 +186,21 @@ class Producer:
             delay_ms=delay_ms,
         )
 
-    def _send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
+    def send_at_once(self, topic: str, value: Any, **rest: Any) -> RecordFuture | None:
         """Send a record if that needs no waiting, as an event loop must. Returns None, and has not sent, where it might.
 
         That is: for the first record of a topic, and while `buffer_bytes` have no room for the topic's largest.
         """
         return self._batcher.send_at_once(topic, value, **rest)
+
+    def begins_here(self) -> None:
+        """Note that the open transaction began in this task: the thread that began it had a copy of the task's context."""
+        if self._state.transaction is not None:
+            begins_here(self._state.transaction)
+
+    def settle(self) -> None:
+        """Learn how a transaction ended that was decided elsewhere."""
+        self._transactions.settle()
 
     def send_batch(
         self,

@@ -21,6 +21,7 @@ from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.observer import Observers
 from msgtx.receiving.integrity import Integrity
+from msgtx.receiving.poll import Poll, Stopping
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.session.answers import Answers, HandingOut, Transactions, hands_out_here, is_open, transactions_here
@@ -139,7 +140,7 @@ class ShareConsumer:
         self._unanswered: Commit | None = None  # the last commit, whose answer did not come in time
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
-        self._stopped = False
+        self.stopping = Stopping()
         self.lock_seconds = 0.0  # the shortest lock of what the last poll has handed out: the group's setting may change
         self._longest_lock = 0.0  # so far
         self.handed_out: list[OffsetRange] = []  # with the last poll
@@ -169,14 +170,18 @@ class ShareConsumer:
         try:
             with self._use():
                 if not self._await_records(seconds, most):
-                    self._stopped = False  # `stop` ended this poll, not those that follow
+                    self.stopping.heard()  # `stop` ended this poll, not those that follow
                     return []
                 return self._polled(most)
         except BaseException as error:
             self._kept_from_the_caller(error)
             raise
 
-    # A poll in two halves: what waits, and what hands out without waiting. An event loop has the first done in a thread.
+    def begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[ShareRecord]:
+        """Return a poll in two halves: one waits, in another thread, and one returns records, in this task."""
+        seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
+        hands_out_here(self._itself)
+        return Poll(partial(self._await_records, seconds, most), partial(self._polled_at_once, most), self._one_by_one)
 
     def _most(self, max_records: int | None) -> int:
         if max_records is None:
@@ -214,7 +219,7 @@ class ShareConsumer:
             left = deadline - time.monotonic()
             if self._waiting:
                 return True
-            if left <= 0 or self._stopped:
+            if left <= 0 or self.stopping.asked:
                 return False
             self._waiter.wait(min(left, PASSED_SECONDS if has_passed else self.config.fetch_max_wait_ms / 1000))
         return False
@@ -347,7 +352,7 @@ class ShareConsumer:
 
     def stop(self) -> None:
         """End an iteration (or the poll that waits now) soon. For another thread or a signal handler, too."""
-        self._stopped = True
+        self.stopping.asked = True
         self._waiter.wake()
 
     def acknowledge(
@@ -410,7 +415,7 @@ class ShareConsumer:
 
     def ride(self, session: UserSession) -> "ShareRide":
         """Have a session refuse its commit until `end_ride` is called."""
-        self._ready()
+        self.settle()
         connection, enlistment = enlist(session, self._engine)
         ride = ShareRide(OPEN)
         enlistment.add(connection, ride.riding)
@@ -442,7 +447,7 @@ class ShareConsumer:
 
         Whatever rolls the session back, they are held as before. Raise what `acknowledge` and `commit` raise.
         """
-        self._ready()
+        self.settle()
         connection, enlistment = enlist(session, self._engine)
         answers = self.accepting(records)
         ride = ShareRide(refusal)
@@ -457,7 +462,7 @@ class ShareConsumer:
 
         If it does not, they are held as before, unless others have them by then. Raise what `acknowledge` and `commit` do.
         """
-        self._ready()
+        self.settle()
         for key in [self._holdings.require(record) for record in records]:
             self._holdings.answer(key, ACCEPTED)
         return self._take(self._hold_again)
@@ -568,10 +573,10 @@ class ShareConsumer:
 
     def transaction_answers(self) -> Answers | None:
         """Return the answers that a transaction may commit; they are its own from here on."""
-        self._ready()
+        self.settle()
         return self._take(self._release)
 
-    def _ready(self) -> None:
+    def settle(self) -> None:
         """Do what has to be done on connections of its own before answers are handed over."""
         self._require_open()
         self._integrity.require()
@@ -806,14 +811,14 @@ class ShareConsumer:
 
         They are handed out one by one: implicit mode accepts those that the caller has come to, many at a time.
         """
-        while not self._stopped and not self.closed:
+        while not self.stopping.asked and not self.closed:
             if self._await_records(1.0, self.config.max_poll_records):
                 yield from self._one_by_one()
-        self._stopped = False
+        self.stopping.heard()
 
     def _one_by_one(self) -> Iterator[ShareRecord]:
         self._tell_polled([])
-        while not self._stopped and not self.closed and self._waiting:
+        while not self.stopping.asked and not self.closed and self._waiting:
             if self._waiting[0].until <= time.monotonic() or self._member.is_silent:
                 return
             try:

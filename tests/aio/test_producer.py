@@ -422,4 +422,4 @@ def test_a_client_that_nobody_waits_for_any_more_is_closed(database_url: str, mo
     real = msgtx.connect
     monkeypatch.setattr("msgtx.client.connect", connect)
     asyncio.run(main())
-    assert [client._closed for client in opened] == [True]
+    assert [client.closed for client in opened] == [True]
