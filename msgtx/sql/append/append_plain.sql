@@ -2,8 +2,7 @@
 -- mostly it is one. Returns false, and stores nothing, if one of them may be refused or has a producer: then `append` says
 -- why. Flushed; has waiting consumers woken. For SQL transactions at READ COMMITTED, which the caller has made sure of, and
 -- with the settings of append_staged.
--- Locks partitions (exclusive, ascending). Reads partition, topic. Writes record_batch through
--- store_batches.
+-- Locks partitions (exclusive, ascending). Reads partition, topic. Writes record_batch through store_batches.
 create function msgtx.append_plain(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
     b msgtx.batch;

@@ -1,5 +1,5 @@
--- check_batch(batch, state) → whether a batch may be stored, and where: Kafka's checks, in order
--- (internals: append#the-order-of-the-checks). The caller holds the locks on producer and partition.
+-- check_batch(batch, state) → whether a batch may be stored, and where: Kafka's checks, in order (internals:
+-- append#the-order-of-the-checks). The caller holds the locks on producer and partition.
 --   verdict       'store', 'duplicate', 'state' (the transaction's state refuses it: function refusal says how), 'large'
 --                 (look at the single records), or the name of the error
 --   base_offset   the offset of its first record: the original one of a duplicate, −1 if the log has lost that row

@@ -1,6 +1,6 @@
 -- last_sequences(producer, partitions) → the last stored sequence of this producer id and epoch on each partition, in
--- their order; −1 where there is none; null where the partition is gone (its topic was deleted).
--- in_number: only of this transaction. Reads partition, record_batch, producer_state.
+-- their order; −1 where there is none; null where the partition is gone (its topic was deleted). in_number: only of
+-- this transaction. Reads partition, record_batch, producer_state.
 create function msgtx.last_sequences(
     in_producer_id bigint, in_producer_epoch int, in_number bigint, partition_ids int[]
 ) returns bigint[] language plpgsql volatile as $$

@@ -1,7 +1,6 @@
--- count_bytes(partition, until) → the bytes of all rows of a log (their byte_size), or of those in front of an offset and of
--- the rows behind it that earlier calls have counted; null while one call does not come to the end. The sums are kept, for
--- many rows at once, so that the next call reads only newer rows.
--- The caller has locked the partition's row.
+-- count_bytes(partition, until) → the bytes of all rows of a log (their byte_size), or of those in front of an offset
+-- and of the rows behind it that earlier calls have counted; null while one call does not come to the end. The sums are
+-- kept, for many rows at once, so that the next call reads only newer rows. The caller has locked the partition's row.
 -- Reads record_batch. Writes partition.
 -- plan: look-ups, in order
 create function msgtx.count_bytes(in_partition_id int, until_offset bigint default 9223372036854775807) returns bigint

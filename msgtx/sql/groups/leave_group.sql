@@ -1,6 +1,6 @@
 -- leave_group(group, member) removes a member; → whether it was there. One of a share group proves to be itself by its
--- number (join_share_group). Its partitions go at once to their planned owners. The
--- group stays with its generation when its last member goes: commits of the old ones stay refused (P16).
+-- number (join_share_group). Its partitions go at once to their planned owners. The group stays with its generation
+-- when its last member goes: commits of the old ones stay refused (P16).
 -- Locks the group (exclusive). Reads group_member. Deletes and writes through take_out_members. Flushed.
 -- right: consume
 -- plan: look-ups

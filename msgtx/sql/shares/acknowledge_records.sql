@@ -19,7 +19,7 @@ begin
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights('{consume}', partition_ids) and msgtx.require_names('group', group_names);
     end if;
-    -- A member waits for the answer to a call before it makes the next one: what comes late has no caller any more.
+    -- A member waits for the answer to a call before it makes the next one: a late call has no caller any more.
     if in_call_number <= (select c.call_number from msgtx.share_call c where c.member_number = member_numbers[1]
                           order by c.call_number desc limit 1) then
         ignored := msgtx.flush_log();  -- it may have been answered in a call that did not flush
@@ -33,7 +33,7 @@ begin
         if in_call_number is not null then
             insert into msgtx.share_call (member_number, call_number) values (member_numbers[1], in_call_number)
             on conflict do nothing;
-            if not found then  -- its first try has been done meanwhile, perhaps in a call that did not flush
+            if not found then  -- its first try has succeeded in between, perhaps in a call that did not flush
                 ignored := msgtx.flush_log();
             end if;
         end if;

@@ -1,9 +1,9 @@
 -- append_acknowledge_decide(name, batches, offsets, acknowledgements) is a whole transaction in one call, one SQL
--- transaction and one flush, as append_and_decide, with answers for records of share groups: they hold at the instant of the
--- COMMIT. What is refused of them is raised, and undoes all. Without batches it is decided all the same. Repeated, it
--- answers with the stored offsets. Locks the producer (exclusive), groups (share), partitions (exclusive, ascending), share
--- partitions (exclusive, ascending). Reads transaction_decision. Writes through append_and_decide, decide and apply_answers.
--- Flushed.
+-- transaction and one flush, as append_and_decide, with answers for records of share groups: they hold at the instant
+-- of the COMMIT. A refused one is raised, and undoes all. Without batches it is decided all the same. Repeated, it
+-- answers with the stored offsets. Locks the producer (exclusive), groups (share), partitions (exclusive, ascending),
+-- share partitions (exclusive, ascending). Reads transaction_decision. Writes through append_and_decide, decide and
+-- apply_answers. Flushed.
 -- right: consume
 -- null: base_offset, appended_at, duplicate
 -- plan: look-ups, in order

@@ -3,7 +3,7 @@
 --   answers   accept: it is done; reject: it is a dead letter (bury_records); release: it is available, at once or after a
 --             delay (null: the group's back-off); renew: its lock begins anew
 --   name      of the transaction in which they are pending until its decision; null, or decided in this one: they hold now
---   call      counted by the member. In a transaction it says what a repeated call has written already.
+--   call      counted by the member. In a transaction it answers with the rows that a repeated call has written already.
 --   one row for each part of a range that is refused; then nothing was written
 --     InvalidRecordState    the member does not hold it (any more), or its topic was deleted
 --     TransactionConflict   it is acknowledged in a transaction that is not decided, this one perhaps
@@ -33,8 +33,7 @@ declare
     refused boolean := false;
     ignored boolean;
 begin
-    -- The usual case, row by row (see append_and_decide): a member accepts one range, which is what it has acquired in a
-    -- call.
+    -- The usual case, row by row (see append_and_decide): a member accepts one range, all that it acquired in a call.
     if cardinality(answers) = 1 and answers[1] = 'accept' and in_producer_id is null then
         g := msgtx.share_group_of(group_names[1], member_numbers[1]);
         ignored := msgtx.lock_share_partition(g.group_id, partition_ids[1]);
@@ -85,7 +84,7 @@ begin
     if array_position(answers, 'reject') is not null then
         ignored := msgtx.require_dead_letters(array(
             select distinct u.group_name from unnest(group_names, answers) u(group_name, answer) where u.answer = 'reject'));
-        -- The right may have come after the join: what is rejected in a transaction is written by whoever looks next.
+        -- The right may have come after the join: the next look writes records rejected in a transaction.
         update msgtx.share_group s set writes_dead_letters = true
         where not s.writes_dead_letters and s.group_id in (
             select c.group_id from unnest(group_names, answers) u(group_name, answer)
@@ -148,7 +147,7 @@ begin
         moment := msgtx.clock();
         spans := msgtx.current_spans(g, asked.partition_id, state.spans, 0, moment);
         if g.ordering = 'key' and array_position(asked.answers, 'release') is not null then
-            -- What the member holds behind it with the same key goes with it: nobody does that first.
+            -- The member's later records with the same key are released with it, so that nobody processes them first.
             select array_agg(u.first_offset order by u.first_offset), array_agg(u.last_offset order by u.first_offset),
                    array_agg(u.answer order by u.first_offset), array_agg(u.reason order by u.first_offset),
                    array_agg(u.delay_ms order by u.first_offset)

@@ -1,6 +1,5 @@
 -- apply_answers_once(groups, members, partitions, ranges, answers, reasons, delays, call) is apply_answers for a numbered
--- call of one member. An answer that is refused only because an earlier try of the same call was done meanwhile is not
--- refused.
+-- call of one member. An answer is not refused if an earlier try of the same call has applied it in between.
 --   one row for each part of a range that is refused; then nothing was written
 -- Locks as apply_answers. Reads share_call. Writes, through apply_answers, share_state and what that says.
 create function msgtx.apply_answers_once(

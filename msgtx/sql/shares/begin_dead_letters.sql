@@ -1,5 +1,5 @@
--- begin_dead_letters(group_id, topic) has a share group that is just made begin behind the dead letters that are in its
--- topic: a redrive sends what is written from now on. What is there with this group's name is of a group that was deleted.
+-- begin_dead_letters(group_id, topic) makes a new share group begin behind the dead letters in its topic: a redrive
+-- sends those written from now on. Existing ones with this group's name are of a deleted group.
 -- The caller holds the group's lock. Reads topic, partition, record_batch. Writes share_state.
 create function msgtx.begin_dead_letters(in_group_id int, letters text) returns boolean language plpgsql volatile as $$
 begin

@@ -29,7 +29,7 @@ begin
     left_over := dead;
     buried := 0;
     bytes := 0;
-    if most is not null and not exists (  -- who answers has asked for the right
+    if most is not null and not exists (  -- the caller that answers has checked the right
         select from msgtx.share_group s
         where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name)
             and s.writes_dead_letters)

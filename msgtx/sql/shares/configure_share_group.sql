@@ -3,7 +3,7 @@
 --   ConfigError     the name is a consumer group's, a setting is not known, or has no such value; or dead letters would go
 --                   to a topic that the group reads or has read, or that is compacted
 --   GroupNotEmpty   auto_offset_reset, isolation and ordering change in a group without members only
--- Who may call this allows the group to write dead letters (may_write_dead_letters).
+-- This call also allows the group to write dead letters (may_write_dead_letters).
 -- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through
 -- make_share_group, share_state. Flushed.
 -- right: admin of all topics

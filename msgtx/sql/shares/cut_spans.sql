@@ -1,6 +1,7 @@
 -- cut_spans(spans, ranges, answers) → spans and answered ranges, cut wherever one of them begins or ends: each piece lies in
 -- one span or none, and has one answer or none; at_answer: which one of the answers it is. Spans and ranges ascend and do
--- not overlap. Hash joins, whatever the caller has: a nested loop over 2,000 spans takes 0.4 s, a hash join 5 ms.
+-- not overlap. Hash joins, with any settings of the caller: a nested loop over 2,000 spans takes 0.4 s, a hash join 5
+-- ms.
 create function msgtx.cut_spans(spans msgtx.share_span[], first_offsets bigint[], last_offsets bigint[], answers text[])
 returns table (first_offset bigint, last_offset bigint, span msgtx.share_span, answer text, at_answer int)
 language plpgsql immutable set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = on as $$
@@ -14,7 +15,7 @@ begin
            case when a.last_offset >= p.first_offset then a.answer end,
            case when a.last_offset >= p.first_offset then a.place::int end
     from (
-        -- Of an edge, the span and the range that began last: one that is over by then has its end in front of it.
+        -- Of an edge, the span and the range that began last: if it is over, its end lies in front of the edge.
         select e.edge as first_offset, lead(e.edge) over along - 1 as last_offset,
                max(e.at_span) over along as at_span, max(e.at_answer) over along as at_answer
         from (

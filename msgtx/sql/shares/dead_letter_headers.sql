@@ -1,4 +1,4 @@
--- dead_letter_headers() → the names of the headers that bury_records adds behind a dead letter's own.
+-- dead_letter_headers() → the names of the headers that bury_records adds after a dead letter's own.
 create function msgtx.dead_letter_headers() returns text[] language sql immutable as $$
     select array[
         'msgtx.dead-letter.group', 'msgtx.dead-letter.topic', 'msgtx.dead-letter.partition', 'msgtx.dead-letter.offset',

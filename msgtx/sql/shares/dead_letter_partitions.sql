@@ -1,5 +1,5 @@
--- dead_letter_partitions(groups, partitions, answers) → where dead letters go that these answers make, ascending: whoever
--- applies them locks these before the share partitions.
+-- dead_letter_partitions(groups, partitions, answers) → the partitions for the dead letters of these answers,
+-- ascending: the call that applies the answers locks these before the share partitions.
 create function msgtx.dead_letter_partitions(group_names text[], partition_ids int[], answers text[]) returns int[]
 language plpgsql stable as $$
 begin

@@ -1,5 +1,5 @@
--- held_behind(spans, partition, ranges, answers) → offsets of records that are acquired and in none of these ranges, and
--- that lie behind one that is released and that has the same key: so the same member has them.
+-- held_behind(spans, partition, ranges, answers) → offsets of acquired records outside these ranges, behind a released
+-- record with the same key: so the same member has them.
 create function msgtx.held_behind(
     spans msgtx.share_span[], in_partition_id int, first_offsets bigint[], last_offsets bigint[], answers text[])
 returns setof bigint language sql stable set enable_hashjoin = on as $$

@@ -1,5 +1,5 @@
--- hold_back_keys(group, partition, spans, foreign_keys, waiting_keys) moves what is available but may not be delivered now
--- for its key out of a share partition's spans into share_parked: another member has the key, or an earlier record with it
+-- hold_back_keys(group, partition, spans, foreign_keys, waiting_keys) moves available records that their key keeps from
+-- delivery out of a share partition's spans into share_parked: another member has the key, or an earlier record with it
 -- is parked, and still in the log. → the other spans, ascending.
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked.
 create function msgtx.hold_back_keys(

@@ -1,6 +1,6 @@
 -- is_stored(partition, first, last) → whether the log has a record at one of these offsets, which are of one row of it:
--- neither retention nor compaction has removed them all. What is parked and gone is done, and holds no later record with its
--- key back. Reads partition, record_batch.
+-- neither retention nor compaction has removed them all. A parked record that is gone is done, and holds no later
+-- record with its key back. Reads partition, record_batch.
 create function msgtx.is_stored(in_partition_id int, first_offset bigint, last_offset bigint) returns boolean
 language sql stable as $$
     select exists (

@@ -127,7 +127,7 @@ begin
         on conflict do nothing
         returning topic_name)
     select array_agg(n.topic_name) into begun from names n;
-    -- Nobody else begins with a name that the group did not know: who looks at it for the first time has joined for it. A
+    -- Nobody else begins with a name that is new to the group: the first member to look at it has joined for it. A
     -- client that has not may have been faster; a reset was.
     insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
     select join_share_group.group_id, b.partition_id, 1, b.start_offset, '{}'

@@ -1,6 +1,6 @@
--- may_write_dead_letters(letters) → whether the caller may let a share group write its dead letters to this topic. It is
--- found by the name of the group, which a member chooses: so it takes a right on that topic, to produce to it, or to make it
--- while there is none. Once a member that has it has joined, or the group was configured, all members may
+-- may_write_dead_letters(letters) → whether the caller may let a share group write its dead letters to this topic. A
+-- member chooses the group's name, and with it the topic. So it needs a right on that topic: to produce to it, or to
+-- make it while there is none. Once a member that has it has joined, or the group was configured, all members may
 -- (share_group.writes_dead_letters). Reads topic, role_right.
 create function msgtx.may_write_dead_letters(letters text) returns boolean language plpgsql stable as $$
 declare

@@ -1,5 +1,5 @@
--- newest_share_states(group_id) → what a share group knows of each partition, as it was last written. Partition by partition
--- downwards: the newest version of each comes first, and what it has superseded is passed, however much there is.
+-- newest_share_states(group_id) → a share group's newest state of each partition. Partition by partition
+-- downwards: the newest version of each comes first, and any number of superseded ones is skipped.
 -- Reads share_state.
 create function msgtx.newest_share_states(in_group_id int)
 returns table (partition_id int, next_offset bigint, spans msgtx.share_span[]) language sql stable

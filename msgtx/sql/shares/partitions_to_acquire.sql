@@ -1,7 +1,7 @@
--- partitions_to_acquire(group, partitions, moment, most) → those of these partitions which members of a share group have to
--- look at, the first ones of them: the others have nothing new, and nothing to be delivered again. A look by the rules of
--- acquire_records is a lock and some 0.1 to 0.7 ms, this one 0.01. Locks nothing: what changes meanwhile is for the next
--- call. Reads partition, record_batch, share_state, group_member, group_heartbeat.
+-- partitions_to_acquire(group, partitions, moment, most) → the partitions among these in which a share group may have
+-- records to acquire, the first ones of them: the others have nothing new, and nothing to be delivered again. A look by
+-- the rules of acquire_records is a lock and some 0.1 to 0.7 ms, this one 0.01. Locks nothing: later changes are for
+-- the next call. Reads partition, record_batch, share_state, group_member, group_heartbeat.
 create function msgtx.partitions_to_acquire(
     g msgtx.share_group, partition_ids int[], moment timestamptz, most int)
 returns setof int language sql stable

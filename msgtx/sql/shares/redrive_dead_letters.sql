@@ -1,8 +1,8 @@
 -- redrive_dead_letters(group, index, upto, most, skip_missing) sends a share group's dead letters back to the topics that
--- they came from, from one partition of its topic of dead letters: those between where the group is there and offset upto.
--- One SQL transaction sends them and moves the group on, so each is sent once. Key, value and headers are those of the
--- record that died; the time is now, and header msgtx.timestamp says the first one. What is no dead letter of this group is
--- passed over. At most 1,000 letters, 8 MiB and 256 target partitions in a call.
+-- they came from, from one partition of its topic of dead letters: those from the group's position there to offset
+-- upto. One SQL transaction sends them and moves the group on, so each is sent once. Key, value and headers are those
+-- of the dead record; the time is now, and header msgtx.timestamp says the first one. Other records than dead letters
+-- of this group are skipped. At most 1,000 letters, 8 MiB and 256 target partitions in a call.
 --   in_upto, upto     null: the last stable offset, behind what is overdue (I12); in the answer: there is no such partition
 --   skip_missing      pass over letters whose topic is gone, instead of the refusal
 --   error, detail     UnknownTopicOrPartition: the topic of the next letter is gone
@@ -185,7 +185,7 @@ begin
     values (found_id, letters_id, coalesce(state.version, 0) + 1, next_offset, coalesce(state.spans, '{}'), state.next_due,
             coalesce(state.waiting_keys, '{}'))
     on conflict do nothing;
-    if not found then  -- a member has begun to read it meanwhile, before it became the topic of dead letters
+    if not found then  -- a member has begun to read it in between, before it became the topic of dead letters
         raise exception using errcode = '55P03', message = format('%s is new to group %s: call again', letters_topic,
             group_name);
     end if;

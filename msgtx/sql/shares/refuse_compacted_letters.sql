@@ -1,6 +1,6 @@
--- refuse_compacted_letters(topic) raises (MX040) if a topic that is to be compacted takes the dead letters of a share group:
--- it would keep one for each key.
--- Behind the topic's row: see why_no_dead_letters. Reads share_group, consumer_group.
+-- refuse_compacted_letters(topic) raises (MX040) if a topic that is to be compacted takes the dead letters of a share
+-- group: it would keep one for each key. After the lock of the topic's row: see why_no_dead_letters. Reads share_group,
+-- consumer_group.
 create function msgtx.refuse_compacted_letters(topic_name text) returns boolean language plpgsql volatile as $$
 declare
     group_name constant text := (

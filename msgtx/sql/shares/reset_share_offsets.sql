@@ -1,7 +1,8 @@
--- reset_share_offsets(group, partitions, offsets) has a share group without members go on elsewhere: everything from there
--- on is delivered as if for the first time, nothing below it; error and detail say why not: GroupNotFound, GroupNotEmpty,
--- UnknownTopicOrPartition. An offset outside the log is moved to its nearest end. What is pending in an open transaction is
--- not waited for. Locks the group (exclusive), share partitions (exclusive, ascending). Reads partition, record_batch.
+-- reset_share_offsets(group, partitions, offsets) resets the position of a share group without members: everything from
+-- there on is delivered as if for the first time, nothing below it; error and detail say why not: GroupNotFound,
+-- GroupNotEmpty, UnknownTopicOrPartition. An offset outside the log is moved to its nearest end. It does not wait for
+-- answers pending in open transactions. Locks the group (exclusive), share partitions (exclusive, ascending). Reads
+-- partition, record_batch.
 -- Writes share_state. Deletes from share_parked. Flushed.
 -- right: admin of all topics
 -- plan: look-ups

@@ -1,6 +1,6 @@
 -- share_group_of(group, member) → the settings of a share group, for its member. Raises GroupNotFound (MX069) and
--- UnknownMember (MX025). It locks nothing: what resets a group locks its share partitions, as the caller does. One that is
--- deleted meanwhile is not waited for. Reads consumer_group, share_group, group_member.
+-- UnknownMember (MX025). It locks nothing: a reset of the group locks its share partitions, as the caller does. It does
+-- not wait for a deletion in between. Reads consumer_group, share_group, group_member.
 create function msgtx.share_group_of(group_name text, in_member_number bigint) returns msgtx.share_group
 language plpgsql volatile as $$
 declare

@@ -1,7 +1,7 @@
--- share_start_offsets(group, partitions, moment) → where a share group begins with partitions of a topic that is new to it:
--- at their start, at the end of what is decided, or at the first record of a duration before this moment
--- (auto_offset_reset). Times begin with 1970: a duration that goes further back takes everything, and no length of it is out
--- of PostgreSQL's range. Reads partition, record_batch, partition_floor, transaction tables.
+-- share_start_offsets(group, partitions, moment) → the first offsets of a share group in partitions of a topic that is
+-- new to it: their start, their decided end, or the first record of a duration before this moment (auto_offset_reset).
+-- Times begin with 1970: a duration that goes further back takes everything, and no length of it is out of PostgreSQL's
+-- range. Reads partition, record_batch, partition_floor, transaction tables.
 create function msgtx.share_start_offsets(g msgtx.share_group, partition_ids int[], moment timestamptz)
 returns table (partition_id int, start_offset bigint) language plpgsql stable as $$
 #variable_conflict use_column

@@ -3,7 +3,7 @@
 -- more; → spans, ascending by offset.
 --   foreign_keys   which other members have in flight
 --   waiting_keys   for which something waits, since a member has the key, or had it; with ordering=key
--- What retention has removed meanwhile is left out; what is gone from the log holds no key.
+-- What retention has removed meanwhile is left out; a record that is gone from the log holds no key.
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Deletes from share_parked.
 create function msgtx.unpark_records(
     in_group_id int, in_partition_id int, log_start bigint, moment timestamptz, most int, foreign_keys bigint[],
@@ -18,8 +18,7 @@ declare
 begin
     spans := '{}';
     if next_due <= moment and most > 0 then
-        -- From the time on at which something is due: rows that were deleted lie before it, however long they stay in the
-        -- index.
+        -- From the first due time on: deleted rows lie before it, however long they stay in the index.
         with gone as (
             delete from msgtx.share_parked o where o.ctid = any(array(
                 select p.ctid from msgtx.share_parked p
@@ -66,7 +65,7 @@ begin
         from gone g;
         if taken > 0 then
             spans := spans || coalesce(found_spans, '{}');
-            still_waiting := still_waiting || waiting;  -- whoever finds nothing more forgets the key
+            still_waiting := still_waiting || waiting;  -- a call that finds nothing more forgets the key
         end if;
     end loop;
     waiting_keys := still_waiting;

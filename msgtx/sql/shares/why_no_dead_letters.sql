@@ -1,7 +1,7 @@
 -- why_no_dead_letters(group, letters, topics) → a sentence if a share group that reads these topics cannot have this topic
 -- for its dead letters, else null. If it read them, a record that is rejected would come back for ever; a compacted topic
 -- keeps one dead letter for each key. Another group may read them.
--- Locks the topic's row (share): it is not compacted meanwhile. Reads topic.
+-- Locks the topic's row (share): so it cannot become compacted. Reads topic.
 create function msgtx.why_no_dead_letters(group_name text, letters text, topics text[]) returns text
     language plpgsql volatile as $$
 begin

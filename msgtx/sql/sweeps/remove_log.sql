@@ -1,6 +1,6 @@
--- remove_log(partition, most_rows) removes the rows of a deleted partition, at most `most_rows` and of its batches some 32
--- MiB; → how many, and whether more are left. The last call removes the partition from deleted_partition.
--- The sweep of offsets removes committed offsets. The caller holds the partition's lock.
+-- remove_log(partition, most_rows) removes the rows of a deleted partition, at most `most_rows` and of its batches some
+-- 32 MiB; → how many, and whether more are left. The last call removes the partition from deleted_partition. The sweep
+-- of offsets removes committed offsets. The caller holds the partition's lock.
 -- Reads transaction_decision. Deletes from record_batch, producer_state, transaction_marker, transaction_partition,
 -- partition_floor, deleted_partition.
 -- plan: look-ups, nested loops

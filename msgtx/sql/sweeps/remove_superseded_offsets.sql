@@ -5,8 +5,8 @@
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 --   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal,
--- consumer_group, group_member, setting. Deletes from group_offset. Writes swept through
--- note_swept. Not flushed by itself.
+-- consumer_group, group_member, setting. Deletes from group_offset. Writes swept through note_swept. Not flushed by
+-- itself.
 -- right: admin of all topics
 -- commit: asynchronous
 -- plan: look-ups, nested loops

@@ -1,7 +1,6 @@
 -- seal_signature(incarnation, name, deadline, spans) → the proof that a seal is of this installation. A decision in a
 -- user's session reads no log; without it, any role that may call it could decide others' open transactions, with
--- made-up spans.
--- Read at every isolation: the row changes with a failover only, which ends every session.
+-- made-up spans. Read at every isolation: the row changes with a failover only, which ends every session.
 -- Reads installation.
 create function msgtx.seal_signature(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, deadline timestamptz,

@@ -1,6 +1,6 @@
--- View committed_records_now: every committed record of this snapshot, also behind open transactions. One statement over it
--- sees all effects of a transaction or none (I6), together with business rows.
--- Of the topics that the caller may consume.
+-- View committed_records_now: every committed record of this snapshot, also behind open transactions. One statement
+-- over it sees all effects of a transaction or none (I6), together with business rows. Of the topics that the caller
+-- may consume.
 -- after: stored_records
 -- right: consume
 create view msgtx.committed_records_now with (security_barrier) as

@@ -1,5 +1,5 @@
--- View partitions: log start, last stable offset, log end, records' bytes and rows of each partition.
--- Of the topics on which the caller has any right.
+-- View partitions: log start, last stable offset, log end, records' bytes and rows of each partition. Of the topics on
+-- which the caller has any right.
 -- right: any
 create view msgtx.partitions with (security_barrier) as
 select t.name as topic, p.partition_index as partition, f.log_start_offset, f.last_stable_offset, f.log_end_offset,

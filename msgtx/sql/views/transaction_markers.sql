@@ -1,6 +1,6 @@
 -- View transaction_markers: how transactions ended, partition by partition, from the first to the last offset of each.
--- Written in phase two, so a decided transaction may be without for about a second.
--- Of the topics that the caller may consume or administer.
+-- Written in phase two, so a decided transaction may be without for about a second. Of the topics that the caller may
+-- consume or administer.
 -- right: consume, admin
 create view msgtx.transaction_markers with (security_barrier) as
 select t.name as topic, p.partition_index as partition, m.producer_id, m.producer_epoch, m.transaction_number, m.outcome,

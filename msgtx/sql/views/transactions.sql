@@ -1,8 +1,7 @@
--- View transactions: each producer that has a transactional id or transactions, with its newest transaction and the state
--- as Kafka names it (internals: transactions#states).
--- A transaction is complete when each of its partitions has its marker, or its floor is
--- above it. A role that may not consume (or administer) every topic sees transactions on topics of its own, and their
--- partitions there. A transactional id that he may not use is null.
+-- View transactions: each producer that has a transactional id or transactions, with its newest transaction and the
+-- state as Kafka names it (internals: transactions#states). A transaction is complete when each of its partitions has
+-- its marker, or its floor is above it. A role that may not consume (or administer) every topic sees transactions on
+-- topics of its own, and their partitions there. A transactional id that he may not use is null.
 -- right: consume, admin
 create view msgtx.transactions with (security_barrier) as
 select case
