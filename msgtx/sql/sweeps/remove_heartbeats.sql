@@ -25,9 +25,9 @@ begin
     -- As in remove_superseded_floors.
     for newest in
         with recursive keys(key_1) as (
-            (select n.key_1 from msgtx.next_heartbeats(coalesce(in_after[1], -1)) n)
+            (select n.key_1 from msgtx.next_key('heartbeat', coalesce(in_after[1], -1)) n)
             union all
-            select n.key_1 from keys k cross join lateral msgtx.next_heartbeats(k.key_1) n)
+            select n.key_1 from keys k cross join lateral msgtx.next_key('heartbeat', k.key_1) n)
         select k.key_1 as member_number, case
                    when (select true from msgtx.group_member m where m.member_number = k.key_1) then top.heartbeat_number
                    else 9223372036854775807 end as highest

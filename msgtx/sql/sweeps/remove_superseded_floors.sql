@@ -24,9 +24,9 @@ begin
     -- From the place of the last sweep on: rows that were removed and may still be seen lie below (swept_below).
     for newest in
         with recursive keys(key_1) as (
-            (select n.key_1 from msgtx.next_floors(coalesce(in_after[1], -1)) n)
+            (select n.key_1 from msgtx.next_key('floor', coalesce(in_after[1], -1)) n)
             union all
-            select n.key_1 from keys k cross join lateral msgtx.next_floors(k.key_1) n)
+            select n.key_1 from keys k cross join lateral msgtx.next_key('floor', k.key_1) n)
         select k.key_1::int as partition_id, case
                    when (select true from msgtx.partition p where p.partition_id = k.key_1) then top.stable_floor
                    else 9223372036854775807 end as highest

@@ -119,9 +119,9 @@ begin
 
     for newest in
         with recursive keys(key_1) as (
-            (select n.key_1 from msgtx.next_calls(place[2]) n)
+            (select n.key_1 from msgtx.next_key('call', place[2]) n)
             union all
-            select n.key_1 from keys k cross join lateral msgtx.next_calls(k.key_1) n)
+            select n.key_1 from keys k cross join lateral msgtx.next_key('call', k.key_1) n)
         select k.key_1 as member_number, case
                    when (select true from msgtx.group_member m where m.member_number = k.key_1) then top.call_number
                    else most_of_all end as highest
