@@ -19,7 +19,7 @@ from msgtx.database import jdbc
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError
-from msgtx.rules.ranges import OffsetRange
+from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.reading import offsets
 from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER
 from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
@@ -98,7 +98,7 @@ def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engi
 
 def _relation(
     spark: SparkSession,
-    parts: Sequence[OffsetRange],
+    parts: Sequence[PartitionRange],
     url: str,
     properties: dict[str, str],
     *,

@@ -21,7 +21,7 @@ from msgtx import errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
-from msgtx.rules.ranges import OffsetRange, packed
+from msgtx.rules.ranges import PartitionRange, packed
 from msgtx.spark_jobs.reading import arrow, offsets, read_options
 from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER, stream_batch
 from msgtx.spark_jobs.reading.read_options import ReadOptions
@@ -98,7 +98,7 @@ class Noted:
 class ReadPartition(InputPartition):
     """The ranges of one task, read one after the other. `url`: of the database that it reads from."""
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[PartitionRange, ...]
     incarnation: str
     timestamp_types: Mapping[str, int]
     fail_on_data_loss: bool
@@ -152,7 +152,7 @@ def checked(schema: StructType) -> StructType:
     return schema
 
 
-def timestamp_types(engine: Engine, ranges: Sequence[OffsetRange]) -> dict[str, int]:
+def timestamp_types(engine: Engine, ranges: Sequence[PartitionRange]) -> dict[str, int]:
     """Return the timestamp type of each topic, numbered as Kafka does."""
     names = {each.topic for each in ranges}
     with engine.connection() as connection:

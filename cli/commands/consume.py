@@ -10,7 +10,7 @@ import click
 
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.database import connect
-from msgtx.cli.terminal.interruption import Stop, stopping
+from msgtx.cli.terminal.interruption import StopEvent, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import reader_has_left, require_stdout
 from msgtx.cli.terminal.quantities import earliest_latest_or_number, milliseconds
@@ -28,7 +28,7 @@ COMMIT_S: Final = 1.0  # between two commits of printed records
 Render = Callable[[Sequence[Record]], bytes]
 
 
-class Lines:
+class PrintedLines:
     """How records become bytes on stdout: values as they are, JSON lines, or one JSON array."""
 
     def __init__(self, format_name: str, key_separator: bytes | None) -> None:
@@ -144,7 +144,7 @@ def command(
     given = {name: value for name, value in settings.items() if value is not None}
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
     with connect(invocation) as client, stopping() as stop:
-        lines = Lines(invocation.format, separator)
+        lines = PrintedLines(invocation.format, separator)
         if share is not None:
             limit = timeout_s if follow else 0.0
             _print_shared(client, share, topics, lines, stop, most=max_messages, timeout_s=limit)
@@ -194,8 +194,8 @@ def _seek(consumer: "Consumer", offset: str | int | None, partitions: Iterable[T
 
 def _print(
     consumer: "Consumer",
-    lines: Lines,
-    stop: Stop,
+    lines: PrintedLines,
+    stop: StopEvent,
     printed: dict[TopicPartition, int],
     *,
     ends: dict[TopicPartition, int] | None,
@@ -238,8 +238,8 @@ def _print_shared(
     client: "Client",
     group: str,
     topics: Iterable[str],
-    lines: Lines,
-    stop: Stop,
+    lines: PrintedLines,
+    stop: StopEvent,
     *,
     most: int | None,
     timeout_s: float | None,

@@ -43,9 +43,9 @@ def run(invocation: Invocation, *, metrics_port: int | None, metrics_host: str, 
     """
     with deferred():
         from msgtx.coordinator.daemon import Daemon
-        from msgtx.coordinator.metrics import Metrics
+        from msgtx.coordinator.metrics import DaemonMetrics
     _log(log_format)
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     endpoint = None if metrics_port is None else metrics.serve(metrics_host, metrics_port)
     try:
         with connect(invocation) as client, stopping() as stop:

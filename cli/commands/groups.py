@@ -19,7 +19,7 @@ from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructi
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
-from msgtx.rules.group import State
+from msgtx.rules.group import GroupStatus
 from msgtx.rules.names import did_you_mean
 from msgtx.types import GroupDescription, TopicPartition
 from msgtx.units import counted
@@ -61,7 +61,7 @@ def command() -> None:
 @option(
     "--state",
     multiple=True,
-    type=click.Choice([str(state) for state in State]),
+    type=click.Choice([str(state) for state in GroupStatus]),
     help="Only groups in this state; may be repeated.  [default: all but Dead]",
 )
 @pass_invocation
@@ -182,7 +182,9 @@ def delete_offsets(invocation: Invocation, group: str, scopes: Scopes, *, dry_ru
 
 def _known(client: "Client", group: str) -> GroupDescription:
     found = client.admin.groups.describe(group)
-    if found.state == State.DEAD and group not in {listed.group for listed in client.admin.groups.list([State.DEAD])}:
+    if found.state == GroupStatus.DEAD and group not in {
+        listed.group for listed in client.admin.groups.list([GroupStatus.DEAD])
+    }:
         if group in {listed.group for listed in client.admin.shares.list()}:
             raise errors.GroupNotFound(
                 f"there is no consumer group {group!r}; it is a share group, see `msgtx shares`", group=group

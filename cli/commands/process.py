@@ -8,7 +8,7 @@ import click
 
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.database import connect
-from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.functions import load_function, where
 from msgtx.cli.terminal.interruption import PATIENCE_S, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
@@ -197,5 +197,5 @@ def _named(name: str, work: Callable[[], ProcessReport]) -> ProcessReport:
         for note in getattr(error, "__notes__", ()):
             place, _, consequence = note.partition("; ")
             if place.startswith("failed on "):
-                raise Failed(f"{name} {place}: {where(error)}; {consequence}") from error
+                raise CommandFailed(f"{name} {place}: {where(error)}; {consequence}") from error
         raise

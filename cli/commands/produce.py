@@ -14,9 +14,9 @@ import click
 
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.database import connect
-from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.input_lines import STDIN, Lines, read_lines, total_bytes
-from msgtx.cli.terminal.interruption import INTERRUPTED, Stop, stopping
+from msgtx.cli.terminal.interruption import INTERRUPTED, StopEvent, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import show_one
 from msgtx.cli.terminal.progress import progress
@@ -246,10 +246,12 @@ class Delivery:
     def _older_than(self, seconds: float) -> bool:
         return self.began_at is not None and time.monotonic() - self.began_at > seconds
 
-    def _failed(self, what: str) -> Failed:
+    def _failed(self, what: str) -> CommandFailed:
         if self.transactional:
-            return Failed(f"{what}; its transaction was aborted ({self.stored} records of earlier ones are committed)")
-        return Failed(f"{what}; the records before it were sent ({self.sent})")
+            return CommandFailed(
+                f"{what}; its transaction was aborted ({self.stored} records of earlier ones are committed)"
+            )
+        return CommandFailed(f"{what}; the records before it were sent ({self.sent})")
 
 
 @click.command(
@@ -356,7 +358,7 @@ def command(
     return INTERRUPTED if stop.is_set() else 0
 
 
-def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: Stop) -> None:
+def _deliver(delivery: Delivery, inputs: Sequence[Path], stop: StopEvent) -> None:
     """Read and send until the input ends, or until a signal: then the open transaction is aborted."""
     longest = delivery.limit * LINE_FACTOR + LINE_BYTES
     done = 0
@@ -390,7 +392,7 @@ def _silent(completed: int, text: str) -> None:
     """Show nothing."""
 
 
-def _tell(delivery: Delivery, invocation: Invocation, seconds: float, stop: Stop) -> None:
+def _tell(delivery: Delivery, invocation: Invocation, seconds: float, stop: StopEvent) -> None:
     if invocation.format != "table":
         report = {"topic": delivery.topic, "records": delivery.stored, "transactions": delivery.transactions}
         show_one(invocation.format, {**report, "seconds": round(seconds, 3), "interrupted": stop.is_set()})

@@ -63,7 +63,7 @@ class DemoFailed(MsgtxError):
 
 
 @dataclass(slots=True)
-class Input:
+class InputFile:
     """The read records, counted while reading."""
 
     lines: int = 0
@@ -207,9 +207,9 @@ def bars_on(console: Console) -> Progress:
     )
 
 
-def import_order_lines(client: Client, lines: Iterable[list[str]], bars: Progress, report: Report) -> Input:
+def import_order_lines(client: Client, lines: Iterable[list[str]], bars: Progress, report: Report) -> InputFile:
     """Send order lines to `SOURCE`, a transaction per invoice; cancellations are aborted first. Raise `ConfigError`."""
-    read = Input()
+    read = InputFile()
     bar = bars.add_task("order lines in, a transaction per invoice", total=None)
     started = time.monotonic()
     with client.producer(transactional_id="demo-import") as producer:
@@ -268,7 +268,7 @@ def _worker(client: Client, number: int) -> subprocess.Popen[bytes]:
     )
 
 
-def _work(client: Client, read: Input, bars: Progress, report: Report, output: Console) -> None:
+def _work(client: Client, read: InputFile, bars: Progress, report: Report, output: Console) -> None:
     bar = bars.add_task("stock movements out, two workers", total=read.lines)
     started = time.monotonic()
     workers = [_worker(client, 0), _worker(client, 1)]
@@ -408,7 +408,7 @@ TOTALS: Final = """
                 where topic = %s offset 0) m) n"""
 
 
-def _check(client: Client, read: Input, report: Report) -> None:
+def _check(client: Client, read: InputFile, report: Report) -> None:
     lines, quantity, value, distinct, last = rows_of(client, TOTALS, TARGET)[0]
     report.checks += [
         ("lines", f"{read.lines:,}", f"{lines:,}"),

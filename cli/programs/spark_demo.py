@@ -29,7 +29,7 @@ from msgtx.cli.programs.demo import (
     SOURCE,
     TOTALS,
     DemoFailed,
-    Input,
+    InputFile,
     Report,
     Step,
     bars_on,
@@ -125,7 +125,7 @@ class _Open:
 class _Drive:
     """Runs the driver as a process; kills an executor of it, then the driver."""
 
-    def __init__(self, client: Client, read: Input, bars: Progress, report: Report, output: Console) -> None:
+    def __init__(self, client: Client, read: InputFile, bars: Progress, report: Report, output: Console) -> None:
         self._client = client
         self._read = read
         self._bars = bars
@@ -278,7 +278,7 @@ def _end(driver: subprocess.Popen[bytes]) -> None:
 # ── results ──
 
 
-def _check(client: Client, read: Input, report: Report) -> None:
+def _check(client: Client, read: InputFile, report: Report) -> None:
     lines, quantity, value, distinct, last = rows_of(client, TOTALS, MOVEMENTS)[0]
     earned = {country: Decimal(amount) for country, amount in rows_of(client, EARNED, REVENUE)}
     wrong = [country for country, amount in read.by_country.items() if earned.get(country) != amount]
@@ -297,7 +297,7 @@ def _amount(value: Decimal) -> str:
     return f"{value.normalize():,f}"
 
 
-def _export(spark: SparkSession, client: Client, read: Input, report: Report, folder: Path) -> None:
+def _export(spark: SparkSession, client: Client, read: InputFile, report: Report, folder: Path) -> None:
     began = time.monotonic()
     written = export(spark, [MOVEMENTS, REVENUE], str(folder), url=client.secret_url)
     seconds = time.monotonic() - began

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from msgtx.cli.spark.running import Job, running
-from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.functions import load_function, where
 from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
@@ -113,9 +113,9 @@ def _checked(name: str, function: Callable[[Any], Any]) -> "Callable[[DataFrame]
         try:
             made = function(rows)
         except Exception as error:
-            raise Failed(f"{name} failed: {where(error)}") from error
+            raise CommandFailed(f"{name} failed: {where(error)}") from error
         if not isinstance(made, DataFrame):
-            raise Failed(f"{name} returned {type(made).__name__}; a transform takes a DataFrame and returns one")
+            raise CommandFailed(f"{name} returned {type(made).__name__}; a transform takes a DataFrame and returns one")
         return made
 
     return transform

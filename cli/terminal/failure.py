@@ -15,7 +15,7 @@ FAILED: Final = 1
 WRONG_USAGE: Final = 2
 
 
-class Failed(click.ClickException):
+class CommandFailed(click.ClickException):
     """The operation failed, for a reason that the library does not know."""
 
     exit_code = FAILED

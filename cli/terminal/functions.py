@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.interruption import deferred
 
 
@@ -26,7 +26,7 @@ def load_function(name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise click.UsageError(f"there is no module {error.name!r} (looked in {here}, too)") from error
     except Exception as error:
-        raise Failed(f"module {module_name} cannot be imported: {where(error)}") from error
+        raise CommandFailed(f"module {module_name} cannot be imported: {where(error)}") from error
     for part in function_name.split("."):
         found = getattr(found, part, None)
     if not callable(found):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from msgtx.cli.terminal.failure import Failed
-from msgtx.cli.terminal.interruption import Stop
+from msgtx.cli.terminal.failure import CommandFailed
+from msgtx.cli.terminal.interruption import StopEvent
 
 BLOCK_BYTES: Final = 1024 * 1024  # of one read: enough that its cost does not show
 STDIN: Final = Path("-")
@@ -64,7 +64,7 @@ def total_bytes(files: Sequence[Path]) -> int | None:
     return total
 
 
-def read_lines(files: Sequence[Path], stop: Stop, *, longest: int, idle_s: float) -> Iterator[Lines]:
+def read_lines(files: Sequence[Path], stop: StopEvent, *, longest: int, idle_s: float) -> Iterator[Lines]:
     """Yield the lines of files, one file after the other, as they come; a last line needs no end.
 
     A byte order mark of UTF-8 at the beginning of a file is not of its first line. When nothing came for `idle_s` a block
@@ -79,7 +79,7 @@ def read_lines(files: Sequence[Path], stop: Stop, *, longest: int, idle_s: float
                 yield from _read_stream(stream, str(file), stop, longest=longest, idle_s=idle_s)
 
 
-def _read_stream(stream: io.BufferedReader, source: str, stop: Stop, *, longest: int, idle_s: float) -> Iterator[Lines]:
+def _read_stream(stream: io.BufferedReader, source: str, stop: StopEvent, *, longest: int, idle_s: float) -> Iterator[Lines]:
     waits = _waits(stream)
     number = 1
     begun: list[bytes] = []  # the pieces of a line whose end is not read yet
@@ -106,7 +106,9 @@ def _read_stream(stream: io.BufferedReader, source: str, stop: Stop, *, longest:
         if not block:
             return
         if length > longest:
-            raise Failed(f"{source}:{number}: the line is longer than {longest} bytes, and nothing of it can be stored")
+            raise CommandFailed(
+                f"{source}:{number}: the line is longer than {longest} bytes, and nothing of it can be stored"
+            )
 
 
 def _without_mark(line: bytes, number: int) -> bytes:

@@ -22,7 +22,7 @@ class Interrupted(KeyboardInterrupt):
     """SIGINT or SIGTERM arrived."""
 
 
-class Stop(threading.Event):
+class StopEvent(threading.Event):
     """Whether the verb is to end, for its loop and for `client.process`. Nothing waits for it: it is looked at."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
@@ -55,12 +55,12 @@ class Stop(threading.Event):
             self.at_once = False
 
 
-_stop: Stop | None = None
+_stop: StopEvent | None = None
 _raised: int | None = None  # a signal whose exception has not reached the end of the program
 
 
 @contextlib.contextmanager
-def stopping(patience_s: float = PATIENCE_S) -> Iterator[Stop]:
+def stopping(patience_s: float = PATIENCE_S) -> Iterator[StopEvent]:
     """Have signals ask instead of raise. The block looks at the `Stop`; a second signal after a while raises.
 
     `patience_s`: how long what runs may take to its next look; with more than the usual, a second signal raises at once.
@@ -68,7 +68,7 @@ def stopping(patience_s: float = PATIENCE_S) -> Iterator[Stop]:
     """
     global _stop  # noqa: PLW0603 - a process has one set of signal handlers
     assert _stop is None, "one long verb at a time"
-    stop = Stop(patience_s)
+    stop = StopEvent(patience_s)
     _stop = stop
     stop.signal = stop.signal or _raised
     try:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from msgtx.cli.terminal.failure import Failed
+from msgtx.cli.terminal.failure import CommandFailed
 
 Row = Mapping[str, Any]
 PIPE_COLUMNS: Final = 100_000  # nothing is cut or wrapped for a program that reads a table
@@ -70,7 +70,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
 def require_stdout() -> None:
     """Raise `Failed` if the caller closed stdout (`>&-`): for a command that counts printed records as done."""
     if sys.__stdout__ is None:
-        raise Failed("stdout is closed: nothing can be printed, so no record was taken")
+        raise CommandFailed("stdout is closed: nothing can be printed, so no record was taken")
 
 
 def reader_has_left() -> bool:

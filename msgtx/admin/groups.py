@@ -9,7 +9,7 @@ from msgtx import arguments, errors
 from msgtx.database.calls import clock
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.rules.group import State, state_of
+from msgtx.rules.group import GroupStatus, state_of
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target, Word, new_offset, time_of
 from msgtx.store.append import milliseconds
@@ -48,10 +48,10 @@ class GroupsAdmin:
 
     def list(self, states: Collection[str] | None = None) -> list[GroupListing]:
         """List groups with their state, by name; those of which nothing is left only if `states` asks for Dead."""
-        states = known_states(states, State)
+        states = known_states(states, GroupStatus)
         with self._engine.connection() as connection:
             found = list_groups(connection, None)
-        wanted = set(states) if states else set(State) - {State.DEAD}
+        wanted = set(states) if states else set(GroupStatus) - {GroupStatus.DEAD}
         return [
             GroupListing(group.group_name, state, group.strategy, group.members)
             for group in found
@@ -148,7 +148,7 @@ class GroupsAdmin:
         return planned
 
 
-def _state(group: ListedGroup) -> State:
+def _state(group: ListedGroup) -> GroupStatus:
     return state_of(members=group.members, overdue=group.overdue, settled=group.settled, has_offsets=group.has_offsets)
 
 

@@ -16,7 +16,7 @@ from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 Answer = TypeVar("Answer")
 
 
-class Calls:
+class ConsumerCalls:
     """Repeats calls until they are answered or `request_timeout_ms` are over."""
 
     def __init__(self, engine: Engine, config: ConsumerConfig, topics: Topics, topics_now: TopicsNow) -> None:

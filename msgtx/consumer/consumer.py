@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from msgtx import arguments, errors, forks
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.calls import Calls
+from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.offsets import Offsets
@@ -53,7 +53,7 @@ class Consumer:
     ) -> None:
         self.config = config
         self._engine = engine
-        calls = Calls(engine, config, topics, topics_now)
+        calls = ConsumerCalls(engine, config, topics, topics_now)
         self._integrity = Integrity("the consumer")
         self._fetcher = Fetcher(engine, config, self._integrity)
         self._calls = calls

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.calls import Calls
+from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Fetcher, Undone
 from msgtx.consumer.positions import Positions
@@ -32,7 +32,7 @@ class Offsets:
         self,
         engine: Engine,
         config: ConsumerConfig,
-        calls: Calls,
+        calls: ConsumerCalls,
         *,
         fetcher: Fetcher,
         commits: Commits,

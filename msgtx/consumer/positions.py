@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.calls import Calls
+from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher, readable
 from msgtx.errors import IllegalState
@@ -18,7 +18,7 @@ from msgtx.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 class Positions:
     """The positions of the partitions that a consumer reads."""
 
-    def __init__(self, config: ConsumerConfig, calls: Calls, fetcher: Fetcher, commits: Commits) -> None:
+    def __init__(self, config: ConsumerConfig, calls: ConsumerCalls, fetcher: Fetcher, commits: Commits) -> None:
         self._config = config
         self._calls = calls
         self._fetcher = fetcher

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.calls import Calls
+from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher
 from msgtx.consumer.membership import Membership, Subscription
@@ -38,7 +38,7 @@ class SubscriptionState:
         self,
         engine: Engine,
         config: ConsumerConfig,
-        calls: Calls,
+        calls: ConsumerCalls,
         *,
         fetcher: Fetcher,
         commits: Commits,

@@ -23,7 +23,7 @@ BACKOFF_FIRST_SECONDS: Final = 0.1  # between attempts while the database is awa
 BACKOFF_LAST_SECONDS: Final = 5.0
 
 
-class Observer(Protocol):
+class DaemonObserver(Protocol):
     """An observer of the daemon: its metrics."""
 
     def leased(self, leases: Leases | None) -> None:
@@ -44,7 +44,7 @@ class Daemon:
     themselves, and `msgtx sweep` does a daemon's round once.
     """
 
-    def __init__(self, engine: Engine, *, observer: Observer | None = None) -> None:
+    def __init__(self, engine: Engine, *, observer: DaemonObserver | None = None) -> None:
         self._engine = engine
         self._observer = observer
         self._sweeper = Sweeper()

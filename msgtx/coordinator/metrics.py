@@ -29,7 +29,7 @@ ASKED_SECONDS: Final = 1.0  # how long that answer holds
 LATE_SECONDS: Final = 30.0  # beside three intervals: a round may have much to do
 
 
-class Metrics:
+class DaemonMetrics:
     """The daemon's observer; `serve` opens `/metrics`, `/healthz` and `/readyz`. Names: docs/operations/monitoring.md."""
 
     def __init__(self) -> None:

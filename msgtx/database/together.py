@@ -43,7 +43,7 @@ class Latch:
         return False
 
 
-class Waiting(Generic[Asked, Answer]):
+class WaitingCall(Generic[Asked, Answer]):
     """A call in the queue, and the thread that waits for it."""
 
     __slots__ = ("answer", "asked", "full", "group", "has_failed", "turn")
@@ -51,7 +51,7 @@ class Waiting(Generic[Asked, Answer]):
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
         self.turn = Latch()  # to lead `group`, or because it is over
-        self.group: list[Waiting[Asked, Answer]] | None = None
+        self.group: list[WaitingCall[Asked, Answer]] | None = None
         self.full = Latch()  # as many are in the queue as there were before
         self.answer: Answer | None = None  # of the group's call; None: it goes by itself
         self.has_failed = False  # the group's call has, which may have been done
@@ -83,14 +83,14 @@ class SharedCalls(Generic[Asked, Answer]):
         self._most = most
         self._gather_seconds = gather_seconds
         self._crowd = 0  # calls of the last group, and those that waited when it was over
-        self._gathering: Waiting[Asked, Answer] | None = None
+        self._gathering: WaitingCall[Asked, Answer] | None = None
         self._lock = threading.Lock()
         self.leader: object | None = None
-        self.queue: list[Waiting[Asked, Answer]] = []
+        self.queue: list[WaitingCall[Asked, Answer]] = []
 
     def call(self, asked: Asked) -> Answer:
         """Make a call. Its answer and its error are those of a call by itself."""
-        waiting: Waiting[Asked, Answer] = Waiting(asked)
+        waiting: WaitingCall[Asked, Answer] = WaitingCall(asked)
         try:
             self._enter(waiting)
             if waiting.group is None:
@@ -103,7 +103,7 @@ class SharedCalls(Generic[Asked, Answer]):
             return waiting.answer
         return self._again(asked) if waiting.has_failed else self._alone(asked)
 
-    def _enter(self, waiting: Waiting[Asked, Answer]) -> None:
+    def _enter(self, waiting: WaitingCall[Asked, Answer]) -> None:
         with self._lock:
             if self.leader is None and self._crowd <= 1:
                 self.leader = waiting
@@ -115,7 +115,7 @@ class SharedCalls(Generic[Asked, Answer]):
             elif self._gathering is not None and len(self.queue) >= self._crowd:
                 self._gathering.full.set()
 
-    def _await_turn(self, waiting: Waiting[Asked, Answer]) -> None:
+    def _await_turn(self, waiting: WaitingCall[Asked, Answer]) -> None:
         while not waiting.turn.wait(min(self.patience, seconds_left())):
             with self._lock:
                 if waiting not in self.queue:  # a leader has it
@@ -133,19 +133,19 @@ class SharedCalls(Generic[Asked, Answer]):
         elif not waiting.turn.wait(seconds_left()):
             raise DatabaseUnavailable(TIME_IS_OVER, reason="time over")
 
-    def _gather(self, leader: Waiting[Asked, Answer]) -> None:
+    def _gather(self, leader: WaitingCall[Asked, Answer]) -> None:
         """Have a call of the queue wait for as many as there were, for a moment, before it leads. The lock is held."""
         self.leader = self._gathering = leader
         leader.turn.set()
 
-    def _begin(self, leader: Waiting[Asked, Answer]) -> None:
+    def _begin(self, leader: WaitingCall[Asked, Answer]) -> None:
         """Make a call of the queue lead, for the first ones there. The lock is held."""
         self.queue.remove(leader)
         leader.group = [leader, *self.queue[: self._most - 1]]
         del self.queue[: self._most - 1]
         self.leader = leader
 
-    def _lead(self, group: Sequence[Waiting[Asked, Answer]]) -> None:
+    def _lead(self, group: Sequence[WaitingCall[Asked, Answer]]) -> None:
         if len(group) == 1:
             group[0].answer = self._alone(group[0].asked)
             return
@@ -159,7 +159,7 @@ class SharedCalls(Generic[Asked, Answer]):
             if not isinstance(error, Exception):  # it is this thread's that was interrupted; the others meet theirs again
                 raise
 
-    def hand_over(self, waiting: Waiting[Asked, Answer]) -> None:
+    def hand_over(self, waiting: WaitingCall[Asked, Answer]) -> None:
         """Wake the members of this group, and let the next group begin; or leave the queue."""
         with self._lock:
             if waiting in self.queue:

@@ -30,7 +30,7 @@ def require_handler(handler: object, *, awaited: bool) -> None:
         raise WrongType("the handler is a coroutine function: msgtx.aio's process_into awaits it", name="handler")
 
 
-class Ride(Protocol):
+class SessionRide(Protocol):
     """The part of a session's commit that belongs to a consumer. `is_lost`: the session was rolled back."""
 
     is_lost: bool
@@ -39,7 +39,7 @@ class Ride(Protocol):
 class Rider(Protocol):
     """A consumer, whose positions or answers ride in a session."""
 
-    def riding(self, session: UserSession, refusal: str, /) -> contextlib.AbstractContextManager[Ride]:
+    def riding(self, session: UserSession, refusal: str, /) -> contextlib.AbstractContextManager[SessionRide]:
         """Add the returned records to the session; a commit within the block is refused with these words."""
         ...
 
@@ -141,7 +141,7 @@ class Into:
                 f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing", name="handler"
             )
 
-    def _require_rides(self, ride: Ride, records: list[Record]) -> None:
+    def _require_rides(self, ride: SessionRide, records: list[Record]) -> None:
         self.at = records
         if ride.is_lost:
             raise IllegalState(

@@ -43,7 +43,7 @@ class Input(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Positions:
+class ConsumerInput:
     """A consumer, whose positions ride in transactions."""
 
     consumer: Consumer
@@ -94,7 +94,7 @@ def process(
     counts as raised by the transform of its record, unless `to` itself is missing.
     """
     called = watched_call(transform, observers, worker.group)
-    work = Filler(Positions(consumer), producer, to, called, worker, worker.transaction_ms / 1000)
+    work = Filler(ConsumerInput(consumer), producer, to, called, worker, worker.transaction_ms / 1000)
     return run(consumer, watched(work, observers, worker.group, worker.dead_letter), worker)
 
 

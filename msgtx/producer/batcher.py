@@ -12,7 +12,7 @@ from msgtx.config import ProducerConfig
 from msgtx.producer.batches import RECORD_OVERHEAD_BYTES, Accumulator, BatchFuture, PendingBatch, RecordFuture
 from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Route, Routes
-from msgtx.producer.state import OpenTransaction, ProducerState
+from msgtx.producer.state import OpenTransaction, ProducerStatus
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.rules.record import (
     PLAIN,
@@ -41,7 +41,7 @@ class Batcher:
         self,
         config: ProducerConfig,
         accumulator: Accumulator,
-        state: ProducerState,
+        state: ProducerStatus,
         *,
         routes: Routes,
         keyed: Deduplicator,

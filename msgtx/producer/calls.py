@@ -8,7 +8,7 @@ from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import DatabaseUnavailable, MsgtxError, OutcomeUnknown
-from msgtx.producer.state import ProducerState
+from msgtx.producer.state import ProducerStatus
 from msgtx.store.producers import init_producer_id
 from msgtx.types import ProducerId
 
@@ -16,10 +16,10 @@ Answer = TypeVar("Answer")
 MAX_BACKOFF_SECONDS: Final = 1.0
 
 
-class Calls:
+class ProducerCalls:
     """Repeats calls until they are answered or time is over; a refusal fails the producer or its transaction."""
 
-    def __init__(self, engine: Engine, config: ProducerConfig, state: ProducerState) -> None:
+    def __init__(self, engine: Engine, config: ProducerConfig, state: ProducerStatus) -> None:
         self._engine = engine
         self._config = config
         self._state = state

@@ -17,7 +17,7 @@ from msgtx.database.pool import Engine
 from msgtx.errors import DeliveryTimeout, IllegalState, MsgtxError, UnknownTopicOrPartition
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS
-from msgtx.producer.state import ProducerState
+from msgtx.producer.state import ProducerStatus
 from msgtx.producer.wake import Wake
 from msgtx.store.append import PARTITIONS_AT_ONCE
 from msgtx.store.append_once import KeyedRecord, Placed, append_once
@@ -26,7 +26,7 @@ from msgtx.types import TopicPartition
 
 
 @dataclass(slots=True)
-class Waiting:
+class WaitingRecord:
     """A record, and the batch of one behind its future. `alone`: it goes in a call of its own, so a refusal is its own."""
 
     record: KeyedRecord
@@ -42,7 +42,7 @@ class Deduplicator:
         engine: Engine,
         accumulator: Accumulator,
         config: ProducerConfig,
-        state: ProducerState,
+        state: ProducerStatus,
         *,
         wake: Wake,
         refresh_topic: Callable[[str], Topic | None],
@@ -54,8 +54,8 @@ class Deduplicator:
         self._wake = wake
         self._refresh_topic = refresh_topic
         self._work = threading.Condition(accumulator.lock)
-        self._waiting: deque[Waiting] = deque()
-        self._taken: list[Waiting] = []  # on their way
+        self._waiting: deque[WaitingRecord] = deque()
+        self._taken: list[WaitingRecord] = []  # on their way
         self._closing = False
         self._thread = BackgroundThread("msgtx-deduplicator", self._run, what="the deduplicator", failed=self._fail_all)
 
@@ -65,7 +65,7 @@ class Deduplicator:
         batch.revive = self._thread.start
         self._accumulator.buffered += batch.reserved
         self._accumulator.take_in(batch)
-        self._waiting.append(Waiting(record, batch))
+        self._waiting.append(WaitingRecord(record, batch))
         self._work.notify()
 
     def close(self, timeout: float | None = None) -> None:
@@ -132,8 +132,8 @@ class Deduplicator:
         self._wake.tell(partition_ids)
         return answers
 
-    def _settle(self, taken: list[Waiting], answers: list[Placed]) -> None:
-        refused: list[tuple[Waiting, MsgtxError]] = []
+    def _settle(self, taken: list[WaitingRecord], answers: list[Placed]) -> None:
+        refused: list[tuple[WaitingRecord, MsgtxError]] = []
         stored: list[PendingBatch] = []
         for each, answer in zip(taken, answers, strict=True):
             if answer.error is not None:
@@ -146,7 +146,7 @@ class Deduplicator:
         self._accumulator.finish(stored)
         self._refuse(refused)
 
-    def _refuse(self, refused: list[tuple[Waiting, MsgtxError]]) -> None:
+    def _refuse(self, refused: list[tuple[WaitingRecord, MsgtxError]]) -> None:
         """Fail a record that was refused alone; have the rest sent again, each alone: one bad record harms no other."""
         failed: set[int] = set()
         for each, error in refused:
@@ -158,7 +158,7 @@ class Deduplicator:
             each.alone = True
         self._again(rest)
 
-    def _finds_anew(self, each: Waiting, error: MsgtxError) -> bool:
+    def _finds_anew(self, each: WaitingRecord, error: MsgtxError) -> bool:
         """Return whether the record's topic was deleted and made again; it then goes to the partition that is there now."""
         if not isinstance(error, UnknownTopicOrPartition):
             return False
@@ -169,7 +169,7 @@ class Deduplicator:
         before, each.record = each.record, replace(each.record, partition_id=topic.partition_ids[place.partition])
         return before != each.record
 
-    def _again(self, taken: list[Waiting]) -> None:
+    def _again(self, taken: list[WaitingRecord]) -> None:
         with self._work:
             self._waiting.extendleft(reversed(taken))
 
@@ -196,5 +196,5 @@ class Deduplicator:
             waiting, self._waiting = self._waiting, deque()
         self._fail([*self._taken, *waiting], error)
 
-    def _fail(self, some: Iterable[Waiting], error: MsgtxError) -> None:
+    def _fail(self, some: Iterable[WaitingRecord], error: MsgtxError) -> None:
         self._accumulator.finish((each.batch for each in some), error=error)

@@ -25,12 +25,12 @@ from msgtx.errors import (
 from msgtx.observer import Ended, Observers
 from msgtx.producer.batcher import Batcher, Serializer
 from msgtx.producer.batches import Accumulator, BatchFuture, RecordFuture
-from msgtx.producer.calls import Calls
+from msgtx.producer.calls import ProducerCalls
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Routes
 from msgtx.producer.sender import Sender, finish_all
-from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerState
+from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerStatus
 from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.producer.wake import Wake
 from msgtx.rules.record import GivenHeaders
@@ -99,8 +99,8 @@ class Producer:
             buffer_bytes=config.buffer_bytes,
             observers=observers,
         )
-        self._state = ProducerState(self._accumulator, transactional=config.transactional_id is not None)
-        calls = Calls(engine, config, self._state)
+        self._state = ProducerStatus(self._accumulator, transactional=config.transactional_id is not None)
+        calls = ProducerCalls(engine, config, self._state)
         self._routes = Routes(topics, self._accumulator, self._state, calls)
         self._sender = Sender(
             engine, self._accumulator, config, self._state, calls, wake=wake, refresh_topic=self._routes.refresh

@@ -4,8 +4,8 @@ import random
 
 from msgtx import errors
 from msgtx.producer.batches import Accumulator, Lane
-from msgtx.producer.calls import Calls
-from msgtx.producer.state import ProducerState
+from msgtx.producer.calls import ProducerCalls
+from msgtx.producer.state import ProducerStatus
 from msgtx.store.topics import Topic, Topics
 
 
@@ -25,7 +25,7 @@ class Route:
 class Routes:
     """The topics of a producer. `known`: by name, the topics that it has sent to."""
 
-    def __init__(self, topics: Topics, accumulator: Accumulator, state: ProducerState, calls: Calls) -> None:
+    def __init__(self, topics: Topics, accumulator: Accumulator, state: ProducerStatus, calls: ProducerCalls) -> None:
         self.known: dict[str, Route] = {}
         self._topics = topics
         self._accumulator = accumulator

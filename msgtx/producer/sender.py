@@ -31,8 +31,8 @@ from msgtx.database.wire import Cursor
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
-from msgtx.producer.calls import MAX_BACKOFF_SECONDS, Calls
-from msgtx.producer.state import ProducerState, interrupted
+from msgtx.producer.calls import MAX_BACKOFF_SECONDS, ProducerCalls
+from msgtx.producer.state import ProducerStatus, interrupted
 from msgtx.producer.wake import Wake
 from msgtx.rules.record import lacks_key, too_large
 from msgtx.rules.transaction import Call
@@ -68,8 +68,8 @@ class Sender:
         engine: Engine,
         accumulator: Accumulator,
         config: ProducerConfig,
-        state: ProducerState,
-        calls: Calls,
+        state: ProducerStatus,
+        calls: ProducerCalls,
         *,
         wake: Wake,
         refresh_topic: Callable[[str], Topic | None],

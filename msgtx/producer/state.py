@@ -55,7 +55,7 @@ def interrupted() -> FatalError:
     )
 
 
-class ProducerState:
+class ProducerStatus:
     """The state of a producer, its error and its transaction, under the lock of its accumulator."""
 
     def __init__(self, accumulator: Accumulator, *, transactional: bool) -> None:

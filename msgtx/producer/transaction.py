@@ -17,15 +17,15 @@ from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError, OutcomeUnknown
 from msgtx.observer import Ended
 from msgtx.producer.batches import Accumulator, PendingBatch
-from msgtx.producer.calls import Calls
+from msgtx.producer.calls import ProducerCalls
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.routes import Routes
 from msgtx.producer.sender import Sender
-from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerState
+from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerStatus
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import Answers, AnswerSource, began_here, begins_here, sources_here
-from msgtx.session.enlistment import Decision, Enlistment
+from msgtx.session.enlistment import Enlistment, SealedDecision
 from msgtx.store.answers import NO_ANSWERS
 from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.decide import Decided, Ending, decide
@@ -73,8 +73,8 @@ class Transactions:
         self,
         engine: Engine,
         accumulator: Accumulator,
-        state: ProducerState,
-        calls: Calls,
+        state: ProducerStatus,
+        calls: ProducerCalls,
         *,
         sender: Sender,
         routes: Routes,
@@ -363,7 +363,7 @@ class Transactions:
         if sealed is not None:
             end.sealed, end.answers = True, self._current().answers
             self._rides = (enlistment, end)
-            enlistment.add(connection, Decision(sealed, end))
+            enlistment.add(connection, SealedDecision(sealed, end))
 
     def _seal(self, kind: Kind, call: Call, deadline: float, *, seat: int | None = None) -> Sealed | None:
         """Seal the transaction. Returns None if nothing was sent, and there is nothing to decide."""

@@ -11,7 +11,7 @@ from msgtx.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
+class PartitionRange:
     """The offsets [start, end) of a partition, which has an id and a name."""
 
     partition_id: int
@@ -31,14 +31,14 @@ class OffsetRange:
         return max(self.end - self.start, 0)
 
 
-def ordered(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+def ordered(ranges: Iterable[PartitionRange]) -> list[PartitionRange]:
     """Return ranges by topic, partition and offset."""
     return sorted(ranges, key=lambda each: (each.topic, each.partition, each.start))
 
 
 def split(
-    ranges: Iterable[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
-) -> list[OffsetRange]:
+    ranges: Iterable[PartitionRange], *, min_partitions: int | None = None, max_records: int | None = None
+) -> list[PartitionRange]:
     """Return the ranges for tasks: none empty, none above `max_records` offsets, at least about `min_partitions`.
 
     Large ranges are divided in proportion to their size; small ones stay whole, and the others are divided as if those
@@ -57,10 +57,10 @@ def split(
     return [part for each in found for part in _divided(each, 1 if each in kept else _parts(each.size, rest, left))]
 
 
-def packed(ranges: Sequence[OffsetRange], *, at_least: int, most: int) -> list[tuple[OffsetRange, ...]]:
+def packed(ranges: Sequence[PartitionRange], *, at_least: int, most: int) -> list[tuple[PartitionRange, ...]]:
     """Return ranges by tasks, in order: small ones share one, of at most `most` offsets, while `at_least` are left."""
     share = -(-len(ranges) // max(at_least, 1))
-    found: list[list[OffsetRange]] = []
+    found: list[list[PartitionRange]] = []
     held = 0
     for each in ranges:
         if not found or len(found[-1]) >= share or held + each.size > most:
@@ -75,8 +75,8 @@ def _parts(size: int, total: int, wanted: int) -> int:
     return max((2 * size * wanted + total) // (2 * total), 1)  # rounded half up
 
 
-def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    found: list[OffsetRange] = []
+def _divided(whole: PartitionRange, parts: int) -> list[PartitionRange]:
+    found: list[PartitionRange] = []
     start = whole.start
     for left in range(parts, 0, -1):
         end = start + (whole.end - start) // left
@@ -86,7 +86,7 @@ def _divided(whole: OffsetRange, parts: int) -> list[OffsetRange]:
     return found
 
 
-def limit(ranges: Sequence[OffsetRange], most: int) -> list[OffsetRange]:
+def limit(ranges: Sequence[PartitionRange], most: int) -> list[PartitionRange]:
     """Return the fronts of ranges, together about `most` offsets, each in proportion to its range.
 
     A range that holds anything keeps one offset at least, so that no partition waits forever; by that many the sum may be

@@ -77,14 +77,14 @@ class Riding:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SealedDecision:
     """A transaction that the user's COMMIT decides."""
 
     sealed: Sealed
     owner: Owner
 
 
-Thing = Published | Riding | Answers | Decision | Writing
+Thing = Published | Riding | Answers | SealedDecision | Writing
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -116,14 +116,14 @@ class Enlistment:
         driver = driver_of(connection)
         _require_good(driver)
         self.require_unbroken(connection)
-        for decision in sorted(self._of(Decision), key=lambda each: each.sealed.transaction_id):
+        for decision in sorted(self._of(SealedDecision), key=lambda each: each.sealed.transaction_id):
             decide_sealed(driver, decision.sealed)
         offsets: OffsetRows = {}
         for riding in ridings:
             offsets |= riding.rows
         calls = list(calls_of(self._of(Published)))
         self.partitions.update(batch.partition_id for batches in calls for batch in batches)
-        self.partitions.update(*(decision.sealed.partitions for decision in self._of(Decision)))
+        self.partitions.update(*(decision.sealed.partitions for decision in self._of(SealedDecision)))
         answers = sum((each.columns for each in self._of(Answers)), NO_ANSWERS)
         if offsets or calls or answers.groups:
             self._write_log(connection, calls, columns_of(offsets), answers)
@@ -168,7 +168,7 @@ class Enlistment:
 
         def seal_it() -> Sealed:
             sealed = beside.seal(connection, calls, offsets, answers, seat=seat, role=role)
-            self.add(connection, Decision(sealed, Settling(beside, sealed.transaction_id, role)))
+            self.add(connection, SealedDecision(sealed, Settling(beside, sealed.transaction_id, role)))
             return sealed
 
         decide_sealed(driver, off_loop(connection, seal_it))

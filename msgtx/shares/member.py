@@ -20,7 +20,7 @@ from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
 from msgtx.store.members import heartbeat, leave_group
-from msgtx.store.shares import Membership, join_share_group, new_member_number, tidy
+from msgtx.store.shares import ShareMembership, join_share_group, new_member_number, tidy
 
 Answer = TypeVar("Answer")
 log = logging.getLogger("msgtx.consumer")
@@ -46,8 +46,8 @@ class ShareMember:
         self._numbers = itertools.count(1)  # of heartbeats
         self._next_beat = 0.0
         self._heard_until = math.inf  # until then the group does not give this member up
-        self._joined: Membership | None = None
-        self._unknown: Membership | None = None  # the group's answer to a heartbeat
+        self._joined: ShareMembership | None = None
+        self._unknown: ShareMembership | None = None  # the group's answer to a heartbeat
 
     @property
     def number(self) -> int | None:
@@ -66,7 +66,7 @@ class ShareMember:
         if not self._id:
             self._id, self._number = new_member_id(), new_member_number()
 
-        def attempt() -> Membership:
+        def attempt() -> ShareMembership:
             with self._engine.connection() as connection:
                 return join_share_group(
                     connection,
@@ -146,7 +146,7 @@ class ShareMember:
                 with contextlib.suppress(MsgtxError):  # it has left: the sweep removes the rest
                     tidy(connection, self._joined)
 
-    def _beat(self, connection: RawConnection, joined: Membership, member_id: str) -> None:
+    def _beat(self, connection: RawConnection, joined: ShareMembership, member_id: str) -> None:
         """Say that this member lives. If the group does not know it, it is none any more."""
         asked = time.monotonic()
         try:

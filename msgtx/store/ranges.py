@@ -16,7 +16,7 @@ Range = tuple[int, int]  # start, end
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRange:
     """Records of a partition whose timestamps are in [bucket, bucket + bucket_ms), and their bytes as stored, about."""
 
     partition_id: int
@@ -25,7 +25,7 @@ class Measured:
     bytes: int
 
 
-def measure_ranges(connection: RawConnection, ranges: Mapping[int, Range], bucket_ms: int | None) -> Iterator[Measured]:
+def measure_ranges(connection: RawConnection, ranges: Mapping[int, Range], bucket_ms: int | None) -> Iterator[MeasuredRange]:
     """Yield the committed records of ranges by partition id, to their ends; a bucket may come more than once.
 
     `bucket_ms`: None: all of a range is one bucket, 0.
@@ -48,4 +48,4 @@ def measure_ranges(connection: RawConnection, ranges: Mapping[int, Range], bucke
             if came_to < asked[partition_id][1]:
                 left[partition_id] = (came_to, asked[partition_id][1])
             for bucket, records, size in zip(*columns, strict=True):
-                yield Measured(partition_id, bucket, records, size)
+                yield MeasuredRange(partition_id, bucket, records, size)

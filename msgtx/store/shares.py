@@ -38,7 +38,7 @@ class Redriven(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class RecordHolder:
     """The holder of the first acquired record. `member_id` None: its row is gone."""
 
     member_id: str | None
@@ -83,14 +83,14 @@ class WaitingShare:
     reason: str | None
     deliveries: int | None
     lock_ms: int
-    holder: Holder | None
+    holder: RecordHolder | None
     transaction: Pending | None
     checked_at: datetime
     writes_letters: bool
     exhausted: int
 
 
-class Membership(NamedTuple):
+class ShareMembership(NamedTuple):
     """By which the group's tables know a member."""
 
     group_id: int
@@ -168,7 +168,7 @@ def join_share_group(
     session_timeout_ms: int,
     topics: Collection[str],
     number: int | None = None,
-) -> Membership:
+) -> ShareMembership:
     """Join; the same again changes nothing.
 
     `number`: of `new_member_number`, this member's key in the group, which is shown to nobody; None: the database draws
@@ -181,7 +181,7 @@ def join_share_group(
     )
     if error is not None:
         raise answered(error, detail, group=group)
-    return Membership(group_id, known)
+    return ShareMembership(group_id, known)
 
 
 def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
@@ -267,7 +267,7 @@ def _read_rest(connection: RawConnection, records: Sequence[Acquired]) -> None:
         each.header_counts, each.header_keys, each.header_values = row[8:]
 
 
-def tidy(connection: RawConnection, membership: Membership) -> None:
+def tidy(connection: RawConnection, membership: ShareMembership) -> None:
     """Remove superseded states of the group, and earlier calls of this member; a bounded part of it.
 
     Of a member that has left, all calls.
@@ -333,7 +333,7 @@ def waiting_shares(connection: RawConnection, *, most: int) -> tuple[list[Waitin
 
 
 def _waiting(row: calls.WaitingSharesRow) -> WaitingShare:
-    held = Holder(row.member_id, row.client_host, row.client_process, row.locked_until)
+    held = RecordHolder(row.member_id, row.client_host, row.client_process, row.locked_until)
     opened = row[25:33]
     return WaitingShare(
         row.group_name,

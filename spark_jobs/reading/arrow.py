@@ -14,7 +14,7 @@ import pyarrow.compute
 from msgtx import errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.rules.ranges import OffsetRange
+from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.writing.attempt import persevering
 from msgtx.store.fetch import FetchedBatch, FetchedPartition, Position, fetch
 from msgtx.types import Isolation
@@ -68,7 +68,7 @@ class _Columns:
 
 
 def record_batch(
-    batches: Sequence[FetchedBatch], wanted: OffsetRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME
+    batches: Sequence[FetchedBatch], wanted: PartitionRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME
 ) -> pa.RecordBatch:
     """Return the records of these rows that lie in a range, with the columns of `schema` (names and types of `COLUMNS`)."""
     columns = _Columns()
@@ -81,7 +81,7 @@ def record_batch(
     return pa.RecordBatch.from_arrays(made, schema=schema).slice(first, last - first)
 
 
-def _column(name: str, columns: _Columns, wanted: OffsetRange, timestamp_type: int) -> pa.Array:
+def _column(name: str, columns: _Columns, wanted: PartitionRange, timestamp_type: int) -> pa.Array:
     count = len(columns.offsets)
     match name:
         case "key":
@@ -121,7 +121,7 @@ def _headers(columns: _Columns) -> pa.Array:
 
 
 def read_range(
-    engine: Engine, wanted: OffsetRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME, fail_on_data_loss: bool
+    engine: Engine, wanted: PartitionRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the committed records of a range. Records that retention or a crash has removed are an error, or are left out.
 
@@ -146,7 +146,7 @@ def read_range(
         position = Position(answer.position, answer.token)
 
 
-def _answer(wanted: OffsetRange, position: Position, connection: RawConnection) -> FetchedPartition | None:
+def _answer(wanted: PartitionRange, position: Position, connection: RawConnection) -> FetchedPartition | None:
     found = fetch(
         connection,
         {wanted.partition_id: position},
@@ -157,7 +157,7 @@ def _answer(wanted: OffsetRange, position: Position, connection: RawConnection) 
     return found.get(wanted.partition_id)
 
 
-def _loss(answer: FetchedPartition | None, wanted: OffsetRange, position: Position) -> errors.MsgtxError | None:
+def _loss(answer: FetchedPartition | None, wanted: PartitionRange, position: Position) -> errors.MsgtxError | None:
     """Return the lost range, if the answer does not continue where the range does."""
     todo = "failOnDataLoss=false goes on without them"
     if answer is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from msgtx.rules.boundary import Span, lowered
-from msgtx.rules.ranges import OffsetRange, limit
+from msgtx.rules.ranges import PartitionRange, limit
 
 CUT_DELAY_MS: Final = 1_000  # a few micro-batches; transactions that were decided in the meantime are whole in the next look
 # A transaction is kept whole if it fits into this many times `maxOffsetsPerTrigger`. A limit is set to avoid long
@@ -32,7 +32,7 @@ class Ends:
     clock: Callable[[], float] = time.monotonic
     _waiting: dict[int, float] = field(default_factory=dict)  # since when there is something that no batch has taken
 
-    def choose(self, ranges: Sequence[OffsetRange], stable: Mapping[int, int], most: int | None) -> list[OffsetRange]:
+    def choose(self, ranges: Sequence[PartitionRange], stable: Mapping[int, int], most: int | None) -> list[PartitionRange]:
         """Return the ranges of the next batch, empty ones as well.
 
         `ranges`: from where the last one ended to a consistent cut; `stable`: the last stable offsets, by partition id.
@@ -51,7 +51,7 @@ class Ends:
                 self._waiting.pop(each.partition_id, None)
         return chosen
 
-    def _limited(self, ranges: Sequence[OffsetRange], most: int) -> list[OffsetRange]:
+    def _limited(self, ranges: Sequence[PartitionRange], most: int) -> list[PartitionRange]:
         """Return the fronts of ranges with about so many offsets, ended between transactions."""
         starts = {each.partition_id: each.start for each in ranges}
         total = sum(each.size for each in ranges)

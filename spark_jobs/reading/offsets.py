@@ -14,7 +14,7 @@ from typing import Final
 from msgtx import errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.rules.ranges import OffsetRange, limit, ordered, split
+from msgtx.rules.ranges import PartitionRange, limit, ordered, split
 from msgtx.spark_jobs.reading.read_options import EARLIEST, LATEST, AtTime, ReadOptions, log
 from msgtx.store import fetch
 from msgtx.store.cuts import NO_POSITIONS, CutPartition
@@ -32,7 +32,7 @@ Places = dict[TopicPartition, int]  # partition ids by name
 class Plan:
     """The plan of a read: one range per partition, also the empty ones, and the incarnation of their database."""
 
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[PartitionRange, ...]
     incarnation: str
 
     @property
@@ -54,7 +54,7 @@ class Plan:
         """Return its front of about so many offsets, each partition in proportion to its range."""
         return Plan(tuple(limit(self.ranges, most)), self.incarnation)
 
-    def split(self, options: ReadOptions) -> list[OffsetRange]:
+    def split(self, options: ReadOptions) -> list[PartitionRange]:
         """Return the tasks' ranges, none empty, as `minPartitions` and `maxRecordsPerPartition` say."""
         return split(self.ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
 
@@ -329,7 +329,7 @@ class _Look:
     def ranges(self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], incarnation: str) -> Plan:
         """Return the ranges between starts and ends, with starts that are still there."""
         found = [
-            OffsetRange(partition_id, *partition, *self._bounds(partition, starts[partition], ends[partition]))
+            PartitionRange(partition_id, *partition, *self._bounds(partition, starts[partition], ends[partition]))
             for partition, partition_id in self.places.items()
         ]
         return Plan(tuple(ordered(found)), incarnation)

@@ -18,7 +18,7 @@ from msgtx import errors
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.boundary import Span
-from msgtx.rules.ranges import OffsetRange
+from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.batch import decide
 from msgtx.spark_jobs.reading import offsets, read_options
 from msgtx.spark_jobs.reading.ends import Ends
@@ -129,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             first = begun.ends.get(partition, listed.log_start_offset)
             # A topic that was made anew since the target was looked up may be shorter.
             end = min(target.ends[partition], listed.last_stable_offset)
-            ranges.append(OffsetRange(partition_id, *partition, first, max(first, end)))
+            ranges.append(PartitionRange(partition_id, *partition, first, max(first, end)))
             stable[partition_id] = listed.last_stable_offset
         self._latest = {**_offset(ranges, target.incarnation), "lag": sum(each.size for each in ranges)}
         if self._are_few(ranges):
@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._database().connection() as connection:
             return spans_of_transactions(connection, starts, ends)
 
-    def _are_few(self, ranges: Sequence[OffsetRange]) -> bool:
+    def _are_few(self, ranges: Sequence[PartitionRange]) -> bool:
         """Return whether to wait for `minOffsetsPerTrigger`; an AvailableNow run waits for nothing."""
         least = self.options.min_offsets_per_trigger
         if least is None or self._target is not None or sum(each.size for each in ranges) >= least:
@@ -264,7 +264,7 @@ def offset_of(snapshot: Snapshot, ids: Mapping[TopicPartition, int]) -> Offset:
     return found
 
 
-def _offset(ranges: Sequence[OffsetRange], incarnation: str) -> Offset:
+def _offset(ranges: Sequence[PartitionRange], incarnation: str) -> Offset:
     return offset_of(
         Snapshot({each.topic_partition: each.end for each in ranges}, incarnation),
         {each.topic_partition: each.partition_id for each in ranges},

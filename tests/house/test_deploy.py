@@ -25,8 +25,8 @@ from msgtx.cli.commands.process import DRAIN_S
 from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.daemon import RELEASE_SECONDS
 from msgtx.coordinator.gauges import Gauges
-from msgtx.coordinator.metrics import Metrics
-from msgtx.metrics import Metrics as OfProcess
+from msgtx.coordinator.metrics import DaemonMetrics
+from msgtx.metrics import DaemonMetrics as OfProcess
 from msgtx.process import DRAIN_SECONDS
 
 ROOT: Final = Path(msgtx.__file__).parents[1]
@@ -78,7 +78,7 @@ def test_names_are_found_in_promql(expression: str, metrics: set[str], labels: s
 @pytest.fixture
 def exported(client: msgtx.Client) -> dict[str, set[str]]:
     """Every sample that a daemon and a process show, and its labels."""
-    daemon, process = Metrics(), CollectorRegistry()
+    daemon, process = DaemonMetrics(), CollectorRegistry()
     daemon.failed(errors.DatabaseUnavailable("planted"))
     made = OfProcess(process)
     made.watch(client)
@@ -130,7 +130,7 @@ def test_a_name_tells_its_kind_and_its_unit(exported: dict[str, set[str]], clien
     """Prometheus's conventions: base units, `_total` for counters and for nothing else."""
     process = CollectorRegistry()
     OfProcess(process).watch(client)
-    families = [*Metrics().registry.collect(), *process.collect(), *Gauges(client.engine).collect()]
+    families = [*DaemonMetrics().registry.collect(), *process.collect(), *Gauges(client.engine).collect()]
     for family in families:
         assert family.name.startswith("msgtx_")
         assert family.documentation.endswith(".")

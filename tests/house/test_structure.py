@@ -145,3 +145,14 @@ def test_arrays_are_never_compressed_by_pglz(connection: Connection) -> None:
     ).fetchall()
     assert len(rows) == 7
     assert all(storage == "e" or compression == "l" for _, storage, compression in rows)
+
+
+def test_a_class_has_one_home() -> None:
+    """One word for a thing: `aio` and `orm` alone have the names of others, for the same things as their users see them."""
+    homes: dict[str, list[str]] = {}
+    for path in python_files():
+        if path.parts[0] in {"msgtx", "cli"} and not path.is_relative_to("msgtx/orm") and path.name != "aio.py":
+            for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(str(path))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}

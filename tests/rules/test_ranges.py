@@ -6,15 +6,15 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from msgtx.rules.ranges import OffsetRange, limit, ordered, packed, split
+from msgtx.rules.ranges import PartitionRange, limit, ordered, packed, split
 from msgtx.types import TopicPartition
 
 
-def made(*bounds: tuple[int, int]) -> list[OffsetRange]:
-    return [OffsetRange(10 + at, "t", at, start, end) for at, (start, end) in enumerate(bounds)]
+def made(*bounds: tuple[int, int]) -> list[PartitionRange]:
+    return [PartitionRange(10 + at, "t", at, start, end) for at, (start, end) in enumerate(bounds)]
 
 
-def bounds(ranges: list[OffsetRange]) -> list[tuple[int, int, int]]:
+def bounds(ranges: list[PartitionRange]) -> list[tuple[int, int, int]]:
     return [(each.partition, each.start, each.end) for each in ranges]
 
 
@@ -91,7 +91,7 @@ ranges_of_a_log = st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 2**50
 
 
 @hypothesis.given(ranges_of_a_log, st.none() | st.integers(1, 50))
-def test_parts_cover_each_range_once_in_order(ranges: list[OffsetRange], min_partitions: int | None) -> None:
+def test_parts_cover_each_range_once_in_order(ranges: list[PartitionRange], min_partitions: int | None) -> None:
     parts = split(ranges, min_partitions=min_partitions)
     assert parts == ordered(parts)
     for whole in ranges:
@@ -104,7 +104,7 @@ def test_parts_cover_each_range_once_in_order(ranges: list[OffsetRange], min_par
 
 
 @hypothesis.given(ranges_of_a_log, st.integers(1, 2**50))
-def test_bounded_batches_end_where_the_ranges_do(ranges: list[OffsetRange], most: int) -> None:
+def test_bounded_batches_end_where_the_ranges_do(ranges: list[PartitionRange], most: int) -> None:
     limited = limit(ranges, most)
     assert sum(each.size for each in limited) <= most + len(ranges)
     for before, after in zip(ranges, limited, strict=True):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from msgtx.rules.boundary import Span
-from msgtx.rules.ranges import OffsetRange
+from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.reading.ends import Ends
 
 
@@ -25,7 +25,7 @@ class Log:
     def choose(
         self, ranges: Mapping[int, tuple[int, int]], stable: Mapping[int, int], most: int | None = None
     ) -> dict[int, int]:
-        asked = [OffsetRange(where, "t", where, *bounds) for where, bounds in ranges.items()]
+        asked = [PartitionRange(where, "t", where, *bounds) for where, bounds in ranges.items()]
         return {each.partition_id: each.end for each in self.ends.choose(asked, stable, most)}
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 import msgtx
 from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
-from msgtx.rules.ranges import OffsetRange
+from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.reading.stream import StreamReader
 from msgtx.spark_jobs.sink import write_transactional
 from msgtx.spark_jobs.source import SCHEMA, MsgtxDataSource, ReadPartition
@@ -359,7 +359,7 @@ def made(pipe: Pipe, **options: str) -> StreamReader:
     return StreamReader({"url": pipe.url, "subscribe": pipe.source, "startingOffsets": "earliest", **options}, SCHEMA)
 
 
-def read_by(parts: Iterable[object]) -> list[OffsetRange]:
+def read_by(parts: Iterable[object]) -> list[PartitionRange]:
     return [each for part in parts if isinstance(part, ReadPartition) for each in part.ranges]
 
 

@@ -11,7 +11,7 @@ from msgtx.store import sweeps
 from msgtx.store.groups import commit_offsets, committed_offsets
 from msgtx.store.members import join_group, leave_group
 from msgtx.store.retention import delete_records
-from msgtx.store.shares import Membership, join_share_group, tidy
+from msgtx.store.shares import ShareMembership, join_share_group, tidy
 from msgtx.store.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
@@ -429,10 +429,10 @@ def remove_shares(connection: Connection, most: int = 500) -> list[int]:
     return remove(connection, "remove_superseded_shares", most)
 
 
-def membership(connection: Connection, group: str, member: int) -> Membership:
+def membership(connection: Connection, group: str, member: int) -> ShareMembership:
     row = connection.execute("select group_id from msgtx.consumer_group where name = %s", [group]).fetchone()
     assert row is not None
-    return Membership(row[0], member)
+    return ShareMembership(row[0], member)
 
 
 def shares_left(connection: Connection) -> list[tuple[int, int]]:

@@ -31,7 +31,7 @@ from msgtx import (
 )
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.pool import POOL_SIZE, Engine
-from msgtx.database.together import Waiting
+from msgtx.database.together import WaitingCall
 from msgtx.producer.producer import Producer
 from msgtx.session.enlistment import enlist
 from msgtx.session.side_connection import companion
@@ -520,7 +520,7 @@ def together(world: World) -> None:
 def held_back(client: Client, count: int) -> Iterator[None]:
     """Let no transaction go before `count` of them wait to be committed: then they go together."""
     calls = client._group_commit.calls
-    ahead: Waiting[Whole, object] = Waiting(Whole(TransactionId(0, 0, 0), []))
+    ahead: WaitingCall[Whole, object] = WaitingCall(Whole(TransactionId(0, 0, 0), []))
     ahead.group, calls.patience = [ahead], PATIENCE_SECONDS
     calls.leader = ahead
     try:

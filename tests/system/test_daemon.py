@@ -22,7 +22,7 @@ import msgtx
 from msgtx import Client, errors
 from msgtx.coordinator.daemon import BACKOFF_FIRST_SECONDS
 from msgtx.coordinator.daemon import Daemon as InProcess
-from msgtx.coordinator.metrics import Metrics
+from msgtx.coordinator.metrics import DaemonMetrics
 from msgtx.coordinator.sweep import STEPS
 from msgtx.database.pool import Engine
 from msgtx.store.coordinators import lease_shards
@@ -192,7 +192,7 @@ def test_a_daemon_alone_does_what_time_brings(start: Start, client: Client, data
 def test_whatever_a_round_can_do_is_told_and_counted(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     """A field of the report without words for a line ended the daemon in the first round that counted one."""
     caplog.set_level(logging.INFO, logger="msgtx.coordinator")
-    observer = Metrics()
+    observer = DaemonMetrics()
     report = SweepReport(**{name: number for number, name in enumerate(COUNTS, 1)})
     InProcess(engine, observer=observer)._tell(report, 0.1)
     told = {line.event: line.getMessage() for line in caplog.records}  # type: ignore[attr-defined]
@@ -204,7 +204,7 @@ def test_whatever_a_round_can_do_is_told_and_counted(engine: Engine, caplog: pyt
 def test_shards_that_were_taken_over_are_counted_as_a_failure_and_leased_again(
     engine: Engine, connection: Connection
 ) -> None:
-    observer = Metrics()
+    observer = DaemonMetrics()
     daemon = InProcess(engine, observer=observer)
     daemon._work()
     connection.execute("update msgtx.coordinator_shard set coordinator_epoch = coordinator_epoch + 1")

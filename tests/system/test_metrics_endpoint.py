@@ -18,7 +18,7 @@ import msgtx
 from msgtx import errors
 from msgtx.coordinator import metrics as shown
 from msgtx.coordinator.gauges import Gauges
-from msgtx.coordinator.metrics import Metrics
+from msgtx.coordinator.metrics import DaemonMetrics
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.pool import Engine
 from msgtx.store.coordinators import Leases
@@ -33,15 +33,15 @@ Ask = Callable[..., http.client.HTTPResponse]
 
 
 @pytest.fixture
-def metrics(engine: Engine) -> Metrics:
-    made = Metrics()
+def metrics(engine: Engine) -> DaemonMetrics:
+    made = DaemonMetrics()
     made.watch(engine)
     made.leased(LEASES)
     return made
 
 
 @pytest.fixture
-def ask(metrics: Metrics) -> Iterator[Ask]:
+def ask(metrics: DaemonMetrics) -> Iterator[Ask]:
     endpoint = metrics.serve("127.0.0.1", 0)
 
     def send(path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
@@ -90,7 +90,7 @@ def test_a_page_is_packed_for_who_takes_that(ask: Ask) -> None:
 
 
 def test_a_daemon_is_alive_before_it_is_ready() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     endpoint = metrics.serve("127.0.0.1", 0)
     with contextlib.closing(endpoint):
         for path, status in (("/healthz", 200), ("/readyz", 503), ("/metrics", 200)):
@@ -100,7 +100,7 @@ def test_a_daemon_is_alive_before_it_is_ready() -> None:
 
 
 def test_a_daemon_whose_rounds_stopped_is_not_ready_until_the_next_one(
-    metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+    metrics: DaemonMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, ahead = time.monotonic, 0.0
     monkeypatch.setattr(shown.time, "monotonic", lambda: real() + ahead)
@@ -116,7 +116,7 @@ def test_a_daemon_whose_rounds_stopped_is_not_ready_until_the_next_one(
 
 
 def test_a_daemon_beside_a_schema_of_another_version_is_not_ready(
-    metrics: Metrics, ask: Ask, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    metrics: DaemonMetrics, ask: Ask, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shown, "ASKED_SECONDS", -1.0)
     (version,) = connection.execute("select schema_version from msgtx.installation").fetchone() or (0,)
@@ -131,13 +131,15 @@ def test_a_daemon_beside_a_schema_of_another_version_is_not_ready(
 
 
 def test_a_daemon_whose_database_is_away_is_not_ready() -> None:
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.watch(Engine("postgresql://nobody@127.0.0.1:1/nowhere"))
     metrics.leased(LEASES)
     assert "127.0.0.1" in (metrics.unready() or "")
 
 
-def test_what_topics_and_groups_hold_is_shown(client: msgtx.Client, metrics: Metrics, unique: Callable[[str], str]) -> None:
+def test_what_topics_and_groups_hold_is_shown(
+    client: msgtx.Client, metrics: DaemonMetrics, unique: Callable[[str], str]
+) -> None:
     topic, group = unique("topic"), unique("group")
     client.topics.create(topic, partitions=2)
     with client.producer() as producer:
@@ -165,7 +167,9 @@ def test_what_topics_and_groups_hold_is_shown(client: msgtx.Client, metrics: Met
     assert all(value > 0 for value in ages.values())
 
 
-def test_what_share_groups_have_to_do_is_shown(client: msgtx.Client, metrics: Metrics, unique: Callable[[str], str]) -> None:
+def test_what_share_groups_have_to_do_is_shown(
+    client: msgtx.Client, metrics: DaemonMetrics, unique: Callable[[str], str]
+) -> None:
     topic, group = unique("topic"), unique("share")
     client.topics.create(topic, partitions=2)
     client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
@@ -191,7 +195,7 @@ def test_what_share_groups_have_to_do_is_shown(client: msgtx.Client, metrics: Me
 
 
 def test_with_many_partitions_there_are_figures_of_topics_alone(
-    client: msgtx.Client, metrics: Metrics, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, metrics: DaemonMetrics, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = unique("topic")
     client.topics.create(topic, partitions=2)
@@ -201,10 +205,10 @@ def test_with_many_partitions_there_are_figures_of_topics_alone(
     assert "msgtx_partition_" not in text
 
 
-def test_more_than_is_measured_is_told(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_is_measured_is_told(metrics: DaemonMetrics, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "msgtx_database_reading_complete 1.0" in metrics.text().decode()
     monkeypatch.setattr("msgtx.coordinator.gauges.MOST_LAGS", 0)
-    again = Metrics()
+    again = DaemonMetrics()
     again.watch(metrics._engine)  # type: ignore[arg-type]
     assert "msgtx_database_reading_complete 0.0" in again.text().decode()
 
@@ -293,7 +297,7 @@ def test_requests_at_the_same_time_and_soon_after_read_the_database_once(
         return collect(gauges)
 
     monkeypatch.setattr(Gauges, "collect", counted)
-    metrics = Metrics()
+    metrics = DaemonMetrics()
     metrics.watch(engine)
     with concurrent.futures.ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(metrics.text) for _ in range(8)]

@@ -7,7 +7,7 @@ from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
 from msgtx.admin.doctor.transactions import client_of
 from msgtx.admin.hanging import how_to_end
 from msgtx.store.server import Session, describe_sessions
-from msgtx.store.shares import Holder, Pending, WaitingShare, waiting_shares
+from msgtx.store.shares import Pending, RecordHolder, WaitingShare, waiting_shares
 from msgtx.types import Finding, Level
 
 DESCRIBE = "`msgtx shares describe {}`"
@@ -75,7 +75,7 @@ def _waiting(one: WaitingShare, session: Session | None, limits: Limits) -> Find
     return Finding(level, f"share group {one.group}", text, advice, data)
 
 
-def _holder(one: WaitingShare, holder: Holder) -> str:
+def _holder(one: WaitingShare, holder: RecordHolder) -> str:
     host = "" if holder.client_host is None else f" (process {holder.client_process} on {holder.client_host})"
     left = (holder.locked_until - one.checked_at).total_seconds()
     return f"member {holder.member_id}{host}, whose lock ends in {span(left)}"
