@@ -28,8 +28,7 @@ begin
     end loop;
     for bad in
         select o.group_name, o.partition_id, o.committed_offset, octet_length(o.note) as note_bytes, o.member_id,
-            o.generation,
-               o.instance_id, g.generation as group_generation, holder.member_id as holder, a.owner_since,
+            o.generation, o.instance_id, g.generation as group_generation, holder.member_id as holder, a.owner_since,
                was_read.base_offset as read_offset, refused.rank
         from unnest(group_names, partition_ids, offsets, metadata, member_ids, generations, instance_ids, read_identities)
             with ordinality o(group_name, partition_id, committed_offset, note, member_id, generation, instance_id,

@@ -135,8 +135,7 @@ begin
         delete from msgtx.group_member m where m.member_number = before.member_number;
         insert into msgtx.group_member (
             group_id, member_id, group_instance_id, client_host, client_process, session_timeout_ms, topics, pattern,
-                topics_version,
-            joined_at)
+                topics_version, joined_at)
         values (joined.group_id, in_member_id, in_instance_id, in_client_host, in_client_process, in_session_timeout_ms,
                 in_topics, in_pattern, found_version, msgtx.clock())
         returning msgtx.group_member.member_number into member_number;

@@ -25,8 +25,7 @@ begin
         batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids,
             round)
     values (batches, group_names, offset_partitions, offsets, metadata, member_ids, generations, read_identities,
-        instance_ids,
-            case when not exists (
+        instance_ids, case when not exists (
                 select from msgtx.staged_commit c where c.staged_by = pg_current_xact_id() and c.round is not null)
                     then 0 end);
 end $$;

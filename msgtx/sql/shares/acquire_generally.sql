@@ -213,8 +213,7 @@ begin
                 while most > 0 and next_offset <= f.last_offset loop
                     select d.* into part from msgtx.divide_records(
                         g.group_id, id, g.ordering, next_offset, least(f.last_offset, next_offset + 2 * most + 1000), moment,
-                            most,
-                        foreign_keys, next_due, waiting_keys) d;
+                            most, foreign_keys, next_due, waiting_keys) d;
                     next_offset := part.next_offset;
                     next_due := part.next_due;
                     waiting_keys := part.waiting_keys;

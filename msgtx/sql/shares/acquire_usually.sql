@@ -16,8 +16,7 @@ create function msgtx.acquire_usually(
     first_offsets bigint[], last_offsets bigint[], inline_bytes bigint)
 returns table (
     asker int, byte_size bigint, first_offset bigint, last_offset bigint, max_timestamp bigint, keys bytea[],
-        "values" bytea[],
-    timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
+        "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
@@ -58,8 +57,7 @@ begin
     select array_agg(u.span) filter (where u.is_accepted is not true) as spans,
         count(*) filter (where u.is_accepted) as accepted,
            coalesce(sum((u.span).last_offset - (u.span).first_offset + 1) filter (where u.is_accepted is not true),
-               0) as records,
-           array_agg((u.span).member_number) filter (where u.at is null) as others,
+               0) as records, array_agg((u.span).member_number) filter (where u.at is null) as others,
            bool_and((u.span).status = 'acquired' and msgtx.is_running((u.span).locked_until, g.longest_lock_ms, moment)
                     and (u.span).first_offset >= state.log_start
                     and (u.span).call_number is distinct from call_numbers[u.at]) as is_usual
@@ -127,8 +125,7 @@ begin
     if end_offset > next_offset then
         for f in
             select b.base_offset, b.last_offset, b.byte_size, b.offset_deltas, b.max_timestamp, b.keys, b."values",
-                b.timestamps,
-                   b.header_counts, b.header_keys, b.header_values
+                b.timestamps, b.header_counts, b.header_keys, b.header_values
             from msgtx.record_batch b
             where b.partition_id = in_partition_id and b.base_offset < end_offset and b.base_offset >= (
                 select e.base_offset from msgtx.record_batch e

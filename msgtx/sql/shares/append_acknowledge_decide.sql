@@ -44,8 +44,7 @@ begin
         for error, detail, base_offset, appended_at, duplicate in
             select a.error, a.detail, a.base_offset, a.appended_at, a.duplicate from msgtx.append_and_decide(
                 in_producer_id, in_producer_epoch, in_transaction_number, batches, wake, group_names, offset_partitions,
-                    offsets,
-                metadata, member_ids, generations, read_identities, instance_ids) a
+                    offsets, metadata, member_ids, generations, read_identities, instance_ids) a
         loop
             is_refused := is_refused or error is not null;
             return next;
@@ -53,8 +52,7 @@ begin
     else
         select d.error, d.detail into error, detail from msgtx.decide(
             in_producer_id, in_producer_epoch, in_transaction_number, 'COMMIT', '{}', '{}', group_names, offset_partitions,
-                offsets,
-            metadata, member_ids, generations, read_identities, instance_ids, 'client', false) d;
+                offsets, metadata, member_ids, generations, read_identities, instance_ids, 'client', false) d;
         is_refused := error is not null;
         if is_refused then
             return next;

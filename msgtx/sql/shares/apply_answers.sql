@@ -169,8 +169,7 @@ begin
                         (c.span).transaction_number, (c.span).answer, (c.span).reason)::msgtx.share_span
                 when in_producer_id is not null then
                     row(c.first_offset, c.last_offset, 'pending', (c.span).delivery_count, asked.member_number,
-                        in_call_number,
-                        case when c.answer = 'release' then msgtx.release_time(
+                        in_call_number, case when c.answer = 'release' then msgtx.release_time(
                             g, (c.span).delivery_count, asked.delays[c.at_answer], moment) end,
                         in_producer_id, in_producer_epoch, in_transaction_number, c.answer,
                         asked.reasons[c.at_answer])::msgtx.share_span
@@ -197,8 +196,7 @@ begin
         insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due,
             waiting_keys)
         values (g.group_id, asked.partition_id, state.version + 1, state.next_offset, state.next_token, spans,
-            state.next_due,
-                state.waiting_keys);
+            state.next_due, state.waiting_keys);
         if in_producer_id is not null then
             insert into msgtx.share_pending (producer_id, producer_epoch, transaction_number, group_id, partition_id)
             values (in_producer_id, in_producer_epoch, in_transaction_number, g.group_id, asked.partition_id)

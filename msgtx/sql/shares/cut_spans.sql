@@ -23,8 +23,7 @@ begin
             from (
                 select s.first_offset as edge, s.place as at_span, null::bigint as at_answer
                 from unnest(spans) with ordinality s(first_offset, last_offset, status, delivery_count, member_number,
-                    call_number,
-                    locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
+                    call_number, locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
                 union all select s.last_offset + 1, null, null from unnest(spans) s
                 union all select f.edge, null, f.place from unnest(first_offsets) with ordinality f(edge, place)
                 union all select l.edge + 1, null, null from unnest(last_offsets) l(edge)) u

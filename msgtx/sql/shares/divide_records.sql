@@ -6,8 +6,7 @@
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked.
 create function msgtx.divide_records(
     in_group_id int, in_partition_id int, ordering text, first_offset bigint, last_offset bigint, moment timestamptz,
-        most int,
-    foreign_keys bigint[], inout next_due timestamptz, inout waiting_keys bigint[],
+        most int, foreign_keys bigint[], inout next_due timestamptz, inout waiting_keys bigint[],
     out next_offset bigint, out first_offsets bigint[], out last_offsets bigint[]
 ) language plpgsql volatile as $$
 #variable_conflict use_column

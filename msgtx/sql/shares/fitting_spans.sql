@@ -15,8 +15,7 @@ language sql stable as $$
                        least(b.last_offset, s.last_offset) - greatest(b.base_offset, s.first_offset) + 1 as records,
                        b.byte_size::float8 / (b.last_offset - b.base_offset + 1) as each
                 from unnest(spans) with ordinality s(first_offset, last_offset, status, delivery_count, member_number,
-                    call_number,
-                    locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
+                    call_number, locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
                 cross join lateral (
                     select b.base_offset, b.last_offset, b.byte_size from msgtx.record_batch b
                     where b.partition_id = in_partition_id and b.base_offset <= s.last_offset
@@ -35,8 +34,7 @@ language sql stable as $$
                           s.delivery_count, s.member_number, s.call_number, s.locked_until, s.producer_id, s.producer_epoch,
                           s.transaction_number, s.answer, s.reason)::msgtx.share_span
                from unnest(spans) with ordinality s(first_offset, last_offset, status, delivery_count, member_number,
-                   call_number,
-                   locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
+                   call_number, locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
                left join cut c on true
                where (s.place > c.place or s.place = c.place and s.first_offset >= c.next_offset) is not true
                order by s.place),

@@ -34,8 +34,7 @@ begin
     )
     select array(
                select row(min(f.record_offset), max(f.record_offset), 'available', min(f.delivery_count),
-                   min(f.member_number),
-                          null, null, null, null, null, null, min(f.reason))::msgtx.share_span
+                   min(f.member_number), null, null, null, null, null, null, min(f.reason))::msgtx.share_span
                from free f group by f.place, f.island order by min(f.record_offset)),
            array(select distinct r.key_hash from records r where r.is_foreign and r.key_hash <> all (waiting_keys))
     into spans, found_keys;

@@ -15,8 +15,7 @@
 -- plan: look-ups
 create function msgtx.join_share_group(
     group_name text, in_member_id text, in_client_host text, in_client_process int, in_session_timeout_ms int,
-        in_topics text[],
-    in_member_number bigint default null,
+        in_topics text[], in_member_number bigint default null,
     out error text, out detail text, out group_id int, out member_number bigint
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_column

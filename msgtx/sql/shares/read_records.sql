@@ -18,7 +18,6 @@ begin
     end if;
     return query
     select r.place::int, r.first_offset, r.last_offset, r.max_timestamp, r.offsets, r.keys, r."values", r.timestamps,
-        r.header_counts,
-           r.header_keys, r.header_values
+        r.header_counts, r.header_keys, r.header_values
     from msgtx.records_at(partition_ids, read_records.first_offsets, read_records.last_offsets, null) r;
 end $$;

@@ -164,8 +164,7 @@ begin
         now_ms := floor(extract(epoch from msgtx.clock()) * 1000);
         batches := msgtx.batches_of_records(
             array_fill(true, array[sent]), partition_ids, array_fill(now_ms, array[sent]), keys, record_values,
-                header_counts,
-            header_keys, header_values);
+                header_counts, header_keys, header_values);
         ignored := msgtx.lock_partitions(batches);
     end if;
     ignored := msgtx.lock_share_partition(found_id, letters_id);

@@ -34,8 +34,7 @@ begin
         union all
         select greatest(k.first_offset, p.log_start_offset), k.last_offset,
                case when k.due_at is null then 'waiting' else 'delayed' end, k.delivery_count, k.member_number, null,
-                   k.due_at,
-               null, null, null, null, k.reason
+                   k.due_at, null, null, null, null, k.reason
         from msgtx.share_parked k
         where k.group_id = s.group_id and k.partition_id = v.partition_id and k.last_offset >= p.log_start_offset) u
     left join lateral (

@@ -11,8 +11,7 @@
 -- plan: look-ups, nested loops
 create function msgtx.record_range(
     in_query_id text, in_batch_id bigint, in_group_name text, partition_ids int[], start_offsets bigint[],
-        end_offsets bigint[],
-    in_run_id text default '', in_source_id text default '',
+        end_offsets bigint[], in_run_id text default '', in_source_id text default '',
     out error text, out detail text
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare

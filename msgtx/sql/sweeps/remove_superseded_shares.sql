@@ -74,8 +74,7 @@ begin
                             insert into msgtx.share_state (
                                 group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
                             select s.group_id, s.partition_id, s.version + 1, s.next_offset, s.next_token, s.spans,
-                                s.next_due,
-                                   s.waiting_keys || array(select k from unnest(gone.key_hashes) k
+                                s.next_due, s.waiting_keys || array(select k from unnest(gone.key_hashes) k
                                        where k <> all (s.waiting_keys))
                             from msgtx.share_state s
                             where s.group_id = newest.group_id and s.partition_id = newest.partition_id

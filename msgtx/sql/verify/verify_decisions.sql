@@ -26,8 +26,7 @@ begin
         order by d.producer_id, d.producer_epoch, d.transaction_number limit most),
     looked as (
         select c.producer_id, c.producer_epoch, c.transaction_number, c.outcome, s.partition_id, s.first_offset,
-            s.last_offset,
-               log.stable_floor,
+            s.last_offset, log.stable_floor,
                array_remove(array[
                    case when c.outcome not in ('COMMIT', 'ABORT') then 'decision_outcome' end,
                    case when c.uneven or s.last_offset < s.first_offset or s.time > 1 then 'decision_arrays' end,

@@ -19,8 +19,7 @@ begin
         order by o.group_id, o.partition_id, o.commit_sequence limit most),
     looked as (
         select c.producer_id, c.producer_epoch, c.transaction_number, c.partition_id, c.committed_offset,
-            g.name as group_name,
-               log.end_offset,
+            g.name as group_name, log.end_offset,
                c.committed_offset < p.log_start_offset and not exists (
                    select from msgtx.group_offset n
                    where n.group_id = c.group_id and n.partition_id = c.partition_id

@@ -10,6 +10,5 @@
 create view msgtx.share_spans with (security_barrier) as
 select s.group_name, s.topic, s.partition, s.first_offset, s.last_offset, s.state, s.delivery_count, s.reason, s.member_id,
        s.client_host, s.client_process, s.locked_until, s.due_at, s.producer_id, s.producer_epoch, s.transaction_number,
-           s.answer,
-       s.partition_id
+           s.answer, s.partition_id
 from msgtx.spans_of_share_groups() s;
