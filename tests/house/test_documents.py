@@ -173,3 +173,7 @@ def test_each_defect_that_is_cited_has_a_name() -> None:
         for found in re.findall(r"\bP\d{1,2}\b", path.read_text(encoding="utf-8")):
             cited.setdefault(found, str(path))
     assert {name: path for name, path in cited.items() if name not in named} == {}
+
+
+def test_the_changelog_of_what_was_never_released_is_one_page() -> None:
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 100
