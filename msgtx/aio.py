@@ -36,7 +36,7 @@ from msgtx.session.cancellation import to_its_end
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
 from msgtx.settings import ConsumerSettings, IntoSettings, ProducerSettings, ShareConsumerSettings
-from msgtx.shares.share_consumer import ShareRide
+from msgtx.shares.rides import ShareRide
 from msgtx.types import (
     BatchMetadata,
     GroupMetadata,

@@ -32,7 +32,8 @@ from msgtx.producer.producer import Transaction
 from msgtx.session.answers import Answers
 from msgtx.session.enlistment import UserSession
 from msgtx.settings import OnCommit, Stop, StopSignal
-from msgtx.shares.share_consumer import ShareConsumer, ShareRide
+from msgtx.shares.rides import ShareRide
+from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.answers import OffsetRange
 from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 

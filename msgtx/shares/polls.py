@@ -13,14 +13,16 @@ from typing import Final
 
 from msgtx.database.pool import Engine
 from msgtx.database.together import SharedCalls
-from msgtx.store.answers import NO_ANSWERS, acknowledge_records
-from msgtx.store.shares import Acquiring, Acquisition, acquire_records, acquire_records_together
+from msgtx.store.answers import NO_ANSWERS, AnswerColumns, Refused, acknowledge_records
+from msgtx.store.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
 
 MOST_TOGETHER: Final = 64
 MOST_RECORDS: Final = 32  # of a poll that shares: what is larger gains nothing, and would hold the others up
 GATHER_SECONDS: Final = 0.001  # less than a call takes: what those save that go together
 TURN_SECONDS: Final = 0.1  # for which a partition is asked first, before others have their turn
 EMPTY_SECONDS: Final = 2.0  # for which one is passed over that had nothing while others had, unless there is news of it
+
+Asked = Acquiring | Acknowledging
 
 
 class SharePolls:
@@ -46,7 +48,7 @@ class GroupPolls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._calls: dict[int, SharedCalls[Acquiring, Acquisition]] = {}  # by the partition that is asked first
+        self._calls: dict[int, SharedCalls[Asked, Acquisition]] = {}  # by the partition that is asked first
         self._turns = secrets.randbelow(1 << 16)  # so far; other clients begin with other partitions
         self._turn = -1
         self._place = -1
@@ -73,17 +75,10 @@ class GroupPolls:
                 self._empty.pop(each, None)
 
     def acquire(self, asked: Acquiring) -> Acquisition:
-        """Acquire records for a member, or, for `max_records` 0, only answer for what it has.
-
-        Answers and errors are those of a call by itself, see `acquire_records` and `acknowledge_records`.
-        """
+        """Acquire records for a member. Answers and errors are those of a call by itself, see `acquire_records`."""
         first = asked.partition_ids[0]
-        if (
-            asked.max_records > MOST_RECORDS
-            or asked.is_again
-            or (asked.answers is not NO_ANSWERS and asked.accepted() is None)
-            or self._unusual.get(first, 0.0) > time.monotonic()
-        ):
+        goes_alone = asked.max_records > MOST_RECORDS or asked.is_again
+        if goes_alone or (asked.answers is not NO_ANSWERS and asked.accepted() is None) or self._is_unusual(first):
             found = self._by_itself(asked)
         else:
             found = self._calls_of(first).call(asked)
@@ -91,7 +86,20 @@ class GroupPolls:
             self._place, self._empty[first] = found.records[0].range.partition_id, time.monotonic() + EMPTY_SECONDS
         return found
 
-    def _calls_of(self, partition_id: int) -> SharedCalls[Acquiring, Acquisition]:
+    def acknowledge(
+        self, group: str, member_number: int, call_number: int, answers: AnswerColumns, *, is_whole: bool
+    ) -> Sequence[Refused]:
+        """Answer for what a member has; return what is refused, as `acknowledge_records`. `is_whole`: as `Acknowledging`."""
+        asked = Acknowledging(group, member_number, call_number, answers, is_whole)
+        first = asked.partition_ids[0]
+        if asked.accepted() is None or self._is_unusual(first):
+            return self._by_itself(asked).refused
+        return self._calls_of(first).call(asked).refused
+
+    def _is_unusual(self, partition_id: int) -> bool:
+        return self._unusual.get(partition_id, 0.0) > time.monotonic()
+
+    def _calls_of(self, partition_id: int) -> SharedCalls[Asked, Acquisition]:
         with self._lock:
             calls = self._calls.get(partition_id)
             if calls is None:
@@ -100,17 +108,17 @@ class GroupPolls:
                 )
             return calls
 
-    def _by_itself(self, asked: Acquiring) -> Acquisition:
+    def _by_itself(self, asked: Asked) -> Acquisition:
         with self._engine.connection() as connection:
-            if asked.max_records == 0:
-                refused = acknowledge_records(connection, asked.answers, call_number=asked.call_number)
-                return Acquisition([], refused, has_passed=False)
-            return acquire_records(connection, asked)
+            if isinstance(asked, Acquiring):
+                return acquire_records(connection, asked)
+            refused = acknowledge_records(connection, asked.answers, call_number=asked.call_number)
+            return Acquisition([], refused, has_passed=False)
 
-    def _again(self, asked: Acquiring) -> Acquisition:
-        return self._by_itself(asked._replace(is_again=True))
+    def _again(self, asked: Asked) -> Acquisition:
+        return self._by_itself(asked._replace(is_again=True) if isinstance(asked, Acquiring) else asked)
 
-    def _together(self, several: Sequence[Acquiring]) -> Sequence[Acquisition | None]:
+    def _together(self, several: Sequence[Asked]) -> Sequence[Acquisition | None]:
         with self._engine.connection() as connection:
             found = acquire_records_together(connection, several)
         if not any(found):  # as with an order by key, or while something has to be delivered again

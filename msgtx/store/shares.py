@@ -142,15 +142,49 @@ class Acquiring(NamedTuple):
     max_records: int
     max_bytes: int
     answers: AnswerColumns = NO_ANSWERS
-    is_whole: bool = True  # the answers are for all that was acquired in one call, as far as the member knows
     is_again: bool = False  # the same call was made before: perhaps it was done, and its answer was lost
 
     def accepted(self) -> tuple[int, int] | None:
         """Return what it accepts if that is one whole range of the first partition, and there is no other answer."""
-        answers = self.answers
-        if self.is_whole and answers.partition_ids == (self.partition_ids[0],) and answers.answers == (ACCEPT,):
-            return answers.firsts[0], answers.lasts[0]
-        return None
+        return _accepted(self.answers, self.partition_ids[0])
+
+
+class Acknowledging(NamedTuple):
+    """A call of a member that answers for what it has, and asks for nothing.
+
+    `is_whole`: the answers are for all that was acquired in one call, as far as the member knows.
+    """
+
+    group: str
+    member_number: int
+    call_number: int
+    answers: AnswerColumns
+    is_whole: bool
+
+    @property
+    def max_records(self) -> int:
+        """It asks for none."""
+        return 0
+
+    @property
+    def max_bytes(self) -> int:
+        """It asks for none."""
+        return 0
+
+    @property
+    def partition_ids(self) -> Sequence[int]:
+        """The partition of the first answer."""
+        return self.answers.partition_ids[:1]
+
+    def accepted(self) -> tuple[int, int] | None:
+        """As for an acquisition."""
+        return _accepted(self.answers, self.partition_ids[0]) if self.is_whole else None
+
+
+def _accepted(answers: AnswerColumns, partition_id: int) -> tuple[int, int] | None:
+    if answers.partition_ids == (partition_id,) and answers.answers == (ACCEPT,):
+        return answers.firsts[0], answers.lasts[0]
+    return None
 
 
 def new_member_number() -> int:
@@ -193,7 +227,9 @@ def acquire_records(connection: RawConnection, asked: Acquiring) -> Acquisition:
     return Acquisition(records[0], refused, has_passed=bool(rows) and rows[-1].asker == 0)
 
 
-def acquire_records_together(connection: RawConnection, several: Sequence[Acquiring]) -> list[Acquisition | None]:
+def acquire_records_together(
+    connection: RawConnection, several: Sequence[Acquiring | Acknowledging]
+) -> list[Acquisition | None]:
     """Acquire records for members of one group that ask for the same partition first, in one call and with one flush.
 
     None: it has to ask by itself. They accept one range of that partition, or nothing.
@@ -218,7 +254,7 @@ def acquire_records_together(connection: RawConnection, several: Sequence[Acquir
 
 def _acquired(
     connection: RawConnection,
-    several: Sequence[Acquiring],
+    several: Sequence[Acquiring | Acknowledging],
     partition_ids: Sequence[int],
     answers: AnswerColumns = NO_ANSWERS,
     *,

@@ -571,7 +571,7 @@ def group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Group]:  # fmt: skip
     is_share, is_explicit, is_async = KINDS[request.param]
-    monkeypatch.setattr("msgtx.shares.share_consumer.TOPICS_SECONDS", 0.2)
+    monkeypatch.setattr("msgtx.shares.acquiring.TOPICS_SECONDS", 0.2)
     made = Group(unique("group"), is_share, is_explicit, is_async, client, database_url, topic, connection)
     made.begin()
     yield made
@@ -775,7 +775,7 @@ def test_workers_of_both_kinds_do_each_record_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Whatever happens to them (I10, I17)."""
-    monkeypatch.setattr("msgtx.shares.share_consumer.TOPICS_SECONDS", 0.2)
+    monkeypatch.setattr("msgtx.shares.acquiring.TOPICS_SECONDS", 0.2)
     if is_share:
         client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "delivery_count_limit": 5})
     work = Work(client, database_url, topic, output, way, is_share)

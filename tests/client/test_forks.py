@@ -270,6 +270,8 @@ def test_a_share_consumer_of_the_parent_answers_for_nothing(client: msgtx.Client
             "dead_letter_topic": (REFUSED, share.dead_letter_topic),
             "renew": (REFUSED, lambda: share.renew([record])),  # type: ignore[list-item]
             "held": (FINE, lambda: share.held([record])),
+            "handed_out": (FINE, lambda: share.handed_out),
+            "lock_seconds": (FINE, lambda: share.lock_seconds),
             "rewind": (REFUSED, share.rewind),
             "batch": (REFUSED, lambda: enter(share.batch(Session(), 0))),
             "stop": (FINE, share.stop),

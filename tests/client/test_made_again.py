@@ -8,7 +8,7 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.consumer import positions
-from msgtx.shares import share_consumer
+from msgtx.shares import acquiring
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.refusals import refuses
 
@@ -194,7 +194,7 @@ def test_a_topic_that_is_gone_keeps_no_share_consumer_from_others_and_is_read_wh
     client: msgtx.Client, topic: str, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a consumer of a group; only a topic that is not there at first is refused."""
-    monkeypatch.setattr(share_consumer, "TOPICS_SECONDS", 0.1)
+    monkeypatch.setattr(acquiring, "TOPICS_SECONDS", 0.1)
     other, group = unique("other"), unique("group")
     client.topics.create(other)
     client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})

@@ -325,7 +325,7 @@ def test_locks_are_renewed_as_long_as_it_takes(
     def handle(record: Any) -> None:
         deliveries.append(record.delivery_count)
         for consumer in client._consumers():
-            consumer.lock_seconds = 0.03  # type: ignore[attr-defined]  # renewed more often than it has to be
+            consumer._waiting.lock_seconds = 0.03  # type: ignore[attr-defined]  # renewed more often than it has to be
         for line in each_line(planted, error):
             go_on(renewals, line)
 

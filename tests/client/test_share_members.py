@@ -10,9 +10,9 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.shares import acquiring
 from msgtx.shares import member as share_member
 from msgtx.shares import polls as share_polls
-from msgtx.shares import share_consumer
 from msgtx.shares.polls import GroupPolls
 from msgtx.store.shares import Acquiring
 from tests.client.test_shares import fill, group, seen, share
@@ -352,7 +352,7 @@ def test_topics_of_a_share_group_are_there_as_they_are_needed(client: msgtx.Clie
     client.topics.create(missing)
     one.poll(0)
     client.topics.delete(missing)
-    one._looked -= share_consumer.TOPICS_SECONDS  # it is time for another look
+    one._acquisitions.looked -= acquiring.TOPICS_SECONDS  # it is time for another look
     with refuses(errors.UnknownTopicOrPartition, topic=missing):
         one.poll(0)
     one.close()
@@ -382,7 +382,7 @@ def test_a_poll_that_waits_asks_again_when_it_is_told_and_at_once_behind_a_lock(
     monkeypatch.setattr(GroupPolls, "acquire", noted)
     assert one.poll(0.5) == []
     assert 1 <= len(asked) <= 3
-    first, second, _ = one._places
+    first, second, _ = one._acquisitions.places
     monkeypatch.setattr(one._polls, "place", lambda _: first)
     with client.producer() as producer:
         producer.send(wide, b"0", partition=1).result(PATIENCE_SECONDS)

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 import msgtx
+from msgtx.shares import acquiring
 from msgtx.shares import polls as share_polls
-from msgtx.shares import share_consumer
 from msgtx.shares.polls import EMPTY_SECONDS, MOST_RECORDS, TURN_SECONDS, GroupPolls, SharePolls
 from msgtx.store.answers import AnswerColumns, OffsetRange
 from msgtx.store.shares import Acquired, Acquiring, Acquisition
@@ -155,7 +155,7 @@ def test_a_partition_that_has_more_keeps_its_turns(
 def test_news_of_a_partition_that_was_passed_over_give_it_its_turn(client: msgtx.Client, topic: str) -> None:
     with client.share_consumer(topic, group=topic) as consumer:
         consumer.poll(0)
-        (partition,) = consumer._places
+        (partition,) = consumer._acquisitions.places
         consumer._polls._empty[partition] = time.monotonic() + PATIENCE_SECONDS
         wait_until(lambda: client._listener.confirmed)
         with client.producer() as producer:
@@ -196,10 +196,8 @@ ACCEPTING: Final = SMALL._replace(answers=answering("accept"))
     [
         (SMALL, True),
         (ACCEPTING, True),
-        (ACCEPTING._replace(max_records=0), True),
         (SMALL._replace(max_records=MOST_RECORDS + 1), False),
         (SMALL._replace(is_again=True), False),
-        (ACCEPTING._replace(is_whole=False), False),
         (SMALL._replace(answers=answering("release")), False),
         (SMALL._replace(answers=answering("accept", "accept")), False),
     ],
@@ -211,6 +209,24 @@ def test_only_what_is_small_and_usual_is_shared(
     monkeypatch.setattr(GroupPolls, "_by_itself", lambda *_: Acquisition([], [], has_passed=False))
     polls = SharePolls(client.engine).of("g")
     polls.acquire(asking)
+    assert bool(polls._calls) is shares
+
+
+@pytest.mark.parametrize(
+    ("answers", "is_whole", "shares"),
+    [
+        (("accept",), True, True),
+        (("accept",), False, False),
+        (("release",), True, False),
+        (("accept", "accept"), True, False),
+    ],
+)
+def test_only_an_acceptance_of_all_that_was_acquired_is_shared(
+    client: msgtx.Client, monkeypatch: pytest.MonkeyPatch, answers: tuple[str, ...], is_whole: bool, shares: bool
+) -> None:
+    monkeypatch.setattr(GroupPolls, "_by_itself", lambda *_: Acquisition([], [], has_passed=False))
+    polls = SharePolls(client.engine).of("g")
+    polls.acknowledge("g", 1, 1, answering(*answers), is_whole=is_whole)
     assert bool(polls._calls) is shares
 
 
@@ -226,7 +242,7 @@ def test_where_nothing_can_be_shared_nobody_tries_for_a_while(
             for value in (b"a", b"b", b"c"):
                 producer.send(topic, value, key=value).result(PATIENCE_SECONDS)
         assert len(one.poll(PATIENCE_SECONDS, 1)) == 1
-        polls, (partition,) = one._polls, one._places
+        polls, (partition,) = one._polls, one._acquisitions.places
         several = [Acquiring(topic, each._member.number or 0, 99, [partition], 1, 1 << 20) for each in (one, other)]
         found = polls._together(several)
         assert [each is None for each in found] == [order == "key"] * 2
@@ -240,9 +256,17 @@ def test_where_nothing_can_be_shared_nobody_tries_for_a_while(
 
 
 def test_who_answers_for_a_part_of_what_it_acquired_does_so_by_itself(
-    client: msgtx.Client, topic: str, asked: list[Acquiring]
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shared call would find that it is not usual, for all of them."""
+    wholes: list[bool] = []
+    acknowledge = GroupPolls.acknowledge
+
+    def noting(polls: GroupPolls, *asked: Any, is_whole: bool) -> Any:
+        wholes.append(is_whole)
+        return acknowledge(polls, *asked, is_whole=is_whole)
+
+    monkeypatch.setattr(GroupPolls, "acknowledge", noting)
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     with client.producer() as producer:
         producer.send_batch(topic, [b"0", b"1", b"2", b"3", b"4"])
@@ -250,12 +274,11 @@ def test_who_answers_for_a_part_of_what_it_acquired_does_so_by_itself(
         for most, is_whole in ((1, True), (2, False)):
             consumer.acknowledge(consumer.poll(5.0, most)[0])
             consumer.commit()
-            assert asked[-1].max_records == 0
-            assert (asked[-1].accepted() is not None) is is_whole
+            assert wholes.pop() is is_whole
     with client.share_consumer(topic, group=topic) as consumer:
         consumer.poll(5.0, 2)
         consumer.commit()
-        assert asked[-1].accepted() is not None, "implicit mode answers for all of it"
+        assert wholes.pop(), "implicit mode answers for all of it"
 
 
 def test_small_polls_ask_for_one_partition_and_large_ones_for_each_in_turn(
@@ -289,7 +312,7 @@ def test_implicit_mode_accepts_with_the_call_that_acquires(
         asked.clear()
         time_stands.now += TURN_SECONDS
         assert len(one.poll(0, 1)) == 1
-        assert [(asking.max_records, len(asking.answers.partition_ids)) for asking in asked] == [(0, 1), (1, 0)]
+        assert [(asking.max_records, len(asking.answers.partition_ids)) for asking in asked] == [(1, 0)]
         assert client.admin.shares.describe(wide).lag == 12
 
 
@@ -297,7 +320,7 @@ def test_large_polls_in_implicit_mode_stay_on_a_partition_for_a_while(
     client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, asked: list[Acquiring]
 ) -> None:
     """One state of the partition has both what is accepted and what is acquired; then others have their turn."""
-    monkeypatch.setattr(share_consumer, "STAYS", 3)
+    monkeypatch.setattr(acquiring, "STAYS", 3)
     client.topics.alter(topic, partitions=2)
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     most = MOST_RECORDS + 1

@@ -7,8 +7,8 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.shares import answering
 from msgtx.shares import polls as share_polls
-from msgtx.shares import share_consumer
 from msgtx.store import shares as stored
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import PATIENCE_SECONDS, Connection
@@ -151,7 +151,7 @@ def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(
             patched.setattr(share_polls, "acquire_records", lost)
             with pytest.raises(errors.DatabaseUnavailable):
                 one.poll(0)
-        one._answer_if_held(one.handed_out[:1], share_consumer.PLAIN_RELEASE)
+        one._answering.answer_if_held(one.handed_out[:1], answering.PLAIN_RELEASE)
         with refuses(errors.InvalidRecordState, partition=0, offset=0):
             one.poll(0)
         assert seen(one.poll(0)) == [(b"0", 2)]
@@ -179,13 +179,13 @@ def test_only_what_is_held_is_renewed_and_in_one_call(
     one.poll(PATIENCE_SECONDS, 2)
     other.poll(PATIENCE_SECONDS, 2)
     calls: list[object] = []
-    acknowledge = share_consumer.acknowledge_records
+    acknowledge = answering.acknowledge_records
 
     def counted(*arguments: Any, **named: Any) -> Any:
         calls.append(None)
         return acknowledge(*arguments, **named)
 
-    monkeypatch.setattr(share_consumer, "acknowledge_records", counted)
+    monkeypatch.setattr(answering, "acknowledge_records", counted)
     assert one.renew(one.handed_out) == one.handed_out
     assert len(calls) == 1
     assert one.renew([*one.handed_out, *other.handed_out]) == one.handed_out

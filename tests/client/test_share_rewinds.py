@@ -14,8 +14,8 @@ import pytest
 import msgtx
 from msgtx import Acknowledgement, errors
 from msgtx.database.connection import seconds_left
+from msgtx.shares import answering
 from msgtx.shares import polls as share_polls
-from msgtx.shares import share_consumer
 from msgtx.shares.holdings import Holdings
 from tests.client.test_shares import fill, group, seen, share
 from tests.client.test_shares_in_transactions import long_locks, make
@@ -78,7 +78,7 @@ def test_what_is_rewound_while_the_database_is_away_is_neither_accepted_nor_sent
         raise errors.DatabaseUnavailable("planted")
 
     with monkeypatch.context() as patched:
-        patched.setattr(share_consumer, "acknowledge_records", away)
+        patched.setattr(answering, "acknowledge_records", away)
         one.rewind()
     if end == "poll":
         assert seen(one.poll(0)) == [(b"0", 2)]
@@ -459,7 +459,7 @@ def test_an_abort_takes_no_longer_than_it_may_however_many_consumers_it_was_for(
         limits.append(seconds_left())
         return []
 
-    monkeypatch.setattr(share_consumer, "acknowledge_records", release)
+    monkeypatch.setattr(answering, "acknowledge_records", release)
     producer.begin_transaction()
     producer.abort_transaction(timeout=0.8)
     assert len(limits) == 2
@@ -689,9 +689,8 @@ def test_an_interrupt_at_any_line_of_a_rewind_accepts_nothing(
     client.admin.shares.configure(group, {"delivery_count_limit": 100})
     fill(client, topic, 1)
     one = share(acknowledgement_mode=mode)
-    for interrupt in interrupts(
-        "shares/share_consumer.py", "shares/holdings.py", within=("rewind", "undo", "released"), least=5
-    ):
+    files = [f"shares/{name}.py" for name in ("share_consumer", "answering", "holdings")]
+    for interrupt in interrupts(*files, within=("rewind", "undo", "released"), least=5):
         accept(one, one.poll(5), mode)
         with interrupt:
             one.rewind()

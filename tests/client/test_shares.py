@@ -539,8 +539,8 @@ def test_a_lost_answer_is_not_answered_with_what_has_come_since(
         for record in [*one.poll(5), *one.poll(0)]:
             one.acknowledge(record)
         one.commit()
-        first = one._polls.place(list(one._places))
-        place = one._places[first].partition
+        first = one._polls.place(list(one._acquisitions.places))
+        place = one._acquisitions.places[first].partition
         monkeypatch.setattr(one._polls, "place", lambda _: first)
         producer.send(topic, b"lost", partition=1 - place).result(10)
         verb = "acquire_records_together" if way == "together" else "acquire_records"
@@ -789,7 +789,8 @@ def test_what_an_interrupt_kept_from_its_caller_is_handed_out_after_a_rewind(
     assert [record.value for record in member.poll(PATIENCE_SECONDS)] == [b"<0>", b"<1>", b"<2>", b"<3>"]
 
 
-HANDING_OUT = ["shares/share_consumer.py", "shares/holdings.py", "receiving/sole_use.py"]
+ROOM = ("share_consumer", "acquiring", "answering", "waiting", "holdings")
+HANDING_OUT = ["receiving/sole_use.py", *(f"shares/{name}.py" for name in ROOM)]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use

@@ -8,7 +8,7 @@ import pytest
 
 from msgtx.store.answers import NO_ANSWERS, AnswerColumns
 from msgtx.store.members import leave_group
-from msgtx.store.shares import Acquiring, Acquisition, acquire_records, acquire_records_together
+from msgtx.store.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, new_partition, plain
@@ -124,7 +124,9 @@ def test_what_is_accepted_together_is_one_whole_range_of_the_first_partition(con
     other = made.partition + 1
     assert accepting._replace(partition_ids=[made.partition, other]).accepted() == (3, 5)
     assert accepting._replace(partition_ids=[other, made.partition]).accepted() is None
-    assert accepting._replace(is_whole=False).accepted() is None
+    for is_whole in (True, False):
+        answering = Acknowledging(made.name, accepting.member_number, 1, accepting.answers, is_whole)
+        assert answering.accepted() == ((3, 5) if is_whole else None)
     assert accepting._replace(answers=NO_ANSWERS).accepted() is None
     for answers in ({3: "release"}, {3: "reject"}, {3: "accept", 4: "accept"}):
         assert accepting._replace(answers=made.answers("a", answers)).accepted() is None

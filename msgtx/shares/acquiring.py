@@ -1,0 +1,179 @@
+"""What a share consumer has asked for, until it is there.
+
+An acquisition is in one of three states. There is none (`sent` is None); it was sent, and its answer did not come (then the
+same call is made again, which returns what it has acquired); it was answered, its records wait, and there is none again.
+"""
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from itertools import repeat
+from typing import Final
+
+from msgtx import errors
+from msgtx.config import ShareConsumerConfig
+from msgtx.receiving.integrity import Integrity
+from msgtx.receiving.wakeup import Waiter
+from msgtx.shares.answering import Answering, Commit
+from msgtx.shares.calls import Calls
+from msgtx.shares.holdings import Holdings
+from msgtx.shares.member import ShareMember
+from msgtx.shares.polls import MOST_RECORDS, GroupPolls
+from msgtx.shares.waiting import Waiting, WaitingRow
+from msgtx.store.answers import NO_ANSWERS
+from msgtx.store.append import PARTITIONS_AT_ONCE
+from msgtx.store.records import uncollected
+from msgtx.store.shares import Acquired, Acquiring, Acquisition
+from msgtx.store.topics import Topics
+from msgtx.types import ShareRecord, TopicPartition
+
+FETCH_BYTES: Final = 8 * 1024 * 1024  # of one poll, but for one record
+STAYS: Final = 16  # polls on one partition, before others have their turn
+TOPICS_SECONDS: Final = 5.0  # until it looks for new partitions
+
+
+class Acquisitions:
+    """Asks for records, and puts them among those that wait."""
+
+    def __init__(
+        self,
+        config: ShareConsumerConfig,
+        calls: Calls,
+        topics: Sequence[str],
+        *,
+        answering: Answering,
+        holdings: Holdings,
+        integrity: Integrity,
+        look_up: Topics,
+        member: ShareMember,
+        polls: GroupPolls,
+        waiter: Waiter,
+        waiting: Waiting,
+    ) -> None:
+        self._config = config
+        self._calls = calls
+        self._topics = topics
+        self._answering = answering
+        self._holdings = holdings
+        self._integrity = integrity
+        self._look_up = look_up
+        self._member = member
+        self._polls = polls
+        self._waiter = waiter
+        self._waiting = waiting
+        self._implicit = config.acknowledgement_mode == "implicit"
+        self.sent: Acquiring | None = None
+        self.places: dict[int, TopicPartition] = {}
+        self._order: list[int] = []
+        self.looked = -TOPICS_SECONDS
+        self._stayed = 0  # polls on one partition
+        self.longest_lock = 0.0  # so far, in seconds
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether records wait that this member still holds."""
+        if self._member.number is None:
+            self._waiting.rows.clear()  # its session is over: others have them
+        self._waiting.drop_late(time.monotonic())
+        return bool(self._waiting)
+
+    @property
+    def takes_a_commit(self) -> bool:
+        """Whether the next acquisition may have a commit with it."""
+        return not self.has_waiting and self._member.number is not None and self.sent is None
+
+    def forget(self) -> None:
+        """Note that the session is over: others have what waits."""
+        self._waiting.rows.clear()
+        self.sent = None
+
+    def acquire(self, most: int) -> bool:
+        """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
+        order = self._partitions()
+        number = self._member.join()
+        commit = None
+        if self.sent is None or self.sent.member_number != number:  # what another member had is others'
+            self.sent, commit = self._next(number, order, most)
+        else:  # the whole call again: another one would not find what it had
+            self.sent = self.sent._replace(answers=NO_ANSWERS)
+        asked = time.monotonic()
+        try:
+            found, refused, has_passed = self._calls.again(self._send)
+        except errors.UnknownMember:
+            if commit is not None:
+                self._answering.answered(commit.answers, None)
+            self._answering.forget()
+            self.forget()
+            return False
+        with self._integrity.steps():
+            self.sent = None
+            for each in found:
+                lock = each.lock_ms / 1000
+                self.longest_lock = max(self.longest_lock, lock)
+                records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
+                if records:
+                    self._waiting.rows.append(WaitingRow(records, offsets, each.range, asked + lock, lock))
+            if commit is not None:
+                self._answering.answered(commit.answers, refused)
+        return has_passed
+
+    def _next(self, number: int, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
+        """Return what the member is to ask for, and the commit that goes with it."""
+        shares = most <= MOST_RECORDS
+        self._answering.of_single_records = most == 1
+        first = self._polls.place(list(self.places)) if shares else order[0]
+        commit = self._answering.sent if self._implicit else None
+        answers = NO_ANSWERS if commit is None else self._holdings.columns_of(number, commit.answers)
+        if len(answers.partition_ids) == 1 and answers.partition_ids[0] != first:
+            if shares:
+                self._answering.settle()
+                commit, answers = None, NO_ANSWERS
+            elif self._stayed < STAYS:
+                first = answers.partition_ids[0]  # one state of that partition has both then
+        self._stayed = self._stayed + 1 if answers.partition_ids == (first,) else 0
+        order = [first, *(each for each in order if each != first)]
+        call = self._calls.number() if commit is None else commit.call
+        return Acquiring(self._config.group, number, call, order, most, FETCH_BYTES, answers), commit
+
+    def _send(self) -> Acquisition:
+        assert self.sent is not None
+        asked, self.sent = self.sent, self.sent._replace(is_again=True)
+        return self._polls.acquire(asked)
+
+    def _records_of(self, acquired: Acquired) -> list[ShareRecord]:
+        topic, partition = self.places[acquired.range.partition_id]
+        columns = (
+            repeat(topic),
+            repeat(partition),
+            acquired.offsets or range(acquired.range.first, acquired.range.last + 1),
+            acquired.timestamps or repeat(acquired.max_timestamp),
+            acquired.keys or repeat(None),
+            acquired.values or (),
+            acquired.headers() or repeat(()),
+            repeat(acquired.delivery_count),
+        )
+        with uncollected():
+            return list(map(ShareRecord, *columns))
+
+    def _partitions(self) -> list[int]:
+        now = time.monotonic()
+        if now >= self.looked + TOPICS_SECONDS:
+            places: dict[int, TopicPartition] = {}
+            for name in self._topics:
+                topic = self._calls.again(partial(self._look_up, name, bool(self.places)))
+                if topic is None and self.looked < 0:
+                    raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first", topic=name)
+                if topic is None:
+                    continue  # deleted since; the others are read, and this one when it is made again
+                places |= {each: TopicPartition(name, index) for index, each in enumerate(topic.partition_ids)}
+            if not places:
+                raise errors.UnknownTopicOrPartition(
+                    f"there is no topic {self._topics[0]!r} any more; create it first", topic=self._topics[0]
+                )
+            if places.keys() != self.places.keys():
+                self._order = sorted(places)
+                self._waiter.watch(places)
+            self.places, self.looked = places, now
+        turn = PARTITIONS_AT_ONCE if len(self._order) > PARTITIONS_AT_ONCE else 1
+        self._order = [*self._order[turn:], *self._order[:turn]]
+        return self._order
