@@ -134,7 +134,7 @@ def test_a_commit_that_had_no_answer_is_finished_before_a_session_has_answers(
     share: Share, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I17: it was applied. Else the session would have its records, too, and its commit would be refused."""
-    one = share(request_timeout_ms=100, retry_backoff_ms=50)
+    one = share(request_timeout_ms=500, retry_backoff_ms=50)
 
     with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5)) as session:
         for way in ("commit", "riding"):
