@@ -30,7 +30,7 @@ from msgtx import client as clients
 from msgtx.settings import WorkerSettings
 from msgtx.snapshot import Snapshots
 from tests.databases import Connection
-from tools.generate import surface
+from tools.listings import surface
 
 pytestmark = pytest.mark.slow
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-# Each file, and the function of this package that returns its text, without the first line. It is imported at its turn, and
-# these files come last: one may show what another has become.
+# Each file, and the function that returns its text, without the first line. It is imported at its turn, and these files come
+# last: one may show what another has become.
 OUTPUTS: Final = {
-    "msgtx/generated/calls.py": "calls.text",
-    "docs/decisions/README.md": "decisions.index",
-    "tests/sentences.txt": "sentences.page",
-    "tests/house/surface.txt": "surface.text",
+    "msgtx/generated/calls.py": "generate.calls.text",
+    "docs/decisions/README.md": "listings.decisions.index",
+    "tests/sentences.txt": "listings.sentences.page",
+    "tests/house/surface.txt": "listings.surface.text",
 }
 COMMENTS: Final = {".py": "#", ".sql": "--", ".txt": "#", ".md": "<!--"}
 BEGIN: Final = r"( *)(?:--|#|<!--) make generate: (\w+\.\w+) ?(\w*)(?: -->)?\n"
@@ -35,12 +35,12 @@ def files() -> list[str]:
 
 def part(mark: re.Match[str]) -> str:
     begin, indent, function, argument, end = mark.groups()
-    return begin + "".join(f"{indent}{line}\n" for line in made(function, argument)) + end
+    return begin + "".join(f"{indent}{line}\n" for line in made(f"generate.{function}", argument)) + end
 
 
 def made(function: str, *arguments: str) -> Any:
-    module, name = function.split(".")
-    return getattr(importlib.import_module(f"tools.generate.{module}"), name)(*arguments)
+    module, name = function.rsplit(".", 1)
+    return getattr(importlib.import_module(f"tools.{module}"), name)(*arguments)
 
 
 def written(path: str) -> str:
