@@ -68,11 +68,11 @@ from msgtx.settings import (
 )
 from msgtx.shares.polls import SharePolls
 from msgtx.shares.share_consumer import ShareConsumer
-from msgtx.store.coordinators import Shard, find_coordinator, list_shards
-from msgtx.store.installation import describe_installation, require_version
-from msgtx.store.seal import complete_prepared
-from msgtx.store.topics import Topic, describe_topics, unknown_topic
-from msgtx.store.transactions import end_transaction, transaction_outcome
+from msgtx.store.operator.installation import describe_installation, require_version
+from msgtx.store.sweeps.coordinators import Shard, find_coordinator, list_shards
+from msgtx.store.topics.topics import Topic, describe_topics, unknown_topic
+from msgtx.store.transactions.seal import complete_prepared
+from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
     Acknowledgement,
     Coordinator,

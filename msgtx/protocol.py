@@ -17,18 +17,18 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError
 from msgtx.rules.record import as_bytes, as_headers, as_milliseconds
-from msgtx.store import append as store_append
-from msgtx.store import coordinators as store_coordinators
-from msgtx.store import decide as store_decide
-from msgtx.store import fetch as store_fetch
-from msgtx.store import producers as store_producers
-from msgtx.store import seal as store_seal
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, offset_columns
-from msgtx.store.installation import describe_installation
-from msgtx.store.records import records_of
-from msgtx.store.rows import OpenRow
-from msgtx.store.seal import Kind, Sealed
-from msgtx.store.topics import describe_topics, require_partitions
+from msgtx.store.append import append as store_append
+from msgtx.store.append.rows import OpenRow
+from msgtx.store.fetch import fetch as store_fetch
+from msgtx.store.fetch.records import records_of
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, offset_columns
+from msgtx.store.operator.installation import describe_installation
+from msgtx.store.sweeps import coordinators as store_coordinators
+from msgtx.store.topics.topics import describe_topics, require_partitions
+from msgtx.store.transactions import decide as store_decide
+from msgtx.store.transactions import producers as store_producers
+from msgtx.store.transactions import seal as store_seal
+from msgtx.store.transactions.seal import Kind, Sealed
 from msgtx.types import (
     Coordinator,
     GroupMetadata,

@@ -7,14 +7,14 @@ from typing import Final
 from msgtx import arguments, errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.store.append import milliseconds
-from msgtx.store.fetch import EARLIEST, Position, fetch, list_offsets
-from msgtx.store.holders import stable_cut
-from msgtx.store.installation import require_incarnation
-from msgtx.store.ranges import Range, measure_ranges
-from msgtx.store.records import records_of
-from msgtx.store.snapshots import SavedText, delete_snapshot, save_snapshot, saved_snapshots
-from msgtx.store.topics import partitions_of, require_partitions, require_topics
+from msgtx.store.append.append import milliseconds
+from msgtx.store.fetch.fetch import EARLIEST, Position, fetch, list_offsets
+from msgtx.store.fetch.holders import stable_cut
+from msgtx.store.fetch.ranges import Range, measure_ranges
+from msgtx.store.fetch.records import records_of
+from msgtx.store.fetch.snapshots import SavedText, delete_snapshot, save_snapshot, saved_snapshots
+from msgtx.store.operator.installation import require_incarnation
+from msgtx.store.topics.topics import partitions_of, require_partitions, require_topics
 from msgtx.types import (
     CommittedRange,
     Isolation,

@@ -20,8 +20,8 @@ from msgtx.admin.verify import LISTED, pieces, violation
 from msgtx.client import Client, connect
 from msgtx.database.connection import RawConnection
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
-from msgtx.store.fetch import LATEST, list_offsets
-from msgtx.store.topics import require_partitions
+from msgtx.store.fetch.fetch import LATEST, list_offsets
+from msgtx.store.topics.topics import require_partitions
 from msgtx.store.verify import (
     Facts,
     Piece,

@@ -13,7 +13,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.writing.attempt import Target, again, explained, persevering
-from msgtx.store.installation import require_incarnation
+from msgtx.store.operator.installation import require_incarnation
 from msgtx.store.spark import (
     AT_ONCE,
     Attempt,
@@ -24,8 +24,8 @@ from msgtx.store.spark import (
     decide_batch,
     is_batch_committed,
 )
-from msgtx.store.topics import require_topics
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.topics.topics import require_topics
+from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome, Snapshot, TransactionId
 
 log = logging.getLogger("msgtx.spark")

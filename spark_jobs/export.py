@@ -22,7 +22,7 @@ from msgtx.spark_jobs.read import read_committed
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.folder import Folder
 from msgtx.spark_jobs.runtime.launch import launch
-from msgtx.store.topics import require_partitions
+from msgtx.store.topics.topics import require_partitions
 from msgtx.types import Snapshot, TopicPartition
 
 HIDDEN: Final = "_msgtx"  # files that are being written

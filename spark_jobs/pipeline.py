@@ -23,8 +23,8 @@ from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
 from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.spark_jobs.sink import Read, write_batch
 from msgtx.spark_jobs.writing.attempt import again, persevering
-from msgtx.store.cuts import spans_of_transactions
-from msgtx.store.fetch import LATEST, list_offsets
+from msgtx.store.fetch.cuts import spans_of_transactions
+from msgtx.store.fetch.fetch import LATEST, list_offsets
 from msgtx.store.spark import last_batch
 from msgtx.types import Isolation
 

@@ -19,10 +19,10 @@ from msgtx.client import Client, connect
 from msgtx.database.calls import clock
 from msgtx.database.connection import RawConnection
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
-from msgtx.store.append import milliseconds
-from msgtx.store.fetch import EARLIEST, list_offsets
-from msgtx.store.ranges import measure_ranges
-from msgtx.store.topics import require_partitions
+from msgtx.store.append.append import milliseconds
+from msgtx.store.fetch.fetch import EARLIEST, list_offsets
+from msgtx.store.fetch.ranges import measure_ranges
+from msgtx.store.topics.topics import require_partitions
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
 RECORDS_OF_A_TASK: Final = 20_000_000  # less than a second of a log in large rows, minutes of one-record transactions

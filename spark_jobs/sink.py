@@ -17,7 +17,7 @@ from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statemen
 from msgtx.spark_jobs.reading.columns import found_column, stream_batch
 from msgtx.spark_jobs.writing.attempt import Target, kept_alive, persevering, write_attempt
 from msgtx.store.spark import Attempt, BatchName, BatchRange, StreamBatch
-from msgtx.store.topics import require_partitions
+from msgtx.store.topics.topics import require_partitions
 from msgtx.types import Snapshot
 
 ANSWERS: Final = "producer_id long, partitions array<int>, sequences array<long>, records long"

@@ -29,7 +29,7 @@ from msgtx.spark_jobs.runtime.jvm_log import speak_up
 from msgtx.spark_jobs.runtime.kept import lent
 from msgtx.spark_jobs.writing.attempt import persevering
 from msgtx.store.spark import record_range
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics.topics import describe_topics
 
 NAME: Final = "msgtx"
 # A task costs as much as reading some thousand records. Smaller ranges share a task, but so many tasks are left that a

@@ -21,9 +21,9 @@ import psycopg
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.store.append import append
-from msgtx.store.producers import init_producer_id
-from msgtx.store.topics import describe_topics
+from msgtx.store.append.append import append
+from msgtx.store.topics.topics import describe_topics
+from msgtx.store.transactions.producers import init_producer_id
 from tests.databases import Connection, Server
 from tests.faults import crash_server
 from tests.roles import Roles, open_roles

@@ -29,8 +29,8 @@ from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.process.loop import dead_letter_of
 from msgtx.rules.record import as_reason
-from msgtx.store.append_once import KeyedRecord, append_once
-from msgtx.store.topics import describe_topics
+from msgtx.store.append.append_once import KeyedRecord, append_once
+from msgtx.store.topics.topics import describe_topics
 from tests.faults import crash_server
 from tests.odd_records import REFUSED, REFUSED_DEDUP_KEYS, odd_records
 from tests.store.steps import unique

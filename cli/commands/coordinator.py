@@ -65,7 +65,7 @@ def run(invocation: Invocation, *, metrics_port: int | None, metrics_host: str, 
 def list_(invocation: Invocation) -> None:
     """List the coordinators with their shards, and the shards that nobody leads."""
     with deferred():
-        from msgtx.store.coordinators import ranges
+        from msgtx.store.sweeps.coordinators import ranges
     with connect(invocation) as client:
         shards = client.admin.coordinators()
     rows: list[dict[str, Any]] = []

@@ -52,7 +52,7 @@ def list_(invocation: Invocation, topics: tuple[str, ...], time: str | int, isol
     `latest` is the end of what --isolation lets you read: the last stable offset, or the log end.
     """
     with connect(invocation) as client:
-        from msgtx.store.fetch import EARLIEST, LATEST
+        from msgtx.store.fetch.fetch import EARLIEST, LATEST
 
         at = {"earliest": EARLIEST, "latest": LATEST}.get(time, time) if isinstance(time, str) else time
         assert isinstance(at, int)

@@ -23,7 +23,7 @@ def command(invocation: Invocation, topics: tuple[str, ...]) -> int:
     broken. The numbers I1 to I17 are those of ARCHITECTURE.md.
     """
     with deferred():
-        from msgtx.store.fetch import LATEST
+        from msgtx.store.fetch.fetch import LATEST
         from msgtx.types import Isolation
     with connect(invocation) as client:
         asked = list(topics) or None

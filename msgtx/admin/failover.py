@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.pool import Engine
-from msgtx.store.installation import change_incarnation, end_sessions, fence_everybody
+from msgtx.store.operator.installation import change_incarnation, end_sessions, fence_everybody
 
 
 @dataclass(frozen=True, slots=True)

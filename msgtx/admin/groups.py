@@ -12,9 +12,11 @@ from msgtx.database.pool import Engine
 from msgtx.rules.group import GroupStatus, state_of
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target, Word, new_offset, time_of
-from msgtx.store.append import milliseconds
-from msgtx.store.fetch import LATEST, list_offsets
-from msgtx.store.groups import (
+from msgtx.store.append.append import milliseconds
+from msgtx.store.fetch.fetch import LATEST, list_offsets
+from msgtx.store.fetch.holders import stable_ends
+from msgtx.store.fetch.records import count_records, first_records
+from msgtx.store.groups.groups import (
     ListedGroup,
     committed_offsets,
     delete_group,
@@ -22,10 +24,8 @@ from msgtx.store.groups import (
     list_groups,
     reset_offsets,
 )
-from msgtx.store.holders import stable_ends
-from msgtx.store.members import Member, describe_members
-from msgtx.store.records import count_records, first_records
-from msgtx.store.topics import describe_topics, partitions_of, require_topics
+from msgtx.store.groups.members import Member, describe_members
+from msgtx.store.topics.topics import describe_topics, partitions_of, require_topics
 from msgtx.types import (
     GroupDescription,
     GroupListing,

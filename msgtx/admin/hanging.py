@@ -7,9 +7,9 @@ from typing import Final
 from msgtx import arguments, errors
 from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
-from msgtx.store.append import milliseconds
-from msgtx.store.topics import require_partitions, require_topics
-from msgtx.store.undecided import Undecided, undecided_transactions
+from msgtx.store.append.append import milliseconds
+from msgtx.store.topics.topics import require_partitions, require_topics
+from msgtx.store.transactions.undecided import Undecided, undecided_transactions
 from msgtx.types import HangingTransaction, TopicPartition, TransactionId
 
 MOST: Final = 10_000  # transactions and partitions in one answer; when they are ended, the next ones are found

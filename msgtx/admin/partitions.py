@@ -5,9 +5,9 @@ from typing import Final
 
 from msgtx import arguments, errors
 from msgtx.database.pool import Engine
-from msgtx.store.fetch import LATEST, ListedOffset, list_offsets
-from msgtx.store.retention import delete_records
-from msgtx.store.topics import partitions_of, require_partitions, require_topics
+from msgtx.store.fetch.fetch import LATEST, ListedOffset, list_offsets
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.topics.topics import partitions_of, require_partitions, require_topics
 from msgtx.types import Isolation, PartitionDescription, TopicPartition
 
 LISTED_AT_ONCE: Final = 1_000  # partitions of one call: some 50 ms

@@ -2,8 +2,8 @@
 
 from msgtx import arguments
 from msgtx.database.pool import Engine
-from msgtx.store.producers import describe_producers
-from msgtx.store.topics import require_partitions
+from msgtx.store.topics.topics import require_partitions
+from msgtx.store.transactions.producers import describe_producers
 from msgtx.types import ProducerState, TopicPartition
 
 

@@ -18,10 +18,10 @@ from msgtx.declared.settings import SHARE_GROUP
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target
 from msgtx.settings import ShareGroupSettings
-from msgtx.store.append import PARTITIONS_AT_ONCE
-from msgtx.store.groups import delete_group, list_groups
-from msgtx.store.records import count_records
-from msgtx.store.shares import (
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
+from msgtx.store.fetch.records import count_records
+from msgtx.store.groups.groups import delete_group, list_groups
+from msgtx.store.shares.shares import (
     ShareState,
     configure_share_group,
     describe_share_groups,
@@ -29,7 +29,7 @@ from msgtx.store.shares import (
     reset_share_offsets,
     share_group_names,
 )
-from msgtx.store.topics import describe_topics, partitions_of
+from msgtx.store.topics.topics import describe_topics, partitions_of
 from msgtx.types import (
     Isolation,
     OffsetReset,

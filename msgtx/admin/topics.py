@@ -9,7 +9,7 @@ from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.pool import Engine
 from msgtx.declared.settings import TOPIC
 from msgtx.settings import TopicSettings
-from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics, require_topics
+from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
 
 

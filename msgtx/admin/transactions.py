@@ -12,10 +12,16 @@ from msgtx.database.calls import clock
 from msgtx.database.pool import Engine
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.transaction import State
-from msgtx.store.append import milliseconds
-from msgtx.store.producers import fence_producer
-from msgtx.store.transactions import Decision, describe_transaction, end_transaction, transaction_outcome, transactions
-from msgtx.store.undecided import undecided_seals
+from msgtx.store.append.append import milliseconds
+from msgtx.store.transactions.producers import fence_producer
+from msgtx.store.transactions.transactions import (
+    Decision,
+    describe_transaction,
+    end_transaction,
+    transaction_outcome,
+    transactions,
+)
+from msgtx.store.transactions.undecided import undecided_seals
 from msgtx.types import (
     HangingTransaction,
     Outcome,

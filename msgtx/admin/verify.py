@@ -12,8 +12,8 @@ from typing import Any, Final
 from msgtx import arguments
 from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
-from msgtx.store.cuts import consistent_cut
-from msgtx.store.topics import partitions_of, require_topics
+from msgtx.store.fetch.cuts import consistent_cut
+from msgtx.store.topics.topics import partitions_of, require_topics
 from msgtx.store.verify import (
     Piece,
     verify_assignments,

@@ -9,8 +9,8 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import IllegalState
-from msgtx.store.groups import commit_offsets
-from msgtx.store.topics import Topic, Topics, TopicsNow, unknown_topic
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.topics.topics import Topic, Topics, TopicsNow, unknown_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 Answer = TypeVar("Answer")

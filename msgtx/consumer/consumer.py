@@ -27,7 +27,7 @@ from msgtx.receiving.poll import Poll, Stopping
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.session.enlistment import UserSession, require_session
-from msgtx.store.topics import Topics, TopicsNow
+from msgtx.store.topics.topics import Topics, TopicsNow
 from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")

@@ -13,7 +13,7 @@ from msgtx.config import ConsumerConfig
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.receiving.integrity import Integrity
-from msgtx.store.fetch import (
+from msgtx.store.fetch.fetch import (
     EARLIEST,
     LATEST,
     FetchedBatch,
@@ -22,8 +22,8 @@ from msgtx.store.fetch import (
     Position,
     fetch,
 )
-from msgtx.store.holders import Holder, expired_any, stable_ends, stable_offsets
-from msgtx.store.records import Reading, uncollected
+from msgtx.store.fetch.holders import Holder, expired_any, stable_ends, stable_offsets
+from msgtx.store.fetch.records import Reading, uncollected
 from msgtx.types import Isolation, Record, TopicPartition, TransactionId
 
 log = logging.getLogger("msgtx.consumer")

@@ -23,7 +23,7 @@ from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, Msgt
 from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
 from msgtx.receiving.wakeup import Waiter
 from msgtx.rules.assignment import Subscriber, assign, subscribed
-from msgtx.store.members import (
+from msgtx.store.groups.members import (
     Assignment,
     Beat,
     assign_partitions,
@@ -34,7 +34,7 @@ from msgtx.store.members import (
     member_assignment,
     release_partitions,
 )
-from msgtx.store.topics import describe_topics, partitions_of, topics_version
+from msgtx.store.topics.topics import describe_topics, partitions_of, topics_version
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.consumer")

@@ -18,7 +18,7 @@ from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.session.enlistment import UserSession, enlist, is_begun
 from msgtx.session.offsets import offsets_of
-from msgtx.store.groups import commit_offsets, offset_rows
+from msgtx.store.groups.groups import commit_offsets, offset_rows
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")

@@ -9,9 +9,9 @@ from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
 from msgtx.consumer.fetcher import Assigned, Fetcher, readable
 from msgtx.errors import IllegalState
-from msgtx.store.fetch import EARLIEST, LATEST, ListedOffset
-from msgtx.store.holders import stable_ends, stable_offsets
-from msgtx.store.records import count_records
+from msgtx.store.fetch.fetch import EARLIEST, LATEST, ListedOffset
+from msgtx.store.fetch.holders import stable_ends, stable_offsets
+from msgtx.store.fetch.records import count_records
 from msgtx.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 

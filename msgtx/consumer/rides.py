@@ -8,7 +8,7 @@ import sqlalchemy
 from msgtx.consumer.fetcher import Assigned, Fetcher, Undone
 from msgtx.errors import IllegalState
 from msgtx.session.enlistment import Enlistment, Riding
-from msgtx.store.groups import OffsetRows
+from msgtx.store.groups.groups import OffsetRows
 from msgtx.types import TopicPartition
 
 

@@ -16,7 +16,7 @@ from msgtx.database.calls import savepoint
 from msgtx.database.connection import RawConnection
 from msgtx.errors import MsgtxError
 from msgtx.rules.compaction import newest_of, survivors
-from msgtx.store.compaction import (
+from msgtx.store.sweeps.compaction import (
     DirtyLog,
     Rewrite,
     compact_batches,
@@ -24,9 +24,9 @@ from msgtx.store.compaction import (
     finish_compaction,
     read_keys,
 )
-from msgtx.store.coordinators import SHARDS, Leases
-from msgtx.store.sweeps import ENDS_THE_ROUND, Swept
-from msgtx.store.transactions import Position
+from msgtx.store.sweeps.coordinators import SHARDS, Leases
+from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, Swept
+from msgtx.store.transactions.transactions import Position
 
 _log = logging.getLogger("msgtx.coordinator")
 MIN_DIRTY_RATIO: Final = 0.5  # of a log's bytes that no pass has compacted: with less a pass is not worth it, as in Kafka

@@ -11,7 +11,7 @@ from msgtx.coordinator.notifier import Notifier
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import ThreadNotStarted
-from msgtx.store.transactions import mark_in_turn
+from msgtx.store.transactions.transactions import mark_in_turn
 
 log = logging.getLogger("msgtx.coordinator")
 MARK_SECONDS: Final = 1.0  # between two rounds of markers

@@ -12,7 +12,7 @@ from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator, RetriableError
 from msgtx.settings import StopSignal
-from msgtx.store.coordinators import Leases, lease_shards, ranges, release_shards
+from msgtx.store.sweeps.coordinators import Leases, lease_shards, ranges, release_shards
 from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")

@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
-from msgtx.store.coordinators import list_shards
 from msgtx.store.measures import (
     MeasuredPartition,
     measure_dead_letters,
@@ -22,8 +21,9 @@ from msgtx.store.measures import (
     measure_partitions,
     measure_shares,
 )
-from msgtx.store.server import describe_server, snapshot_holders, table_statistics
-from msgtx.store.undecided import undecided_seals, undecided_transactions, unfinished_decisions
+from msgtx.store.operator.server import describe_server, snapshot_holders, table_statistics
+from msgtx.store.sweeps.coordinators import list_shards
+from msgtx.store.transactions.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 
 log = logging.getLogger("msgtx.coordinator")
 MOST_HELD: Final = 1_000  # partitions whose waiting records are counted

@@ -15,8 +15,8 @@ from msgtx.coordinator.sweep import STEPS, Sweeper
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
-from msgtx.store.coordinators import Leases
-from msgtx.store.installation import describe_installation, require_version
+from msgtx.store.operator.installation import describe_installation, require_version
+from msgtx.store.sweeps.coordinators import Leases
 from msgtx.types import SweepReport
 
 KINDS: Final = tuple(entry.name for entry in fields(SweepReport))

@@ -16,7 +16,7 @@ from psycopg import pq
 from msgtx.database.connection import RawConnection, readable
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
-from msgtx.store.wakeups import MOST_TOLD, send_notification, tell_readers
+from msgtx.store.fetch.wakeups import MOST_TOLD, send_notification, tell_readers
 
 log = logging.getLogger("msgtx.coordinator")
 INTERVAL_SECONDS: Final = 0.002  # between two notifications of one client

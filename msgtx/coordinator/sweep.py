@@ -14,10 +14,10 @@ from msgtx.database.calls import savepoint
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError, MsgtxError
-from msgtx.store import sweeps
-from msgtx.store.coordinators import Leases
-from msgtx.store.sweeps import ENDS_THE_ROUND, Step
-from msgtx.store.transactions import Position
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.coordinators import Leases
+from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, Step
+from msgtx.store.transactions.transactions import Position
 from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")

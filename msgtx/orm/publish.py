@@ -16,7 +16,7 @@ from msgtx.rules.record import (
 )
 from msgtx.session.enlistment import UserSession, enlist, topic_of
 from msgtx.session.published import Published
-from msgtx.store.rows import milliseconds_now
+from msgtx.store.append.rows import milliseconds_now
 
 
 def publish(

@@ -34,7 +34,7 @@ from msgtx.session.enlistment import UserSession
 from msgtx.settings import OnCommit, Stop, StopSignal
 from msgtx.shares.rides import ShareRide
 from msgtx.shares.share_consumer import ShareConsumer
-from msgtx.store.answers import OffsetRange
+from msgtx.store.shares.answers import OffsetRange
 from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 
 log = logging.getLogger("msgtx.process")

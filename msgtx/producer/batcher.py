@@ -27,8 +27,8 @@ from msgtx.rules.record import (
     too_large,
 )
 from msgtx.rules.transaction import Call
-from msgtx.store.append_once import KeyedRecord
-from msgtx.store.rows import delivered_later
+from msgtx.store.append.append_once import KeyedRecord
+from msgtx.store.append.rows import delivered_later
 from msgtx.types import TopicPartition
 
 Serializer = Callable[[Any], bytes | None]

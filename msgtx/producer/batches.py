@@ -16,9 +16,9 @@ from msgtx import arguments, callbacks, forks
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError, fresh
 from msgtx.observer import Observers
-from msgtx.store.append import Appended
-from msgtx.store.rows import OpenRow
-from msgtx.store.topics import Topic
+from msgtx.store.append.append import Appended
+from msgtx.store.append.rows import OpenRow
+from msgtx.store.topics.topics import Topic
 from msgtx.types import BatchMetadata, RecordMetadata, TopicPartition
 
 log = logging.getLogger("msgtx.producer")

@@ -9,7 +9,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import DatabaseUnavailable, MsgtxError, OutcomeUnknown
 from msgtx.producer.state import ProducerStatus
-from msgtx.store.producers import init_producer_id
+from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import ProducerId
 
 Answer = TypeVar("Answer")

@@ -6,7 +6,7 @@ from typing import Final
 from msgtx.database.pool import Engine
 from msgtx.database.together import SharedCalls
 from msgtx.producer.wake import Wake
-from msgtx.store.append import (
+from msgtx.store.append.append import (
     PARTITIONS_AT_ONCE,
     Appended,
     Whole,

@@ -19,9 +19,9 @@ from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS
 from msgtx.producer.state import ProducerStatus
 from msgtx.producer.wake import Wake
-from msgtx.store.append import PARTITIONS_AT_ONCE
-from msgtx.store.append_once import KeyedRecord, Placed, append_once
-from msgtx.store.topics import Topic
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
+from msgtx.store.append.append_once import KeyedRecord, Placed, append_once
+from msgtx.store.topics.topics import Topic
 from msgtx.types import TopicPartition
 
 

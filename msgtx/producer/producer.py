@@ -38,7 +38,7 @@ from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import AnswerSource, begins_here
 from msgtx.session.enlistment import UserSession, Writing, enlist, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
-from msgtx.store.topics import Topic, Topics
+from msgtx.store.topics.topics import Topic, Topics
 from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
 from msgtx.units import Duration
 

@@ -6,7 +6,7 @@ from msgtx import errors
 from msgtx.producer.batches import Accumulator, Lane
 from msgtx.producer.calls import ProducerCalls
 from msgtx.producer.state import ProducerStatus
-from msgtx.store.topics import Topic, Topics
+from msgtx.store.topics.topics import Topic, Topics
 
 
 class Route:

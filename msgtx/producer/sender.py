@@ -37,10 +37,10 @@ from msgtx.producer.wake import Wake
 from msgtx.rules.record import lacks_key, too_large
 from msgtx.rules.transaction import Call
 from msgtx.session.answers import Answers
-from msgtx.store.answers import acknowledge_in_transaction
-from msgtx.store.append import APPEND_UNFLUSHED, CALL_BYTES, PARTITIONS_AT_ONCE, append_arguments, read_appended
-from msgtx.store.producers import init_producer_id
-from msgtx.store.topics import Topic
+from msgtx.store.append.append import APPEND_UNFLUSHED, CALL_BYTES, PARTITIONS_AT_ONCE, append_arguments, read_appended
+from msgtx.store.shares.answers import acknowledge_in_transaction
+from msgtx.store.topics.topics import Topic
+from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.producer")

@@ -7,7 +7,7 @@ from msgtx.errors import DeliveryTimeout, FatalError, MsgtxError, UsageError, fr
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.rules.transaction import Call, ClientState, client_move
 from msgtx.session.answers import Answers, AnswerSource
-from msgtx.store.groups import OffsetRows
+from msgtx.store.groups.groups import OffsetRows
 from msgtx.types import ProducerId, TopicPartition, TransactionId
 
 FAILED: Final = frozenset({ClientState.ABORTABLE_ERROR, ClientState.FATAL_ERROR})

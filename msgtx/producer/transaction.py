@@ -26,12 +26,12 @@ from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import Answers, AnswerSource, began_here, begins_here, sources_here
 from msgtx.session.enlistment import Enlistment, SealedDecision
-from msgtx.store.answers import NO_ANSWERS
-from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
-from msgtx.store.decide import Decided, Ending, decide
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
-from msgtx.store.seal import Kind, Sealed, Sealing, seal, undecided_prepared
-from msgtx.store.transactions import end_transaction, transaction_outcome
+from msgtx.store.append.append import PARTITIONS_AT_ONCE, Appended, Whole
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
+from msgtx.store.shares.answers import NO_ANSWERS
+from msgtx.store.transactions.decide import Decided, Ending, decide
+from msgtx.store.transactions.seal import Kind, Sealed, Sealing, seal, undecided_prepared
+from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, TransactionId
 
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call

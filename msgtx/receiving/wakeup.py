@@ -22,7 +22,7 @@ from msgtx.database.connection import RawConnection, readable, until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
 from msgtx.errors import AuthorizationFailed, ThreadNotStarted
-from msgtx.store.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
+from msgtx.store.fetch.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
 log = logging.getLogger("msgtx.receiving.wakeup")
 LOOK_SECONDS: Final = 0.1  # between two looks for commits without a notification: nearly a millisecond of an idle machine

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from msgtx.store.answers import AnswerColumns
+from msgtx.store.shares.answers import AnswerColumns
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)

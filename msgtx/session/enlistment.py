@@ -29,12 +29,12 @@ from msgtx.session.answers import Answers
 from msgtx.session.endings import endings_of
 from msgtx.session.published import Published, calls_of
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_session
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
-from msgtx.store.installation import Installation, describe_installation, require_version
-from msgtx.store.seal import Sealed, commit_in_session, decide_sealed, take_seat, take_seat_and_name
-from msgtx.store.topics import Topic, describe_topics, unknown_topic
-from msgtx.store.wakeups import MOST_TOLD, notify
+from msgtx.store.fetch.wakeups import MOST_TOLD, notify
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
+from msgtx.store.operator.installation import Installation, describe_installation, require_version
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_session
+from msgtx.store.topics.topics import Topic, describe_topics, unknown_topic
+from msgtx.store.transactions.seal import Sealed, commit_in_session, decide_sealed, take_seat, take_seat_and_name
 
 TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from msgtx.database.wire import BatchColumns
 from msgtx.rules.record import Headers, record_bytes
-from msgtx.store.append import CALL_BYTES, PARTITIONS_AT_ONCE
-from msgtx.store.rows import OpenRow
-from msgtx.store.topics import Topic
+from msgtx.store.append.append import CALL_BYTES, PARTITIONS_AT_ONCE
+from msgtx.store.append.rows import OpenRow
+from msgtx.store.topics.topics import Topic
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,12 @@ from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns
 from msgtx.session.cancellation import to_its_end
-from msgtx.store.answers import AnswerColumns, acknowledge_in_transaction
-from msgtx.store.append import append
-from msgtx.store.groups import OffsetColumns
-from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import Sealed, seal
-from msgtx.store.transactions import end_transaction
+from msgtx.store.append.append import append
+from msgtx.store.groups.groups import OffsetColumns
+from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_transaction
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import Sealed, seal
+from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import ProducerId, TransactionId
 
 POOL_SIZE: Final = 5

@@ -20,11 +20,11 @@ from msgtx.shares.holdings import Holdings
 from msgtx.shares.member import ShareMember
 from msgtx.shares.polls import MOST_RECORDS, GroupPolls
 from msgtx.shares.waiting import Waiting, WaitingRow
-from msgtx.store.answers import NO_ANSWERS
-from msgtx.store.append import PARTITIONS_AT_ONCE
-from msgtx.store.records import uncollected
-from msgtx.store.shares import Acquired, Acquiring, Acquisition
-from msgtx.store.topics import Topics
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
+from msgtx.store.fetch.records import uncollected
+from msgtx.store.shares.answers import NO_ANSWERS
+from msgtx.store.shares.shares import Acquired, Acquiring, Acquisition
+from msgtx.store.topics.topics import Topics
 from msgtx.types import ShareRecord, TopicPartition
 
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of one poll, but for one record

@@ -22,8 +22,8 @@ from msgtx.shares.calls import Calls
 from msgtx.shares.holdings import ACCEPTED, Answer, Held, Holdings, Key, without
 from msgtx.shares.member import ShareMember
 from msgtx.shares.polls import GroupPolls
-from msgtx.store.answers import OffsetRange, Refused, acknowledge_records
-from msgtx.store.shares import ensure_dead_letters
+from msgtx.store.shares.answers import OffsetRange, Refused, acknowledge_records
+from msgtx.store.shares.shares import ensure_dead_letters
 from msgtx.types import Acknowledgement, ShareRecord
 
 log = logging.getLogger("msgtx.consumer")

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, TypeVar
 from msgtx import errors
 from msgtx.rules.record import as_reason
 from msgtx.session.answers import Answers
-from msgtx.store.answers import AnswerColumns, OffsetRange, Refused
-from msgtx.store.records import uncollected
+from msgtx.store.fetch.records import uncollected
+from msgtx.store.shares.answers import AnswerColumns, OffsetRange, Refused
 from msgtx.types import Acknowledgement, ShareRecord
 
 Key = tuple[str, int, int]  # topic, partition, offset of a record

@@ -19,8 +19,8 @@ from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
 from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
-from msgtx.store.members import heartbeat, leave_group
-from msgtx.store.shares import ShareMembership, join_share_group, new_member_number, tidy
+from msgtx.store.groups.members import heartbeat, leave_group
+from msgtx.store.shares.shares import ShareMembership, join_share_group, new_member_number, tidy
 
 Answer = TypeVar("Answer")
 log = logging.getLogger("msgtx.consumer")

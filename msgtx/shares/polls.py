@@ -13,8 +13,8 @@ from typing import Final
 
 from msgtx.database.pool import Engine
 from msgtx.database.together import SharedCalls
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns, Refused, acknowledge_records
-from msgtx.store.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, Refused, acknowledge_records
+from msgtx.store.shares.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
 
 MOST_TOGETHER: Final = 64
 MOST_RECORDS: Final = 32  # of a poll that shares: what is larger gains nothing, and would hold the others up

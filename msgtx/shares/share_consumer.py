@@ -31,8 +31,8 @@ from msgtx.shares.member import ShareMember
 from msgtx.shares.polls import SharePolls
 from msgtx.shares.rides import ShareRide
 from msgtx.shares.waiting import Deserializer, Waiting
-from msgtx.store.answers import OffsetRange
-from msgtx.store.topics import Topics
+from msgtx.store.shares.answers import OffsetRange
+from msgtx.store.topics.topics import Topics
 from msgtx.types import Acknowledgement, ShareRecord
 from msgtx.units import Duration
 

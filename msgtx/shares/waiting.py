@@ -7,7 +7,7 @@ from typing import Any
 
 from msgtx import errors
 from msgtx.shares.holdings import Holdings
-from msgtx.store.answers import OffsetRange
+from msgtx.store.shares.answers import OffsetRange
 from msgtx.types import Acknowledgement, ShareRecord
 
 Deserializer = Callable[[bytes | None], Any]

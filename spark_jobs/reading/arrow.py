@@ -16,7 +16,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.writing.attempt import persevering
-from msgtx.store.fetch import FetchedBatch, FetchedPartition, Position, fetch
+from msgtx.store.fetch.fetch import FetchedBatch, FetchedPartition, Position, fetch
 from msgtx.types import Isolation
 
 FETCH_BYTES: Final = 4 * 1024 * 1024  # of one fetch, and so of one record batch: more only costs memory

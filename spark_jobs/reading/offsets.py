@@ -16,12 +16,12 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange, limit, ordered, split
 from msgtx.spark_jobs.reading.read_options import EARLIEST, LATEST, AtTime, ReadOptions, log
-from msgtx.store import fetch
-from msgtx.store.cuts import NO_POSITIONS, CutPartition
-from msgtx.store.fetch import ListedOffset, list_offsets
-from msgtx.store.holders import stable_cut, stable_ends, stable_offsets
-from msgtx.store.installation import require_incarnation
-from msgtx.store.topics import describe_topics, partitions_of, require_partitions, require_topics
+from msgtx.store.fetch import fetch
+from msgtx.store.fetch.cuts import NO_POSITIONS, CutPartition
+from msgtx.store.fetch.fetch import ListedOffset, list_offsets
+from msgtx.store.fetch.holders import stable_cut, stable_ends, stable_offsets
+from msgtx.store.operator.installation import require_incarnation
+from msgtx.store.topics.topics import describe_topics, partitions_of, require_partitions, require_topics
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
 REPLICA_LOOK_SECONDS: Final = 0.05  # between two looks at a replica: a tenth of the least duration of a batch

@@ -24,12 +24,12 @@ from msgtx.spark_jobs.reading import offsets, read_options
 from msgtx.spark_jobs.reading.ends import Ends
 from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, timestamp_types
 from msgtx.spark_jobs.writing.attempt import again
-from msgtx.store import fetch
-from msgtx.store.cuts import spans_of_transactions
-from msgtx.store.fetch import list_offsets
-from msgtx.store.groups import committed_offsets
+from msgtx.store.fetch import fetch
+from msgtx.store.fetch.cuts import spans_of_transactions
+from msgtx.store.fetch.fetch import list_offsets
+from msgtx.store.groups.groups import committed_offsets
 from msgtx.store.spark import BatchName, BatchRange
-from msgtx.store.topics import describe_topics, partitions_of
+from msgtx.store.topics.topics import describe_topics, partitions_of
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
 LOOK_SECONDS: Final = 0.05  # between two looks for a cut with all records of a run's begin: half a short transaction

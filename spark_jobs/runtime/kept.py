@@ -15,7 +15,7 @@ from typing import Final
 
 from msgtx import errors
 from msgtx.database.pool import Engine
-from msgtx.store.installation import describe_installation
+from msgtx.store.operator.installation import describe_installation
 
 # Between two batches of a stream that is not idle; Spark itself ends workers that were idle for a minute.
 KEEP_SECONDS: Final = 10.0

@@ -29,11 +29,11 @@ from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent
 from msgtx.spark_jobs.writing.content import bytes_of, check_content, headers_of, milliseconds_of, numbered, pieces, placed
-from msgtx.store.append import APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
-from msgtx.store.rows import OpenRow
+from msgtx.store.append.append import APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
+from msgtx.store.append.rows import OpenRow
 from msgtx.store.spark import Attempt, BatchName, begin_attempt, is_batch_committed, renew_attempts
-from msgtx.store.topics import describe_topics
-from msgtx.store.transactions import end_transaction
+from msgtx.store.topics.topics import describe_topics
+from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import TransactionId
 
 BUFFER_BYTES: Final = 32 * 1024 * 1024  # of one attempt, over all partitions

@@ -15,10 +15,10 @@ from msgtx import Finding, Level, TopicPartition
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits, size, span
 from msgtx.admin.failover import after_failover
-from msgtx.store.coordinators import lease_shards
-from msgtx.store.server import describe_lock_table
-from msgtx.store.topics import describe_topics
-from msgtx.store.transactions import mark
+from msgtx.store.operator.server import describe_lock_table
+from msgtx.store.sweeps.coordinators import lease_shards
+from msgtx.store.topics.topics import describe_topics
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import TransactionId
 from tests.cli.program import Program
 from tests.databases import Connection, Server, backend, connect, set_clock, wait_for_lock, wait_until

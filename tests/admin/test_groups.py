@@ -11,9 +11,9 @@ import pytest
 
 import msgtx
 from msgtx import GroupListing, OffsetAndMetadata, OffsetReset, ShiftBy, TopicPartition, errors
-from msgtx.store.groups import commit_offsets
-from msgtx.store.members import assign_partitions, describe_members, join_group, release_partitions
-from msgtx.store.topics import describe_topics, topics_version
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.groups.members import assign_partitions, describe_members, join_group, release_partitions
+from msgtx.store.topics.topics import describe_topics, topics_version
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, wait_until
 from tests.refusals import refuses

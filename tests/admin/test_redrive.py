@@ -9,8 +9,8 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, RedriveReport, errors
-from msgtx.store.shares import Redriven, redrive_dead_letters
-from msgtx.store.topics import describe_topics
+from msgtx.store.shares.shares import Redriven, redrive_dead_letters
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.steps import append_one, batch, count

@@ -13,16 +13,14 @@ from msgtx.cli.main import run
 from msgtx.database.calls import call
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.generated import calls
-from msgtx.store.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.append import append_and_decide
-from msgtx.store.decide import decide
-from msgtx.store.groups import commit_offsets, committed_offsets
-from msgtx.store.holders import expire_holders
-from msgtx.store.installation import describe_installation
-from msgtx.store.members import heartbeat, leave_group
-from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import complete_prepared, seal
-from msgtx.store.shares import (
+from msgtx.store.append.append import append_and_decide
+from msgtx.store.fetch.holders import expire_holders
+from msgtx.store.fetch.snapshots import delete_snapshot, save_snapshot, saved_snapshots
+from msgtx.store.groups.groups import commit_offsets, committed_offsets
+from msgtx.store.groups.members import heartbeat, leave_group
+from msgtx.store.operator.installation import describe_installation
+from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,
     acquire_records_together,
@@ -31,7 +29,6 @@ from msgtx.store.shares import (
     new_member_number,
     redrive_dead_letters,
 )
-from msgtx.store.snapshots import delete_snapshot, save_snapshot, saved_snapshots
 from msgtx.store.spark import (
     Attempt,
     BatchName,
@@ -41,7 +38,10 @@ from msgtx.store.spark import (
     is_batch_committed,
     renew_attempts,
 )
-from msgtx.store.transactions import describe_transaction, end_transaction, mark, transaction_outcome
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import complete_prepared, seal
+from msgtx.store.transactions.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection, Server
 from tests.refusals import refuses

@@ -16,28 +16,28 @@ from msgtx import TopicPartition, errors
 from msgtx.database.calls import call
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.generated import calls
-from msgtx.store.answers import (
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.append.append_once import KeyedRecord, append_once
+from msgtx.store.fetch.cuts import consistent_cut, spans_of_transactions
+from msgtx.store.fetch.fetch import Position, fetch, list_offsets
+from msgtx.store.fetch.holders import expire_holders
+from msgtx.store.fetch.ranges import measure_ranges
+from msgtx.store.fetch.records import count_records
+from msgtx.store.fetch.wakeups import tell_readers
+from msgtx.store.groups.groups import commit_offsets, committed_offsets
+from msgtx.store.shares.answers import (
     AnswerColumns,
     acknowledge_in_session,
     acknowledge_in_transaction,
     acknowledge_records,
 )
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.append_once import KeyedRecord, append_once
-from msgtx.store.cuts import consistent_cut, spans_of_transactions
-from msgtx.store.fetch import Position, fetch, list_offsets
-from msgtx.store.groups import commit_offsets, committed_offsets
-from msgtx.store.holders import expire_holders
-from msgtx.store.producers import describe_producers, init_producer_id
-from msgtx.store.ranges import measure_ranges
-from msgtx.store.records import count_records
-from msgtx.store.retention import delete_records
-from msgtx.store.seal import commit_in_session
-from msgtx.store.shares import Acquiring, acquire_records, join_share_group, redrive_dead_letters
+from msgtx.store.shares.shares import Acquiring, acquire_records, join_share_group, redrive_dead_letters
 from msgtx.store.spark import record_range
-from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
-from msgtx.store.transactions import describe_transaction, mark
-from msgtx.store.wakeups import tell_readers
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.transactions.producers import describe_producers, init_producer_id
+from msgtx.store.transactions.seal import commit_in_session
+from msgtx.store.transactions.transactions import describe_transaction, mark
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, Server, backend, connect, wait_for_lock
 from tests.refusals import refuses

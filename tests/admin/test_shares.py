@@ -10,8 +10,8 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.admin import shares
 from msgtx.database.connection import RawConnection
-from msgtx.store.append import PARTITIONS_AT_ONCE
-from msgtx.store.shares import ShareState, describe_share_groups, reset_share_offsets
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
+from msgtx.store.shares.shares import ShareState, describe_share_groups, reset_share_offsets
 from tests.databases import Connection
 from tests.refusals import refuses
 

@@ -11,9 +11,9 @@ import pytest
 import msgtx
 from msgtx import GroupMetadata, OffsetAndMetadata, TopicPartition, Violation, errors
 from msgtx.admin.verify import LISTED, RULES
-from msgtx.store.groups import commit_offsets
-from msgtx.store.producers import init_producer_id
-from msgtx.store.transactions import end_transaction, mark
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.transactions import end_transaction, mark
 from msgtx.store.verify import verify_batches
 from msgtx.types import TransactionId
 from tests.databases import Connection

@@ -12,8 +12,8 @@ from msgtx.admin import verify as admin
 from msgtx.database.calls import call
 from msgtx.generated import calls
 from msgtx.store import verify
-from msgtx.store.append import milliseconds
-from msgtx.store.producers import describe_producers
+from msgtx.store.append.append import milliseconds
+from msgtx.store.transactions.producers import describe_producers
 from msgtx.types import ProducerState
 from tests.databases import Connection
 from tests.store.soup import Row, Soup, Tables, below, named, nth

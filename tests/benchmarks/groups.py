@@ -16,7 +16,7 @@ from typing import Final
 from msgtx.cli.programs import perf
 from msgtx.client import Client, connect
 from msgtx.consumer.consumer import Consumer
-from msgtx.store.members import heartbeat, join_group, leave_group
+from msgtx.store.groups.members import heartbeat, join_group, leave_group
 from tests.benchmarks import baselines
 from tests.benchmarks.bulk import ready
 from tests.benchmarks.latency import postmaster_of, server_seconds

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from msgtx import Client
-from msgtx.store.coordinators import Leases, lease_shards, release_shards
+from msgtx.store.sweeps.coordinators import Leases, lease_shards, release_shards
 from tests.cli.program import Ended
 
 Msgtx = Callable[..., Ended]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from msgtx import Client, OffsetAndMetadata
-from msgtx.store.groups import commit_offsets
-from msgtx.store.members import assign_partitions, describe_members, join_group
-from msgtx.store.topics import describe_topics
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.groups.members import assign_partitions, describe_members, join_group
+from msgtx.store.topics.topics import describe_topics
 from msgtx.types import GroupMetadata
 from tests.cli.program import Ended
 from tests.databases import Connection

@@ -13,7 +13,7 @@ from msgtx.coordinator import completion
 from msgtx.coordinator.completion import MARK_SECONDS, Completion
 from msgtx.coordinator.notifier import HEAR_SECONDS
 from msgtx.database.pool import Engine
-from msgtx.store.transactions import mark, mark_in_turn
+from msgtx.store.transactions.transactions import mark, mark_in_turn
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.store.steps import Writer, count, new_partition
 

@@ -15,7 +15,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.database import embedded, opening
-from msgtx.store.installation import SCHEMA_VERSION
+from msgtx.store.operator.installation import SCHEMA_VERSION
 from tests.databases import Connection, Server, connect, wait_until, waiting_backends
 from tests.refusals import refuses
 

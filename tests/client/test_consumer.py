@@ -17,7 +17,7 @@ from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
 from msgtx.coordinator.compactor import Compactor
 from msgtx.database.connection import readable
 from msgtx.receiving.sole_use import SoleUse
-from msgtx.store.fetch import FetchedBatch
+from msgtx.store.fetch.fetch import FetchedBatch
 from tests.databases import Connection, wait_until
 from tests.interrupts import interrupts, require_each_once, write_rows
 from tests.refusals import refuses
@@ -717,7 +717,7 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     client.topics.create(topic, partitions=2)
     write_rows(client, topic)
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_bytes": 1, "max_poll_records": 4}
-    files = ["store/records.py", "receiving/sole_use.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher"))]
+    files = ["store/fetch/records.py", "receiving/sole_use.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher"))]
     with (
         client.consumer(topic, group=topic, value_deserializer=bytes, **settings) as consumer,
         ThreadPoolExecutor(1) as pool,

@@ -13,7 +13,7 @@ import pytest
 import msgtx
 from msgtx import Client, errors
 from msgtx.database.pool import Engine
-from msgtx.store.append_once import KeyedRecord, Placed, append_once
+from msgtx.store.append.append_once import KeyedRecord, Placed, append_once
 from tests.databases import Connection, set_clock, wait_until, waiting_backends
 from tests.faults import Faults, lose_connection
 from tests.refusals import refuses

@@ -13,8 +13,8 @@ from msgtx import Client, TopicPartition, errors
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.producer.group_commit import MOST_BYTES, MOST_TOGETHER, GroupCommit
-from msgtx.store.append import PARTITIONS_AT_ONCE, Appended, Whole
-from msgtx.store.groups import NO_OFFSETS
+from msgtx.store.append.append import PARTITIONS_AT_ONCE, Appended, Whole
+from msgtx.store.groups.groups import NO_OFFSETS
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import Writer, committed_at, new_partition, new_topic, offsets_of, read

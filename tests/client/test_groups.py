@@ -18,8 +18,8 @@ from msgtx import Client, Consumer, OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import subscription as assignments
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.store.members import describe_members, join_group, leave_group
-from msgtx.store.topics import Topic, describe_topics
+from msgtx.store.groups.members import describe_members, join_group, leave_group
+from msgtx.store.topics.topics import Topic, describe_topics
 from tests.databases import Connection, lose_answers, wait_until
 from tests.faults import Faults, lose_connection
 from tests.refusals import refuses

@@ -14,8 +14,8 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.receiving import wakeup
 from msgtx.receiving.wakeup import LOOK_SECONDS, LOOK_SOON_SECONDS, MOST_HEARD, Listener, Waiter
-from msgtx.store.append import append
-from msgtx.store.topics import describe_topics
+from msgtx.store.append.append import append
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.store.steps import batch
 

@@ -9,9 +9,9 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.arguments import NAME_BYTES, check_name
-from msgtx.store.members import join_group
-from msgtx.store.producers import init_producer_id
+from msgtx.store.groups.members import join_group
 from msgtx.store.spark import BatchName, begin_attempt
+from msgtx.store.transactions.producers import init_producer_id
 from tests.databases import Connection
 from tests.refusals import refuses
 

@@ -16,7 +16,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.database.pool import Engine
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
 from tests.refusals import refuses
 

@@ -17,8 +17,8 @@ from msgtx import errors
 from msgtx.database.connection import RawConnection
 from msgtx.observer import Observer
 from msgtx.producer import sender
-from msgtx.store.decide import decide
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics.topics import describe_topics
+from msgtx.store.transactions.decide import decide
 from tests.databases import Connection, partitions_held, set_clock, wait_until, waiting_backends
 from tests.interrupts import interrupts
 from tests.refusals import refuses

@@ -14,7 +14,7 @@ from msgtx.shares import acquiring
 from msgtx.shares import member as share_member
 from msgtx.shares import polls as share_polls
 from msgtx.shares.polls import GroupPolls
-from msgtx.store.shares import Acquiring
+from msgtx.store.shares.shares import Acquiring
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.refusals import refuses

@@ -13,8 +13,8 @@ import msgtx
 from msgtx.shares import acquiring
 from msgtx.shares import polls as share_polls
 from msgtx.shares.polls import EMPTY_SECONDS, MOST_RECORDS, TURN_SECONDS, GroupPolls, SharePolls
-from msgtx.store.answers import AnswerColumns, OffsetRange
-from msgtx.store.shares import Acquired, Acquiring, Acquisition
+from msgtx.store.shares.answers import AnswerColumns, OffsetRange
+from msgtx.store.shares.shares import Acquired, Acquiring, Acquisition
 from tests.databases import PATIENCE_SECONDS, wait_until
 
 WORKERS, RECORDS = 4, 400

@@ -17,7 +17,7 @@ from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.shares.share_consumer import ShareConsumer
-from msgtx.store.answers import OffsetRange
+from msgtx.store.shares.answers import OffsetRange
 from tests.client.test_process import REFUSALS, refused_outputs
 from tests.client.test_shares import fill
 from tests.databases import PATIENCE_SECONDS, wait_until

@@ -9,7 +9,7 @@ import msgtx
 from msgtx import errors
 from msgtx.shares import answering
 from msgtx.shares import polls as share_polls
-from msgtx.store import shares as stored
+from msgtx.store.shares import shares as stored
 from tests.client.test_shares import fill, group, seen, share
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.refusals import refuses

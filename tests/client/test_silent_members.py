@@ -13,7 +13,7 @@ from msgtx.consumer import membership
 from msgtx.consumer.membership import Membership
 from msgtx.shares import member as share_member
 from msgtx.shares.member import ShareMember
-from msgtx.store.members import leave_group
+from msgtx.store.groups.members import leave_group
 from tests.databases import Connection, wait_until
 
 Unique = Callable[[str], str]

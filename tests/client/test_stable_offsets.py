@@ -16,7 +16,7 @@ import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import fetcher, positions
 from msgtx.receiving.wakeup import Waiter
-from msgtx.store import holders
+from msgtx.store.fetch import holders
 from tests.databases import Connection, wait_until
 from tests.refusals import refuses
 

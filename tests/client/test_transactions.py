@@ -18,7 +18,7 @@ from msgtx.observer import Observer
 from msgtx.producer import sender
 from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.transaction import FUSED_BYTES
-from msgtx.store.append import PARTITIONS_AT_ONCE
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
 from tests.refusals import refuses
 

@@ -25,9 +25,9 @@ from msgtx.coordinator.notifier import (
 from msgtx.database.connection import RawConnection, readable
 from msgtx.database.pool import Engine
 from msgtx.receiving.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
-from msgtx.store.append import append
-from msgtx.store.fetch import fetch
-from msgtx.store.topics import describe_topics
+from msgtx.store.append.append import append
+from msgtx.store.fetch.fetch import fetch
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, Server, wait_until
 from tests.store.steps import batch
 

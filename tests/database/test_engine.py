@@ -17,7 +17,7 @@ from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
 from msgtx.declared.function import Function
-from msgtx.store.installation import describe_installation
+from msgtx.store.operator.installation import describe_installation
 from tests.databases import Connection, backend, wait_until
 from tests.faults import Faults
 from tests.interrupts import interrupts

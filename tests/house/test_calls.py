@@ -11,7 +11,7 @@ from msgtx import errors
 from msgtx.database.calls import call
 from msgtx.database.wire import numbered
 from msgtx.declared.function import Function
-from msgtx.store.installation import SCHEMA_VERSION
+from msgtx.store.operator.installation import SCHEMA_VERSION
 from tests.calls import FUNCTIONS
 from tests.databases import Connection
 from tests.house.sources import python_files, text_of

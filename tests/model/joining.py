@@ -12,8 +12,8 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from msgtx import OffsetAndMetadata
 from msgtx.consumer.membership import divide
-from msgtx.store.groups import commit_offsets
-from msgtx.store.members import (
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.groups.members import (
     GroupState,
     assign_partitions,
     describe_members,

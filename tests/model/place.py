@@ -15,10 +15,10 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.session.enlistment import enlist
 from msgtx.session.side_connection import companion
-from msgtx.store.fetch import FetchedBatch, Position, fetch
-from msgtx.store.installation import describe_installation
-from msgtx.store.members import describe_members
-from msgtx.store.topics import describe_topics
+from msgtx.store.fetch.fetch import FetchedBatch, Position, fetch
+from msgtx.store.groups.members import describe_members
+from msgtx.store.operator.installation import describe_installation
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import connect
 from tests.faults import CrashServer, Faults, lose_connection
 from tests.model.deliveries import Letter

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from msgtx import TransactionId
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.append import append_and_decide
-from msgtx.store.members import heartbeat, leave_group
-from msgtx.store.shares import (
+from msgtx.store.append.append import append_and_decide
+from msgtx.store.groups.members import heartbeat, leave_group
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares.shares import (
     Acquiring,
     Acquisition,
     acquire_records,

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import msgtx
 from msgtx import Outcome, OutputRecord, TopicPartition, errors, orm, protocol
 from msgtx.orm.models import ReadOnly
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import Connection
 from tests.refusals import refuses
 from tests.store.sharing import ShareGroup

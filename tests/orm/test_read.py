@@ -11,10 +11,10 @@ from sqlalchemy import Integer, cast, func, select
 from sqlalchemy.orm import Session
 
 from msgtx import orm
-from msgtx.store.groups import commit_offsets
-from msgtx.store.retention import delete_records
-from msgtx.store.topics import describe_topics
-from msgtx.store.transactions import mark
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.topics.topics import describe_topics
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles

@@ -14,9 +14,9 @@ from msgtx.config import ROW_BYTES
 from msgtx.database.wire import BatchColumns
 from msgtx.session import enlistment, side_connection
 from msgtx.session.published import Published, calls_of
-from msgtx.store.append import CALL_BYTES, PARTITIONS_AT_ONCE
-from msgtx.store.rows import Headers
-from msgtx.store.topics import Topic
+from msgtx.store.append.append import CALL_BYTES, PARTITIONS_AT_ONCE
+from msgtx.store.append.rows import Headers
+from msgtx.store.topics.topics import Topic
 from tests.databases import Connection
 from tests.sessions.conftest import LEVELS, MakeEngine, Order
 from tests.store.steps import count

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import msgtx
 from msgtx import errors, orm
-from msgtx.store.topics import describe_topics
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until, waiting_backends
 from tests.refusals import refuses
 from tests.sessions.conftest import LEVELS, MakeEngine, Order

@@ -15,11 +15,11 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import Isolation, TopicPartition, errors
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.groups import NO_OFFSETS
-from msgtx.store.holders import expired_any
-from msgtx.store.seal import Kind, Sealing, decide_sealed, seal, take_seat
-from msgtx.store.transactions import expire_transactions
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.fetch.holders import expired_any
+from msgtx.store.groups.groups import NO_OFFSETS
+from msgtx.store.transactions.seal import Kind, Sealing, decide_sealed, seal, take_seat
+from msgtx.store.transactions.transactions import expire_transactions
 from tests.databases import Connection, connect
 from tests.sessions.conftest import MakeEngine
 from tests.store.steps import Writer, new_partition

@@ -11,7 +11,7 @@ from msgtx import errors
 from msgtx.admin.verify import RULES
 from msgtx.cli.spark.audit import command
 from msgtx.spark_jobs.audit import KIND_OF, KINDS, AuditReport, TopicAudit, run
-from msgtx.store.groups import commit_offsets
+from msgtx.store.groups.groups import commit_offsets
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Snapshot, TransactionId
 from tests.databases import Connection
 from tests.spark.jobs import Jobs

@@ -8,7 +8,7 @@ import msgtx
 from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.runtime import kept
-from msgtx.store.installation import change_incarnation, describe_installation
+from msgtx.store.operator.installation import change_incarnation, describe_installation
 from tests.databases import wait_until
 
 

@@ -14,7 +14,7 @@ from msgtx import Snapshot, TopicPartition, errors
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.offsets import Plan, await_replica, begin, between, latest, plan
 from msgtx.spark_jobs.reading.read_options import AtTime, parse
-from msgtx.store.installation import change_incarnation
+from msgtx.store.operator.installation import change_incarnation
 from tests.refusals import refuses
 from tests.store.steps import Writer, seal, unique
 

@@ -17,7 +17,7 @@ from msgtx import errors
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs import pipeline
 from msgtx.spark_jobs.pipeline import PipelineReport
-from msgtx.store.installation import change_incarnation
+from msgtx.store.operator.installation import change_incarnation
 from tests.databases import Connection, wait_until
 from tests.spark.transforms import by_topic, upper
 

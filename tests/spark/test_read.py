@@ -25,8 +25,8 @@ from msgtx.spark_jobs.reading.offsets import plan
 from msgtx.spark_jobs.reading.read_options import parse
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.source import MsgtxDataSource
-from msgtx.store.installation import describe_installation
-from msgtx.store.topics import describe_topics
+from msgtx.store.operator.installation import describe_installation
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import Connection, Server, wait_until
 from tests.odd_records import odd_records
 from tests.roles import open_roles

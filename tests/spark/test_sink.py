@@ -16,7 +16,7 @@ from msgtx.rules.partitioner import by_crc32, by_murmur2
 from msgtx.spark_jobs import write_transactional
 from msgtx.spark_jobs.writing import attempt
 from msgtx.store.spark import BatchName
-from msgtx.store.transactions import expire_transactions
+from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Record, Snapshot
 from tests.databases import Connection, wait_until
 

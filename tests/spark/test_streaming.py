@@ -29,7 +29,7 @@ from msgtx.spark_jobs.sink import write_transactional
 from msgtx.spark_jobs.source import SCHEMA, MsgtxDataSource, ReadPartition
 from msgtx.spark_jobs.writing.attempt import Target, write_attempt
 from msgtx.spark_jobs.writing.writer import StreamWriter
-from msgtx.store.installation import change_incarnation, describe_installation
+from msgtx.store.operator.installation import change_incarnation, describe_installation
 from msgtx.store.spark import BatchName
 from tests.databases import wait_until
 from tests.spark.streams import PARTITIONS, Pipe, through

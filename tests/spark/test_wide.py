@@ -7,9 +7,9 @@ import msgtx
 from msgtx.database.connection import RawConnection
 from msgtx.spark_jobs.batch import decide, make_target
 from msgtx.spark_jobs.writing import attempt
-from msgtx.store.append import PARTITIONS_AT_ONCE
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
 from msgtx.store.spark import AT_ONCE, BatchName, begin_attempt, decide_batch
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome, TransactionId
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from msgtx.store.append import append
+from msgtx.store.append.append import append
 from msgtx.store.spark import Attempt, BatchName, begin_attempt
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Connection
 from tests.store.steps import batch, unique

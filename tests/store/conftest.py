@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from msgtx.store.transactions import expire_transactions
+from msgtx.store.transactions.transactions import expire_transactions
 from tests.databases import Connection
 from tests.store.steps import TABLES
 

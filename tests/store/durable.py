@@ -4,20 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from msgtx.store import sweeps
-from msgtx.store.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.append_once import KeyedRecord, append_once
-from msgtx.store.compaction import find_dirty_log
-from msgtx.store.coordinators import lease_shards, release_shards
-from msgtx.store.decide import decide
-from msgtx.store.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
-from msgtx.store.holders import expire_holders
-from msgtx.store.installation import change_incarnation, describe_installation, fence_everybody
-from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.retention import LOG_END, delete_records
-from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
-from msgtx.store.shares import (
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.append.append_once import KeyedRecord, append_once
+from msgtx.store.fetch.holders import expire_holders
+from msgtx.store.fetch.snapshots import delete_snapshot, save_snapshot
+from msgtx.store.groups.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
+from msgtx.store.operator.installation import change_incarnation, describe_installation, fence_everybody
+from msgtx.store.shares.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,
     acquire_records_together,
@@ -27,10 +21,16 @@ from msgtx.store.shares import (
     redrive_dead_letters,
     reset_share_offsets,
 )
-from msgtx.store.snapshots import delete_snapshot, save_snapshot
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
-from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
-from msgtx.store.transactions import end_transaction, expire_transactions
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.compaction import find_dirty_log
+from msgtx.store.sweeps.coordinators import lease_shards, release_shards
+from msgtx.store.topics.retention import LOG_END, delete_records
+from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
+from msgtx.store.transactions.transactions import end_transaction, expire_transactions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.roster import Roster

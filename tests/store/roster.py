@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from msgtx.store.groups import commit_offsets, committed_offsets
-from msgtx.store.members import (
+from msgtx.store.groups.groups import commit_offsets, committed_offsets
+from msgtx.store.groups.members import (
     Assignment,
     Beat,
     GroupState,

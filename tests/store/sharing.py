@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from msgtx.store.answers import AnswerColumns, OffsetRange, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.append import append
-from msgtx.store.shares import Acquiring, acquire_records, join_share_group
+from msgtx.store.append.append import append
+from msgtx.store.shares.answers import AnswerColumns, OffsetRange, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares.shares import Acquiring, acquire_records, join_share_group
 from msgtx.types import TransactionId
 from tests.databases import Connection
 from tests.store.steps import batch, new_partition, unique

@@ -8,12 +8,12 @@ from typing import Any, Final, Literal
 from msgtx.database.calls import call
 from msgtx.database.wire import BatchColumns
 from msgtx.declared.function import Function
-from msgtx.store.append import Appended, append, append_and_decide
-from msgtx.store.decide import Decided, decide
-from msgtx.store.fetch import FetchedPartition, Position, fetch
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, committed_offsets, offset_columns
-from msgtx.store.producers import init_producer_id
-from msgtx.store.topics import create_topic, delete_topic, describe_topics
+from msgtx.store.append.append import Appended, append, append_and_decide
+from msgtx.store.fetch.fetch import FetchedPartition, Position, fetch
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, committed_offsets, offset_columns
+from msgtx.store.topics.topics import create_topic, delete_topic, describe_topics
+from msgtx.store.transactions.decide import Decided, decide
+from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection
 

@@ -13,8 +13,8 @@ from msgtx.database.calls import call
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.declared.function import Function
 from msgtx.generated import calls
-from msgtx.store.answers import NO_ANSWERS
-from msgtx.store.shares import Acquired, Acquiring, acquire_records, acquire_records_together
+from msgtx.store.shares.answers import NO_ANSWERS
+from msgtx.store.shares.shares import Acquired, Acquiring, acquire_records, acquire_records_together
 from tests.databases import Connection, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import new_partition, new_topic, plain
@@ -125,7 +125,7 @@ def test_what_is_small_is_in_the_answer_to_several_members(connection: Connectio
         called.append(function)
         return call(over, function, *arguments)
 
-    monkeypatch.setattr("msgtx.store.shares.call", noted)
+    monkeypatch.setattr("msgtx.store.shares.shares.call", noted)
     found = [each.values for answer in acquire_records_together(connection, asked) if answer for each in answer.records]
     assert found == [[b"1"], [b"2", b"3"], [b"4", b"5"]]
     assert called == [calls.ACQUIRE_RECORDS]
@@ -339,7 +339,7 @@ def test_what_compaction_removes_before_it_is_read_is_not_delivered(
             compact(connection)
         return call(over, function, *arguments)
 
-    monkeypatch.setattr("msgtx.store.shares.call", compacted_meanwhile)
+    monkeypatch.setattr("msgtx.store.shares.shares.call", compacted_meanwhile)
     found = acquire_records(connection, group.asking("a", 2)).records
     (each,) = found
     assert each.values is not None

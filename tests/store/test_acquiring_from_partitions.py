@@ -10,12 +10,12 @@ import pytest
 
 from msgtx import errors
 from msgtx.database.retry import retried
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns
-from msgtx.store.append import PARTITIONS_AT_ONCE
-from msgtx.store.groups import delete_group
-from msgtx.store.members import leave_group
-from msgtx.store.retention import delete_records
-from msgtx.store.shares import Acquiring, Acquisition, acquire_records, acquire_records_together, join_share_group
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
+from msgtx.store.groups.groups import delete_group
+from msgtx.store.groups.members import leave_group
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.shares.shares import Acquiring, Acquisition, acquire_records, acquire_records_together, join_share_group
+from msgtx.store.topics.retention import delete_records
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, delete_topic_of, new_topic, plain

@@ -9,10 +9,10 @@ from typing import Final
 
 import pytest
 
-from msgtx.store.retention import delete_records
-from msgtx.store.seal import seal
-from msgtx.store.shares import acquire_records, configure_share_group, ensure_dead_letters
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.shares.shares import acquire_records, configure_share_group, ensure_dead_letters
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.transactions.seal import seal
+from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome
 from tests.databases import Connection
 from tests.store.sharing import ShareGroup, four_records

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns
-from msgtx.store.members import leave_group
-from msgtx.store.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
+from msgtx.store.groups.members import leave_group
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.shares.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, new_partition, plain

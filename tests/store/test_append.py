@@ -12,11 +12,11 @@ from msgtx.database.calls import call, query
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.generated import calls
 from msgtx.rules.record import TIMES_BEFORE
-from msgtx.store.append import Appended, append, append_arguments
-from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.server import describe_lock_table
-from msgtx.store.topics import delete_topic
-from msgtx.store.transactions import end_transaction, mark
+from msgtx.store.append.append import Appended, append, append_arguments
+from msgtx.store.operator.server import describe_lock_table
+from msgtx.store.topics.topics import delete_topic
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.transactions import end_transaction, mark
 from msgtx.types import ProducerId
 from tests.databases import Connection
 from tests.refusals import refuses

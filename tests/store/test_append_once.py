@@ -13,11 +13,11 @@ from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
 from msgtx.generated import calls
-from msgtx.store import sweeps
-from msgtx.store.append_once import KeyedRecord, Placed, append_once
-from msgtx.store.coordinators import lease_shards
-from msgtx.store.retention import LOG_END, delete_records
-from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.append.append_once import KeyedRecord, Placed, append_once
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.coordinators import lease_shards
+from msgtx.store.topics.retention import LOG_END, delete_records
+from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.conftest import Settings

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import msgtx
 from msgtx.coordinator.compactor import Compactor
 from msgtx.database.pool import Engine
-from msgtx.store import sweeps
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.records import records_of
-from msgtx.store.retention import delete_records
-from msgtx.store.topics import alter_topic
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.fetch.records import records_of
+from msgtx.store.sweeps import sweeps
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.topics.topics import alter_topic
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import TopicPartition
 from tests.databases import Connection
 from tests.store.steps import COMMITTED, Writer, append_one, batch, ends, look, new_partition

@@ -13,9 +13,9 @@ import pytest
 from msgtx.coordinator.compactor import Compactor
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store.coordinators import lease_shards, list_shards
-from msgtx.store.groups import commit_offsets
+from msgtx.store.groups.groups import commit_offsets
 from msgtx.store.spark import BatchName, record_range
+from msgtx.store.sweeps.coordinators import lease_shards, list_shards
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.batches import attempt

@@ -13,12 +13,12 @@ from msgtx.database.calls import call, query
 from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns
 from msgtx.generated import calls
-from msgtx.store.answers import acknowledge_in_session
-from msgtx.store.append import append
-from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import commit_in_session
-from msgtx.store.server import describe_lock_table
-from msgtx.store.topics import create_topic, describe_topics
+from msgtx.store.append.append import append
+from msgtx.store.operator.server import describe_lock_table
+from msgtx.store.shares.answers import acknowledge_in_session
+from msgtx.store.topics.topics import create_topic, describe_topics
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import commit_in_session
 from msgtx.types import GroupMetadata
 from tests.databases import Connection
 from tests.refusals import refuses

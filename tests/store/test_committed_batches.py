@@ -8,8 +8,8 @@ from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
-from msgtx.store.installation import describe_installation
-from msgtx.store.retention import delete_records
+from msgtx.store.operator.installation import describe_installation
+from msgtx.store.topics.retention import delete_records
 from tests.databases import Connection
 from tests.store.steps import Writer, new_partition, plain, read
 

@@ -12,15 +12,15 @@ from msgtx import errors
 from msgtx.coordinator.compactor import MIN_DIRTY_RATIO, Compactor
 from msgtx.coordinator.sweep import Sweeper, sweep
 from msgtx.database.pool import Engine
-from msgtx.store import compaction, sweeps
-from msgtx.store.coordinators import Leases, lease_shards
-from msgtx.store.fetch import list_offsets
-from msgtx.store.groups import commit_offsets
-from msgtx.store.producers import init_producer_id
-from msgtx.store.records import count_records, records_of
-from msgtx.store.retention import LOG_END, delete_records
-from msgtx.store.topics import alter_topic
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.fetch import list_offsets
+from msgtx.store.fetch.records import count_records, records_of
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.sweeps import compaction, sweeps
+from msgtx.store.sweeps.coordinators import Leases, lease_shards
+from msgtx.store.topics.retention import LOG_END, delete_records
+from msgtx.store.topics.topics import alter_topic
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.databases import Connection
 from tests.store.steps import (

@@ -3,7 +3,7 @@
 import pytest
 
 from msgtx.database.calls import query
-from msgtx.store.append import append
+from msgtx.store.append.append import append
 from tests.databases import Connection
 from tests.odd_records import CONTENTS
 from tests.store.sharing import ShareGroup

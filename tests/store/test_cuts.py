@@ -5,9 +5,9 @@ import pytest
 from hypothesis import strategies as st
 
 from msgtx.rules.boundary import lowered
-from msgtx.store.cuts import consistent_cut, spans_of_transactions
-from msgtx.store.decide import Ending
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.cuts import consistent_cut, spans_of_transactions
+from msgtx.store.transactions.decide import Ending
+from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
 from tests.store.steps import Writer, forget, new_partition, new_topic, plain, read
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import hypothesis
 from hypothesis import strategies as st
 
-from msgtx.store.cuts import consistent_cut
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.cuts import consistent_cut
+from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
 from tests.store.steps import Writer, ends, forget, new_topic, plain, spent
 

@@ -7,13 +7,13 @@ import pytest
 
 from msgtx import errors
 from msgtx.database.pool import Engine
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.decide import decide
-from msgtx.store.groups import committed_offsets, offset_columns
-from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.seal import complete_prepared, seal
-from msgtx.store.topics import delete_topic
-from msgtx.store.transactions import end_transaction
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.groups.groups import committed_offsets, offset_columns
+from msgtx.store.topics.topics import delete_topic
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.seal import complete_prepared, seal
+from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, ProducerId, TransactionId
 from tests.databases import Connection
 from tests.refusals import refuses

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from msgtx.database.calls import query
-from msgtx.store.answers import acknowledge_records
+from msgtx.store.shares.answers import acknowledge_records
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.durable import CASES, Stage
 from tests.store.sharing import ShareGroup

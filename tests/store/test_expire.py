@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.transactions import (
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.transactions.transactions import (
     Decision,
     end_transaction,
     expire_transactions,

@@ -3,10 +3,10 @@
 import pytest
 
 from msgtx.errors import InvalidProducerEpoch
-from msgtx.store.installation import FENCE_PLAIN, fence_everybody
-from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import complete_prepared, seal
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.operator.installation import FENCE_PLAIN, fence_everybody
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import complete_prepared, seal
+from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome, ProducerId
 from tests.databases import Connection
 from tests.store.steps import Writer, append_one, batch, count, new_partition, new_topic, plain

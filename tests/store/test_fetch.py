@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from msgtx.store.decide import decide
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.records import uncollected
-from msgtx.store.topics import delete_topic
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.fetch.records import uncollected
+from msgtx.store.topics.topics import delete_topic
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
 from tests.store.steps import (
     COMMITTED,

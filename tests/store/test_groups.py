@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from msgtx import errors
-from msgtx.store.groups import (
+from msgtx.store.fetch.records import first_records
+from msgtx.store.groups.groups import (
     ListedGroup,
     Neglected,
     commit_offsets,
@@ -18,9 +19,8 @@ from msgtx.store.groups import (
     neglected_groups,
     reset_offsets,
 )
-from msgtx.store.members import assign_partitions, describe_members, leave_group, release_partitions
-from msgtx.store.records import first_records
-from msgtx.store.topics import create_topic, describe_topics
+from msgtx.store.groups.members import assign_partitions, describe_members, leave_group, release_partitions
+from msgtx.store.topics.topics import create_topic, describe_topics
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses

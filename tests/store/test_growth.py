@@ -5,8 +5,8 @@ import sqlalchemy
 
 from msgtx.coordinator import sweep
 from msgtx.database.pool import Engine
-from msgtx.store import sweeps
-from msgtx.store.transactions import describe_transaction, expire_transactions
+from msgtx.store.sweeps import sweeps
+from msgtx.store.transactions.transactions import describe_transaction, expire_transactions
 from msgtx.types import TopicPartition
 from tests.databases import Connection, Server, connect
 

@@ -11,9 +11,9 @@ import pytest
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store.groups import commit_offsets
-from msgtx.store.members import Beat, heartbeat
-from msgtx.store.topics import topics_version
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.groups.members import Beat, heartbeat
+from msgtx.store.topics.topics import topics_version
 from msgtx.types import OffsetAndMetadata
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses

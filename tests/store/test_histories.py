@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from msgtx.database.pool import Engine
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, append_one, ends, look, new_topic, plain, read
 

@@ -11,9 +11,9 @@ import msgtx
 from msgtx import errors
 from msgtx.coordinator.sweep import STEPS, Sweeper, sweep
 from msgtx.database.pool import Engine
-from msgtx.store.groups import committed_offsets
-from msgtx.store.seal import complete_prepared
-from msgtx.store.transactions import end_transaction, expire_transactions, mark, transaction_outcome
+from msgtx.store.groups.groups import committed_offsets
+from msgtx.store.transactions.seal import complete_prepared
+from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Connection
 from tests.refusals import refuses

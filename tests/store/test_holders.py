@@ -6,10 +6,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from msgtx.store.fetch import EARLIEST, LATEST
-from msgtx.store.holders import Holder, expire_holders, stable_cut, stable_ends, stable_offsets
-from msgtx.store.seal import Kind, decide_sealed, seal
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.fetch.fetch import EARLIEST, LATEST
+from msgtx.store.fetch.holders import Holder, expire_holders, stable_cut, stable_ends, stable_offsets
+from msgtx.store.transactions.seal import Kind, decide_sealed, seal
+from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Isolation, Outcome
 from tests.databases import Connection
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, new_partition, new_topic, offsets_of, plain, unique

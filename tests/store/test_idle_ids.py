@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from msgtx import errors
-from msgtx.store import sweeps
-from msgtx.store.decide import decide
-from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.transactions import expire_transactions, mark, transaction_outcome
+from msgtx.store.sweeps import sweeps
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.transactions import expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, ProducerId, TransactionId
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.conftest import Settings

@@ -9,11 +9,11 @@ import pytest
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store import sweeps
-from msgtx.store.coordinators import Leases, find_coordinator, lease_shards, list_shards, ranges, release_shards
-from msgtx.store.members import heartbeat
-from msgtx.store.seal import complete_prepared
+from msgtx.store.groups.members import heartbeat
 from msgtx.store.spark import BatchName, decide_batch, record_range
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.coordinators import Leases, find_coordinator, lease_shards, list_shards, ranges, release_shards
+from msgtx.store.transactions.seal import complete_prepared
 from tests.databases import Connection
 from tests.refusals import refuses
 from tests.store.batches import attempt

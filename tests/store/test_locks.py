@@ -9,16 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from msgtx.store import sweeps
-from msgtx.store.answers import acknowledge_records
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.coordinators import lease_shards, release_shards
-from msgtx.store.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
-from msgtx.store.installation import change_incarnation, fence_everybody
-from msgtx.store.members import leave_group
-from msgtx.store.producers import fence_producer, init_producer_id, lock_producers
-from msgtx.store.seal import commit_in_session, complete_prepared, decide_sealed, seal
-from msgtx.store.shares import (
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.groups.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
+from msgtx.store.groups.members import leave_group
+from msgtx.store.operator.installation import change_incarnation, fence_everybody
+from msgtx.store.shares.answers import acknowledge_records
+from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records_together,
     configure_share_group,
@@ -27,7 +23,11 @@ from msgtx.store.shares import (
     reset_share_offsets,
 )
 from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
-from msgtx.store.transactions import end_transaction, expire_transactions, mark, mark_partitions
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.coordinators import lease_shards, release_shards
+from msgtx.store.transactions.producers import fence_producer, init_producer_id, lock_producers
+from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
+from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, mark_partitions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.roster import Roster

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from msgtx.store.fetch import EARLIEST, LATEST, ListedOffset, list_offsets
-from msgtx.store.records import count_records
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.fetch import EARLIEST, LATEST, ListedOffset, list_offsets
+from msgtx.store.fetch.records import count_records
+from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, append_one, batch, new_partition, new_topic, plain
 

@@ -8,11 +8,11 @@ from typing import Literal
 import pytest
 
 from msgtx import errors
-from msgtx.store import sweeps
-from msgtx.store.coordinators import lease_shards
-from msgtx.store.producers import fence_producer
-from msgtx.store.sweeps import purge_transactions, remove_idle_producers
-from msgtx.store.transactions import expire_transactions, mark, mark_in_turn, mark_partitions
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.coordinators import lease_shards
+from msgtx.store.sweeps.sweeps import purge_transactions, remove_idle_producers
+from msgtx.store.transactions.producers import fence_producer
+from msgtx.store.transactions.transactions import expire_transactions, mark, mark_in_turn, mark_partitions
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.steps import (
     Writer,

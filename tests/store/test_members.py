@@ -10,8 +10,9 @@ import pytest
 
 from msgtx import errors
 from msgtx.cli.terminal.failure import failure_of
-from msgtx.store.groups import commit_offsets
-from msgtx.store.members import (
+from msgtx.store.fetch.wakeups import woken_since
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.groups.members import (
     Assignment,
     assign_partitions,
     describe_members,
@@ -19,8 +20,7 @@ from msgtx.store.members import (
     member_assignment,
     release_partitions,
 )
-from msgtx.store.topics import create_topic
-from msgtx.store.wakeups import woken_since
+from msgtx.store.topics.topics import create_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.refusals import refuses

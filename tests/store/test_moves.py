@@ -8,9 +8,9 @@ import pytest
 
 from msgtx.errors import ConcurrentTransactions, InvalidProducerIdMapping, MsgtxError
 from msgtx.rules.transaction import MOVES, Event, State
-from msgtx.store import sweeps
-from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
-from msgtx.store.transactions import mark
+from msgtx.store.sweeps import sweeps
+from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
+from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
 from tests.store.steps import Writer, append_one, new_partition, offsets_of
 

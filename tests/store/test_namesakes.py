@@ -11,16 +11,23 @@ from typing import Any, Final
 import pytest
 
 from msgtx.database.pool import Engine
-from msgtx.store import installation, sweeps
-from msgtx.store.cuts import consistent_cut, spans_of_transactions
-from msgtx.store.decide import Ending
-from msgtx.store.fetch import LATEST, list_offsets
-from msgtx.store.holders import expire_holders
-from msgtx.store.producers import describe_producers, fence_producer
-from msgtx.store.records import count_records, first_records
-from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal, undecided_prepared
-from msgtx.store.transactions import describe_transaction, end_transaction, expire_transactions, mark, transaction_outcome
-from msgtx.store.undecided import undecided_seals, undecided_transactions, unfinished_decisions
+from msgtx.store.fetch.cuts import consistent_cut, spans_of_transactions
+from msgtx.store.fetch.fetch import LATEST, list_offsets
+from msgtx.store.fetch.holders import expire_holders
+from msgtx.store.fetch.records import count_records, first_records
+from msgtx.store.operator import installation
+from msgtx.store.sweeps import sweeps
+from msgtx.store.transactions.decide import Ending
+from msgtx.store.transactions.producers import describe_producers, fence_producer
+from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal, undecided_prepared
+from msgtx.store.transactions.transactions import (
+    describe_transaction,
+    end_transaction,
+    expire_transactions,
+    mark,
+    transaction_outcome,
+)
+from msgtx.store.transactions.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Connection
 from tests.store.conftest import Clock

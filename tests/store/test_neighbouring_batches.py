@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from msgtx import errors
 from msgtx.store.spark import abort_batch, decide_batch, last_batch, record_range, renew_attempts
-from msgtx.store.transactions import expire_transactions
+from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Outcome
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses

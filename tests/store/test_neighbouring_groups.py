@@ -11,10 +11,10 @@ from typing import Any, Final
 import pytest
 
 from msgtx.database.pool import Engine
-from msgtx.store import sweeps
-from msgtx.store.groups import delete_group, delete_offsets, list_groups, neglected_groups, reset_offsets
-from msgtx.store.members import release_partitions
-from msgtx.store.seal import seal
+from msgtx.store.groups.groups import delete_group, delete_offsets, list_groups, neglected_groups, reset_offsets
+from msgtx.store.groups.members import release_partitions
+from msgtx.store.sweeps import sweeps
+from msgtx.store.transactions.seal import seal
 from tests.databases import set_clock
 from tests.store.roster import Roster
 from tests.store.steps import Writer, committed_at, offsets_of, unique

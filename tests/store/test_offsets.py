@@ -9,8 +9,8 @@ import pytest
 from msgtx import errors
 from msgtx.database.calls import call
 from msgtx.generated import calls
-from msgtx.store.fetch import Position
-from msgtx.store.groups import (
+from msgtx.store.fetch.fetch import Position
+from msgtx.store.groups.groups import (
     CommittedOffset,
     OffsetColumns,
     OffsetRows,
@@ -19,8 +19,8 @@ from msgtx.store.groups import (
     committed_offsets,
     offset_rows,
 )
-from msgtx.store.members import release_partitions
-from msgtx.store.topics import delete_topic
+from msgtx.store.groups.members import release_partitions
+from msgtx.store.topics.topics import delete_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection, backend, wait_for_lock
 from tests.store.roster import Roster

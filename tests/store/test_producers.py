@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from msgtx import errors
-from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.transactions import Decision, transaction_outcome
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.transactions import Decision, transaction_outcome
 from msgtx.types import Outcome, ProducerId
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses

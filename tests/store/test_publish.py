@@ -19,8 +19,8 @@ from msgtx import errors
 from msgtx.database.calls import query
 from msgtx.database.embedded import binaries
 from msgtx.rules.partitioner import by_crc32
-from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
-from msgtx.store.wakeups import woken_since
+from msgtx.store.fetch.wakeups import woken_since
+from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Connection, Server, backend, connect, partitions_held, wait_for_lock
 from tests.refusals import refuses
 from tests.roles import Roles, open_roles

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from msgtx import errors
-from msgtx.store import ranges
-from msgtx.store.ranges import measure_ranges
+from msgtx.store.fetch import ranges
+from msgtx.store.fetch.ranges import measure_ranges
 from tests.databases import Connection
 from tests.refusals import refuses
 from tests.store.steps import Writer, new_topic, plain, spent

@@ -10,14 +10,14 @@ import msgtx
 from msgtx import errors
 from msgtx.coordinator.sweep import REST_SECONDS, Sweeper, sweep
 from msgtx.database.pool import Engine
-from msgtx.store import sweeps
-from msgtx.store.fetch import list_offsets
-from msgtx.store.groups import commit_offsets
-from msgtx.store.producers import describe_producers, init_producer_id
-from msgtx.store.records import count_records, first_records
-from msgtx.store.retention import LOG_END, delete_records
-from msgtx.store.topics import alter_topic
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.fetch import list_offsets
+from msgtx.store.fetch.records import count_records, first_records
+from msgtx.store.groups.groups import commit_offsets
+from msgtx.store.sweeps import sweeps
+from msgtx.store.topics.retention import LOG_END, delete_records
+from msgtx.store.topics.topics import alter_topic
+from msgtx.store.transactions.producers import describe_producers, init_producer_id
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
 from tests.databases import Connection
 from tests.refusals import refuses

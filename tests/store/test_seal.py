@@ -11,11 +11,12 @@ from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.calls import query
 from msgtx.database.pool import Engine
-from msgtx.store.decide import Decided, decide
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns, commit_offsets
-from msgtx.store.installation import change_incarnation
-from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import (
+from msgtx.store.fetch.wakeups import woken_since
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, commit_offsets
+from msgtx.store.operator.installation import change_incarnation
+from msgtx.store.transactions.decide import Decided, decide
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import (
     Kind,
     Sealed,
     Sealing,
@@ -24,8 +25,7 @@ from msgtx.store.seal import (
     seal,
     undecided_prepared,
 )
-from msgtx.store.transactions import end_transaction, expire_transactions, mark, transaction_outcome
-from msgtx.store.wakeups import woken_since
+from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TransactionId
 from tests.databases import Connection, backend, wait_for_lock, wait_until
 from tests.refusals import refuses

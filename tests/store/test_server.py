@@ -8,8 +8,8 @@ from concurrent.futures import Executor
 import pytest
 import sqlalchemy
 
-from msgtx.store.installation import end_sessions
-from msgtx.store.server import (
+from msgtx.store.operator.installation import end_sessions
+from msgtx.store.operator.server import (
     describe_lock_table,
     describe_notifications,
     describe_server,

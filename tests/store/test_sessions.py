@@ -8,14 +8,14 @@ import psycopg
 import pytest
 
 from msgtx import errors
-from msgtx.store import sweeps
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.decide import decide
-from msgtx.store.groups import commit_offsets, committed_offsets, delete_group, delete_offsets, reset_offsets
-from msgtx.store.members import assign_partitions, heartbeat, leave_group, release_partitions
-from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.topics import create_topic, delete_topic
-from msgtx.store.transactions import end_transaction, mark, transaction_outcome
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.groups.groups import commit_offsets, committed_offsets, delete_group, delete_offsets, reset_offsets
+from msgtx.store.groups.members import assign_partitions, heartbeat, leave_group, release_partitions
+from msgtx.store.sweeps import sweeps
+from msgtx.store.topics.topics import create_topic, delete_topic
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.transactions import end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from msgtx.store.append import append
-from msgtx.store.seal import complete_prepared, seal
-from msgtx.store.transactions import transaction_outcome
+from msgtx.store.append.append import append
+from msgtx.store.transactions.seal import complete_prepared, seal
+from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome
 from tests.databases import Connection
 from tests.store.sharing import ShareGroup, four_records

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from msgtx import errors
-from msgtx.store.append import append
-from msgtx.store.groups import delete_group, delete_offsets
-from msgtx.store.members import leave_group
-from msgtx.store.shares import (
+from msgtx.store.append.append import append
+from msgtx.store.groups.groups import delete_group, delete_offsets
+from msgtx.store.groups.members import leave_group
+from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,
     configure_share_group,
@@ -21,7 +21,7 @@ from msgtx.store.shares import (
     reset_share_offsets,
     share_group_names,
 )
-from msgtx.store.topics import alter_topic, create_topic, delete_topic, describe_topics
+from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.sharing import ANYTHING, ShareGroup

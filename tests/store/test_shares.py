@@ -14,15 +14,11 @@ import pytest
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.decide import decide
-from msgtx.store.groups import delete_group
-from msgtx.store.members import leave_group
-from msgtx.store.retention import delete_records
-from msgtx.store.seal import complete_prepared
-from msgtx.store.seal import seal as seal_it
-from msgtx.store.shares import (
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.groups.groups import delete_group
+from msgtx.store.groups.members import leave_group
+from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,
     configure_share_group,
@@ -31,8 +27,12 @@ from msgtx.store.shares import (
     join_share_group,
     reset_share_offsets,
 )
-from msgtx.store.topics import create_topic, delete_topic, describe_topics
-from msgtx.store.transactions import end_transaction, mark, transaction_outcome
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.topics.topics import create_topic, delete_topic, describe_topics
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.seal import complete_prepared
+from msgtx.store.transactions.seal import seal as seal_it
+from msgtx.store.transactions.transactions import end_transaction, mark, transaction_outcome
 from msgtx.store.verify import verify_batches
 from msgtx.types import Outcome
 from tests.databases import Connection, backend, wait_for_lock

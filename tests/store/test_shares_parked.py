@@ -11,15 +11,11 @@ import pytest
 from msgtx import errors
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store import sweeps
-from msgtx.store.append import append
-from msgtx.store.decide import decide
-from msgtx.store.groups import delete_group
+from msgtx.store.append.append import append
+from msgtx.store.groups.groups import delete_group
+from msgtx.store.groups.members import leave_group
 from msgtx.store.measures import measure_shares
-from msgtx.store.members import leave_group
-from msgtx.store.retention import delete_records
-from msgtx.store.seal import complete_prepared, seal
-from msgtx.store.shares import (
+from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,
     configure_share_group,
@@ -27,8 +23,12 @@ from msgtx.store.shares import (
     reset_share_offsets,
     waiting_shares,
 )
-from msgtx.store.sweeps import remove_superseded_shares
-from msgtx.store.topics import create_topic, describe_topics
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.sweeps import remove_superseded_shares
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.topics.topics import create_topic, describe_topics
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.seal import complete_prepared, seal
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition, new_topic

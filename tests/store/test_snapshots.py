@@ -5,8 +5,8 @@ from datetime import UTC
 
 import pytest
 
-from msgtx.store.installation import describe_installation
-from msgtx.store.snapshots import SavedText, save_snapshot, saved_snapshots
+from msgtx.store.fetch.snapshots import SavedText, save_snapshot, saved_snapshots
+from msgtx.store.operator.installation import describe_installation
 from tests.databases import Connection
 from tests.store.steps import count, unique
 

@@ -6,10 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from msgtx import errors
-from msgtx.store.groups import committed_offsets
-from msgtx.store.producers import lock_producers
-from msgtx.store.seal import complete_prepared
-from msgtx.store.server import describe_lock_table
+from msgtx.store.groups.groups import committed_offsets
+from msgtx.store.operator.server import describe_lock_table
 from msgtx.store.spark import (
     AT_ONCE,
     Attempt,
@@ -23,7 +21,9 @@ from msgtx.store.spark import (
     record_range,
     renew_attempts,
 )
-from msgtx.store.transactions import expire_transactions
+from msgtx.store.transactions.producers import lock_producers
+from msgtx.store.transactions.seal import complete_prepared
+from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Outcome
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses

@@ -7,12 +7,12 @@ import pytest
 
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
-from msgtx.store import sweeps
-from msgtx.store.groups import commit_offsets, committed_offsets
-from msgtx.store.members import join_group, leave_group
-from msgtx.store.retention import delete_records
-from msgtx.store.shares import ShareMembership, join_share_group, tidy
-from msgtx.store.transactions import mark
+from msgtx.store.groups.groups import commit_offsets, committed_offsets
+from msgtx.store.groups.members import join_group, leave_group
+from msgtx.store.shares.shares import ShareMembership, join_share_group, tidy
+from msgtx.store.sweeps import sweeps
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.steps import (

@@ -5,9 +5,9 @@ from typing import Final
 
 import pytest
 
-from msgtx.store.groups import commit_offsets, delete_offsets
-from msgtx.store.members import leave_group
-from msgtx.store.shares import describe_share_groups, join_share_group, tidy
+from msgtx.store.groups.groups import commit_offsets, delete_offsets
+from msgtx.store.groups.members import leave_group
+from msgtx.store.shares.shares import describe_share_groups, join_share_group, tidy
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection
 from tests.store.roster import Roster

@@ -9,8 +9,8 @@ import pytest
 
 from msgtx import errors
 from msgtx.declared.settings import TOPIC, Setting
-from msgtx.store.sweeps import Position, remove_deleted_logs
-from msgtx.store.topics import (
+from msgtx.store.sweeps.sweeps import Position, remove_deleted_logs
+from msgtx.store.topics.topics import (
     LOGS_AT_ONCE,
     alter_topic,
     create_topic,
@@ -18,7 +18,7 @@ from msgtx.store.topics import (
     describe_topics,
     topics_version,
 )
-from msgtx.store.transactions import mark
+from msgtx.store.transactions.transactions import mark
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.refusals import refuses
 from tests.store.steps import Writer, append_one, batch, count, fill, forget, plain, spoiled, unique, values

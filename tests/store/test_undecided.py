@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from msgtx.store.producers import describe_producers, fence_producer, init_producer_id
-from msgtx.store.transactions import end_transaction, mark, transaction_outcome
-from msgtx.store.undecided import Undecided, undecided_seals, undecided_transactions, unfinished_decisions
+from msgtx.store.transactions.producers import describe_producers, fence_producer, init_producer_id
+from msgtx.store.transactions.transactions import end_transaction, mark, transaction_outcome
+from msgtx.store.transactions.undecided import Undecided, undecided_seals, undecided_transactions, unfinished_decisions
 from msgtx.types import Outcome, ProducerId, TransactionId
 from tests.databases import Connection
 from tests.store.steps import Writer, append_one, batch, delete_topic_of, ends, new_partition, new_topic, plain, values
@@ -116,7 +116,7 @@ def test_what_retention_kept_of_a_producer_is_told_and_newer_rows_count_more(con
 
 
 def test_more_producers_than_one_answer_holds_are_all_told(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("msgtx.store.producers.DESCRIBED_AT_ONCE", 3)
+    monkeypatch.setattr("msgtx.store.transactions.producers.DESCRIBED_AT_ONCE", 3)
     partition = new_partition(connection)
     ids = [init_producer_id(connection, None, timeout_ms=60_000) for _ in range(7)]
     for name in ids:

@@ -16,11 +16,11 @@ from msgtx.database.calls import call
 from msgtx.database.pool import Engine
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns
-from msgtx.store.members import leave_group
-from msgtx.store.retention import delete_records
-from msgtx.store.shares import NOTHING, Acquiring, acquire_records, configure_share_group
-from msgtx.store.transactions import mark
+from msgtx.store.groups.members import leave_group
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.shares.shares import NOTHING, Acquiring, acquire_records, configure_share_group
+from msgtx.store.topics.retention import delete_records
+from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import Writer, new_partition, plain

@@ -23,12 +23,12 @@ from msgtx.database.schema.functions import PLANS, files
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
-from msgtx.store import sweeps
-from msgtx.store.append import Appended, append, append_arguments, read_appended
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.producers import init_producer_id
-from msgtx.store.retention import LOG_END, delete_records
-from msgtx.store.transactions import mark
+from msgtx.store.append.append import Appended, append, append_arguments, read_appended
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.sweeps import sweeps
+from msgtx.store.topics.retention import LOG_END, delete_records
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import Isolation, ProducerId
 from tests.databases import Connection
 from tests.store.steps import (

@@ -11,8 +11,8 @@ import pytest
 from msgtx.admin.verify import Look
 from msgtx.database.pool import Engine
 from msgtx.store import verify
-from msgtx.store.cuts import consistent_cut
-from msgtx.store.transactions import mark
+from msgtx.store.fetch.cuts import consistent_cut
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import TransactionId
 from tests.databases import Connection
 from tests.store.steps import Writer, new_topic, offsets_of, plain, unique

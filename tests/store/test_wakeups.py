@@ -9,16 +9,16 @@ import pytest
 
 import msgtx
 from msgtx.database.calls import query
-from msgtx.store import sweeps
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.append_once import KeyedRecord, append_once
-from msgtx.store.decide import decide
-from msgtx.store.producers import fence_producer
-from msgtx.store.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
-from msgtx.store.shares import ensure_dead_letters
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.append.append_once import KeyedRecord, append_once
+from msgtx.store.fetch.wakeups import look, prepare_looks, remove_wake_ups, seen, tell_readers, woken_since
+from msgtx.store.shares.shares import ensure_dead_letters
 from msgtx.store.spark import BatchName, abort_batch, decide_batch
-from msgtx.store.transactions import end_transaction
-from msgtx.store.wakeups import look, prepare_looks, remove_wake_ups, seen, tell_readers, woken_since
+from msgtx.store.sweeps import sweeps
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.producers import fence_producer
+from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
+from msgtx.store.transactions.transactions import end_transaction
 from tests.databases import Connection
 from tests.store.batches import attempt
 from tests.store.conftest import Clock

@@ -4,8 +4,8 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 
-from msgtx.store.append import append
-from msgtx.store.cuts import consistent_cut
+from msgtx.store.append.append import append
+from msgtx.store.fetch.cuts import consistent_cut
 from msgtx.store.verify import verify_cut, verify_decisions
 from tests.databases import Connection
 from tests.store.steps import Writer, new_topic

@@ -38,13 +38,13 @@ from msgtx.session.side_connection import companion
 from msgtx.spark_jobs.batch import abort as abort_batch
 from msgtx.spark_jobs.batch import begins_again, decide, make_target
 from msgtx.spark_jobs.writing.attempt import AttemptWriter, Target
-from msgtx.store.append import Whole
-from msgtx.store.coordinators import lease_shards, release_shards
-from msgtx.store.groups import committed_offsets
-from msgtx.store.installation import describe_installation
-from msgtx.store.members import describe_members
+from msgtx.store.append.append import Whole
+from msgtx.store.groups.groups import committed_offsets
+from msgtx.store.groups.members import describe_members
+from msgtx.store.operator.installation import describe_installation
 from msgtx.store.spark import BatchName, BatchRange
-from msgtx.store.topics import describe_topics
+from msgtx.store.sweeps.coordinators import lease_shards, release_shards
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import connect, wait_until
 from tests.faults import Faults
 from tests.oracle import Oracle

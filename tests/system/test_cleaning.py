@@ -10,7 +10,7 @@ import msgtx
 from msgtx import TopicPartition
 from msgtx.coordinator.compactor import Compactor
 from msgtx.coordinator.sweep import Sweeper
-from msgtx.store import sweeps
+from msgtx.store.sweeps import sweeps
 from tests.store.steps import unique
 
 SECONDS = 30.0

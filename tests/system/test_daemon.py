@@ -25,7 +25,7 @@ from msgtx.coordinator.daemon import Daemon as InProcess
 from msgtx.coordinator.metrics import DaemonMetrics
 from msgtx.coordinator.sweep import STEPS
 from msgtx.database.pool import Engine
-from msgtx.store.coordinators import lease_shards
+from msgtx.store.sweeps.coordinators import lease_shards
 from msgtx.types import SweepReport
 from tests.cli.program import Program
 from tests.databases import Connection, connect, wait_until

@@ -16,12 +16,12 @@ import msgtx
 from msgtx import aio, orm, protocol
 from msgtx.database.translation import translate
 from msgtx.rules.record import TIMES_BEFORE
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.append_once import KeyedRecord, append_once
-from msgtx.store.producers import init_producer_id
-from msgtx.store.rows import OpenRow
-from msgtx.store.seal import commit_in_session
-from msgtx.store.topics import describe_topics
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.append.append_once import KeyedRecord, append_once
+from msgtx.store.append.rows import OpenRow
+from msgtx.store.topics.topics import describe_topics
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import commit_in_session
 from msgtx.types import OutputRecord, TransactionId
 from tests.databases import Connection
 from tests.odd_records import REFUSED, REFUSED_DEDUP_KEYS, Refused

@@ -13,13 +13,13 @@ import pytest
 from msgtx import Isolation, OffsetAndMetadata, ProducerId, TransactionId
 from msgtx.database.connection import Connection as OwnConnection
 from msgtx.database.wire import BatchColumns
-from msgtx.store.append import Appended, Whole, append, append_and_decide, append_and_decide_together
-from msgtx.store.decide import Decided, decide
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.groups import commit_offsets, committed_offsets, offset_columns
-from msgtx.store.producers import init_producer_id
-from msgtx.store.topics import create_topic, describe_topics
-from msgtx.store.transactions import end_transaction, expire_transactions, mark
+from msgtx.store.append.append import Appended, Whole, append, append_and_decide, append_and_decide_together
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.groups.groups import commit_offsets, committed_offsets, offset_columns
+from msgtx.store.topics.topics import create_topic, describe_topics
+from msgtx.store.transactions.decide import Decided, decide
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, connect
 from tests.store.steps import expire_transaction

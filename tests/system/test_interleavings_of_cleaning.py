@@ -12,14 +12,14 @@ import pytest
 
 from msgtx.coordinator.compactor import Compactor
 from msgtx.database.wire import BatchColumns
-from msgtx.store import sweeps
-from msgtx.store.append import Appended, append, append_and_decide
-from msgtx.store.decide import Decided, decide
-from msgtx.store.fetch import FetchedPartition, Position, fetch
-from msgtx.store.records import records_of
-from msgtx.store.retention import LOG_END, delete_records
-from msgtx.store.topics import create_topic, delete_topic, describe_topics
-from msgtx.store.transactions import mark
+from msgtx.store.append.append import Appended, append, append_and_decide
+from msgtx.store.fetch.fetch import FetchedPartition, Position, fetch
+from msgtx.store.fetch.records import records_of
+from msgtx.store.sweeps import sweeps
+from msgtx.store.topics.retention import LOG_END, delete_records
+from msgtx.store.topics.topics import create_topic, delete_topic, describe_topics
+from msgtx.store.transactions.decide import Decided, decide
+from msgtx.store.transactions.transactions import mark
 from msgtx.types import Isolation, TopicPartition, TransactionId
 from tests.databases import Connection, connect
 from tests.store.steps import Writer, unique

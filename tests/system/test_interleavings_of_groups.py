@@ -11,17 +11,17 @@ import pytest
 
 from msgtx import OffsetAndMetadata, errors
 from msgtx.database.calls import query
-from msgtx.store.decide import decide
-from msgtx.store.groups import commit_offsets, offset_columns
-from msgtx.store.members import (
+from msgtx.store.groups.groups import commit_offsets, offset_columns
+from msgtx.store.groups.members import (
     assign_partitions,
     heartbeat,
     leave_group,
     member_assignment,
     release_partitions,
 )
-from msgtx.store.producers import init_producer_id
-from msgtx.store.seal import commit_in_session
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import commit_in_session
 from msgtx.types import GroupMetadata, TransactionId
 from tests.databases import Connection, connect
 from tests.store.roster import Roster, join

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from msgtx.store import sweeps
-from msgtx.store.append_once import KeyedRecord, Placed, append_once
+from msgtx.store.append.append_once import KeyedRecord, Placed, append_once
+from msgtx.store.sweeps import sweeps
 from tests.databases import Connection, connect
 from tests.store.steps import new_topic, values
 from tests.system.test_interleavings import no_deadlock, pinned

@@ -11,14 +11,14 @@ import pytest
 
 from msgtx import GroupMetadata, Isolation, OffsetAndMetadata, errors
 from msgtx.database.calls import query
-from msgtx.store.append import append
-from msgtx.store.fetch import Position, fetch
-from msgtx.store.groups import committed_offsets, offset_columns
-from msgtx.store.holders import stable_offsets
-from msgtx.store.members import release_partitions
-from msgtx.store.producers import fence_producer, init_producer_id
-from msgtx.store.seal import Sealing, commit_in_session, decide_sealed, seal, take_seat
-from msgtx.store.transactions import end_transaction
+from msgtx.store.append.append import append
+from msgtx.store.fetch.fetch import Position, fetch
+from msgtx.store.fetch.holders import stable_offsets
+from msgtx.store.groups.groups import committed_offsets, offset_columns
+from msgtx.store.groups.members import release_partitions
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.seal import Sealing, commit_in_session, decide_sealed, seal, take_seat
+from msgtx.store.transactions.transactions import end_transaction
 from tests.databases import Connection, connect
 from tests.store.steps import batch, expire_transaction
 from tests.system.test_interleavings import TIMEOUT_MS, Stage, no_deadlock, pinned

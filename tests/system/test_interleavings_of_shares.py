@@ -11,12 +11,12 @@ import pytest
 
 from msgtx import errors
 from msgtx.database.calls import query
-from msgtx.store.append import append, append_and_decide
-from msgtx.store.decide import decide
-from msgtx.store.members import leave_group
-from msgtx.store.shares import Acquiring, acquire_records, ensure_dead_letters, join_share_group
-from msgtx.store.topics import create_topic, describe_topics
-from msgtx.store.transactions import end_transaction
+from msgtx.store.append.append import append, append_and_decide
+from msgtx.store.groups.members import leave_group
+from msgtx.store.shares.shares import Acquiring, acquire_records, ensure_dead_letters, join_share_group
+from msgtx.store.topics.topics import create_topic, describe_topics
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import Outcome
 from tests.databases import Connection, connect
 from tests.store.sharing import ShareGroup

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from msgtx import OffsetAndMetadata, ProducerId, errors
-from msgtx.store import sweeps
-from msgtx.store.append import append
-from msgtx.store.coordinators import Leases, lease_shards, list_shards, release_shards
-from msgtx.store.decide import decide
-from msgtx.store.groups import commit_offsets, committed_offsets, offset_columns
-from msgtx.store.transactions import mark, transaction_outcome
+from msgtx.store.append.append import append
+from msgtx.store.groups.groups import commit_offsets, committed_offsets, offset_columns
+from msgtx.store.sweeps import sweeps
+from msgtx.store.sweeps.coordinators import Leases, lease_shards, list_shards, release_shards
+from msgtx.store.transactions.decide import decide
+from msgtx.store.transactions.transactions import mark, transaction_outcome
 from msgtx.types import GroupMetadata, Outcome
 from tests.databases import Connection, connect
 from tests.system.test_interleavings import Stage, no_deadlock, pinned

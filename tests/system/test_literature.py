@@ -14,9 +14,9 @@ import pytest
 from msgtx import Client, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns
-from msgtx.store.append import append
-from msgtx.store.producers import init_producer_id
-from msgtx.store.transactions import mark
+from msgtx.store.append.append import append
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.transactions import mark
 from tests.databases import connect, wait_for_lock, wait_until
 from tests.faults import Connection, Faults, lose_connection
 from tests.system.scenarios import FAST, READING, read_all

@@ -21,7 +21,7 @@ from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import DaemonMetrics
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.pool import Engine
-from msgtx.store.coordinators import Leases
+from msgtx.store.sweeps.coordinators import Leases
 from msgtx.types import SweepReport, TopicPartition
 from tests.cli.program import Program
 from tests.databases import Connection, connect, wait_until

@@ -14,8 +14,8 @@ import msgtx
 from msgtx import Level
 from msgtx.database import embedded
 from msgtx.database.embedded import binaries
-from msgtx.store.groups import NO_OFFSETS
-from msgtx.store.seal import seal, take_seat
+from msgtx.store.groups.groups import NO_OFFSETS
+from msgtx.store.transactions.seal import seal, take_seat
 from tests.cli.program import Ended
 from tests.databases import Server, connect, scratch, use_server
 from tests.store.steps import Writer, unique

@@ -13,8 +13,8 @@ import msgtx
 from msgtx import Client, Consumer, OffsetAndMetadata, Outcome, TopicPartition, errors
 from msgtx.database.pool import Engine
 from msgtx.database.wire import BatchColumns
-from msgtx.store.append import append
-from msgtx.store.producers import init_producer_id
+from msgtx.store.append.append import append
+from msgtx.store.transactions.producers import init_producer_id
 from tests.databases import connect, wait_until
 from tests.faults import CrashServer, Faults, crash_server
 from tests.store.steps import unique

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import TopicPartition, errors, orm
 from msgtx.database import embedded
-from msgtx.store.groups import NO_OFFSETS
-from msgtx.store.holders import expire_holders
-from msgtx.store.seal import seal, take_seat
-from msgtx.store.server import snapshot_holders
+from msgtx.store.fetch.holders import expire_holders
+from msgtx.store.groups.groups import NO_OFFSETS
+from msgtx.store.operator.server import snapshot_holders
+from msgtx.store.transactions.seal import seal, take_seat
 from tests.cli.program import Ended
 from tests.databases import Connection, connect, wait_until
 from tests.replication import Pair, replicated

@@ -10,7 +10,7 @@ from msgtx import arguments, errors
 from msgtx.admin.doctor import coordinators, groups, server, sessions, shares, transactions
 from msgtx.admin.doctor.findings import Limits, Look
 from msgtx.database.pool import Engine
-from msgtx.store.server import describe_server
+from msgtx.store.operator.server import describe_server
 from msgtx.types import Finding, Level
 
 MOST: Final = 20  # findings of one kind: an operator who has more of them begins with the oldest

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from msgtx.admin.doctor.findings import Look
-from msgtx.store.coordinators import Shard, list_shards, ranges
+from msgtx.store.sweeps.coordinators import Shard, list_shards, ranges
 from msgtx.types import Finding, Level
 
 RUN = "`msgtx coordinator run`, or `msgtx sweep` from cron"

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from msgtx.database.connection import RawConnection
-from msgtx.store.server import Server
+from msgtx.store.operator.server import Server
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from msgtx.admin.doctor.findings import Look, data_of, since, span
-from msgtx.store.groups import Neglected, neglected_groups
+from msgtx.store.groups.groups import Neglected, neglected_groups
 from msgtx.types import Finding, Level
 from msgtx.units import counted
 

@@ -6,9 +6,9 @@ from typing import Final
 from msgtx.admin.doctor.findings import Look, data_of, size
 from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
-from msgtx.store.append import PARTITIONS_AT_ONCE
-from msgtx.store.installation import describe_place
-from msgtx.store.server import describe_lock_table, describe_notifications, table_statistics
+from msgtx.store.append.append import PARTITIONS_AT_ONCE
+from msgtx.store.operator.installation import describe_place
+from msgtx.store.operator.server import describe_lock_table, describe_notifications, table_statistics
 from msgtx.types import Finding, Level
 
 # name, value, level, effect, advice. A value that does not stand here does no harm.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from msgtx.admin.doctor.findings import Limits, Look, data_of, since, size, span
-from msgtx.store.server import LockHolder, SnapshotHolder, lock_holders, snapshot_holders
+from msgtx.store.operator.server import LockHolder, SnapshotHolder, lock_holders, snapshot_holders
 from msgtx.types import Finding, Level
 
 IDLE = "idle in transaction"

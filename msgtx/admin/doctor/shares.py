@@ -6,8 +6,8 @@ from datetime import timedelta
 from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
 from msgtx.admin.doctor.transactions import client_of
 from msgtx.admin.hanging import how_to_end
-from msgtx.store.server import Session, describe_sessions
-from msgtx.store.shares import Pending, RecordHolder, WaitingShare, waiting_shares
+from msgtx.store.operator.server import Session, describe_sessions
+from msgtx.store.shares.shares import Pending, RecordHolder, WaitingShare, waiting_shares
 from msgtx.types import Finding, Level
 
 DESCRIBE = "`msgtx shares describe {}`"

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
 from msgtx.admin.hanging import how_to_end, why
-from msgtx.store.server import Session, describe_sessions
-from msgtx.store.undecided import (
+from msgtx.store.operator.server import Session, describe_sessions
+from msgtx.store.transactions.undecided import (
     Undecided,
     UndecidedSeal,
     undecided_seals,

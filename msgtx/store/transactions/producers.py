@@ -9,7 +9,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.errors import TransactionalIdNotFound
 from msgtx.generated import calls
-from msgtx.store.append import milliseconds
+from msgtx.store.append.append import milliseconds
 from msgtx.types import ProducerId, ProducerState
 
 INIT: Final = calls.INIT_PRODUCER_ID.first(4)

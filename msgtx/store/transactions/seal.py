@@ -10,9 +10,9 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
-from msgtx.store.append import error_of
-from msgtx.store.decide import Ending
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns
+from msgtx.store.append.append import error_of
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns
+from msgtx.store.transactions.decide import Ending
 from msgtx.types import TransactionId
 
 Kind = Literal["session", "external"]

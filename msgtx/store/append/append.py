@@ -12,9 +12,9 @@ from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
 from msgtx.declared.function import Function
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns
-from msgtx.store.wakeups import words_of
+from msgtx.store.fetch.wakeups import words_of
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns
 from msgtx.types import TransactionId
 
 # Each is a lock to the end of the call, of which PostgreSQL has 6,400 by default; more partitions are more calls.

@@ -10,7 +10,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import ByteaArray, Int4Array, Int8Array, TextArray
 from msgtx.generated import calls
 from msgtx.rules.compaction import KeyedBatch
-from msgtx.store.coordinators import Leases, led
+from msgtx.store.sweeps.coordinators import Leases, led
 
 LOOKED_AT_ONCE: Final = 500  # partitions that one call looks at
 

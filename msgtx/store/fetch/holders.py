@@ -7,7 +7,8 @@ from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 from msgtx.generated import calls
-from msgtx.store import cuts, fetch, groups
+from msgtx.store.fetch import cuts, fetch
+from msgtx.store.groups import groups
 from msgtx.types import Isolation, TransactionId
 
 

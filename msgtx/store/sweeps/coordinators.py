@@ -10,7 +10,7 @@ from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 from msgtx.generated import calls
-from msgtx.store.append import milliseconds
+from msgtx.store.append.append import milliseconds
 from msgtx.types import Coordinator
 
 SHARDS: Final = 50

@@ -7,8 +7,8 @@ from msgtx.database.calls import call, select
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.generated import calls
-from msgtx.store.append import milliseconds
-from msgtx.store.coordinators import LED, Leases, led
+from msgtx.store.append.append import milliseconds
+from msgtx.store.sweeps.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TopicPartition, TransactionDescription, TransactionId
 
 _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}

@@ -12,10 +12,10 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.translation import answered
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.generated import calls
-from msgtx.store import transactions
-from msgtx.store.answers import NO_ANSWERS, AnswerColumns, OffsetRange, Refused
-from msgtx.store.coordinators import led
-from msgtx.store.transactions import Position
+from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, OffsetRange, Refused
+from msgtx.store.sweeps.coordinators import led
+from msgtx.store.transactions import transactions
+from msgtx.store.transactions.transactions import Position
 from msgtx.types import Acknowledgement, Headers, TopicPartition, TransactionId
 
 ACCEPT: Final = Acknowledgement.ACCEPT.value

@@ -10,9 +10,9 @@ from msgtx.database.connection import RawConnection
 from msgtx.declared.function import Function
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, NotCoordinator
 from msgtx.generated import calls
-from msgtx.store import transactions
-from msgtx.store.coordinators import Leases
-from msgtx.store.transactions import Position
+from msgtx.store.sweeps.coordinators import Leases
+from msgtx.store.transactions import transactions
+from msgtx.store.transactions.transactions import Position
 
 MANY_MARKERS: Final = 1_000
 # Positions of `mark`: the search by date comes first, and again while it finds much; then partition by partition.

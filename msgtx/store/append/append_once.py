@@ -8,7 +8,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import ByteaArray, Int4Array, Int8Array, TextArray
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
-from msgtx.store.append import error_of
+from msgtx.store.append.append import error_of
 
 
 @dataclass(frozen=True, slots=True)

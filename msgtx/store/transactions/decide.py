@@ -9,8 +9,8 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
-from msgtx.store.append import error_of
-from msgtx.store.groups import NO_OFFSETS, OffsetColumns
+from msgtx.store.append.append import error_of
+from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns
 from msgtx.types import TransactionId
 
 Ending = Literal["COMMIT", "ABORT"]

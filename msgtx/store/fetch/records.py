@@ -12,7 +12,7 @@ from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
-from msgtx.store.fetch import FetchedBatch
+from msgtx.store.fetch.fetch import FetchedBatch
 from msgtx.types import Headers, Isolation, Record, TopicPartition
 
 

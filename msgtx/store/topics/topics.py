@@ -12,7 +12,7 @@ from msgtx.database.wire import Int8Array, TextArray
 from msgtx.declared.settings import TOPIC
 from msgtx.generated import calls
 from msgtx.rules.names import did_you_mean
-from msgtx.store.coordinators import led
+from msgtx.store.sweeps.coordinators import led
 from msgtx.types import TopicPartition
 
 LOGS_AT_ONCE: Final = 250  # partitions that one call looks at, and locks

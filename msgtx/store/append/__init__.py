@@ -1,0 +1,1 @@
+"""Appending: batches into logs, with and without a producer."""

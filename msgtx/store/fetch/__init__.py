@@ -1,0 +1,1 @@
+"""Reading: from positions, by time, consistent cuts, and who is woken."""

@@ -1,0 +1,1 @@
+"""Share groups: acquisitions and answers."""

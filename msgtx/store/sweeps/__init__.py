@@ -1,0 +1,1 @@
+"""What the coordinator does: sweeps, leases, compaction."""

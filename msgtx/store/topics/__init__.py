@@ -1,0 +1,1 @@
+"""Topics, and what is removed from them."""

@@ -1,0 +1,1 @@
+"""Transactions: their ids, how they end, and which are undecided."""
