@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
-from msgtx.store.measures import (
+from msgtx.store.monitoring import (
     MeasuredPartition,
     measure_dead_letters,
     measure_groups,

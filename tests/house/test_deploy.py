@@ -26,7 +26,7 @@ from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.daemon import RELEASE_SECONDS
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import DaemonMetrics
-from msgtx.metrics import DaemonMetrics as OfProcess
+from msgtx.metrics import Metrics as OfProcess
 from msgtx.process import DRAIN_SECONDS
 
 ROOT: Final = Path(msgtx.__file__).parents[1]

@@ -14,7 +14,7 @@ from msgtx.database.pool import Engine
 from msgtx.store.append.append import append
 from msgtx.store.groups.groups import delete_group
 from msgtx.store.groups.members import leave_group
-from msgtx.store.measures import measure_shares
+from msgtx.store.monitoring import measure_shares
 from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,

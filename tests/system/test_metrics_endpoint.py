@@ -277,7 +277,7 @@ def test_more_groups_than_are_measured_are_left_out(
         members = {sample.labels["group"] for sample in found["msgtx_group_members"]}
         return {name for name in members if name.startswith(stem)}, found["msgtx_database_reading_complete"][0].value
 
-    monkeypatch.setattr("msgtx.store.measures.GROUPS_AT_ONCE", 1)
+    monkeypatch.setattr("msgtx.store.monitoring.GROUPS_AT_ONCE", 1)
     assert shown() == (groups, 1)
     monkeypatch.setattr("msgtx.coordinator.gauges.MOST_GROUPS", 2)
     some, complete = shown()
