@@ -13,8 +13,9 @@ from msgtx import arguments, errors, forks
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Assigned, Fetcher
+from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.offsets import Offsets
+from msgtx.consumer.partition import Assigned
 from msgtx.consumer.positions import Positions
 from msgtx.consumer.rides import Ride
 from msgtx.consumer.subscription import Callback, SubscriptionState

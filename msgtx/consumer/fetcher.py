@@ -1,138 +1,32 @@
 """The fetcher: the partitions of a consumer, with the fetched records and the next position of each. Kafka's fetcher."""
 
-import contextlib
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
+from msgtx.consumer.partition import Assigned
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.receiving.integrity import Integrity
+from msgtx.rules.partition import Place
 from msgtx.store.fetch.fetch import (
     EARLIEST,
     LATEST,
-    FetchedBatch,
     FetchedPartition,
     ListedOffset,
     Position,
     fetch,
 )
 from msgtx.store.fetch.holders import Holder, expired_any, stable_ends, stable_offsets
-from msgtx.store.fetch.records import Reading, uncollected
-from msgtx.types import Isolation, Record, TopicPartition, TransactionId
+from msgtx.store.fetch.records import uncollected
+from msgtx.types import Isolation, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
-UNKNOWN_HOLDER: Final = TransactionId(-1, -1, -1)  # a transaction that was sealed between two looks
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
-# A session was to commit the returned records, and was rolled back: the next poll goes back, or asks the caller to.
-Undone = Literal["goes back", "asks"]
-
-
-@dataclass(slots=True)
-class Assigned:
-    """One partition of this consumer: the place to fetch from next, and fetched records that are not returned yet."""
-
-    topic_partition: TopicPartition
-    partition_id: int
-    next: Position | None = None  # None: to be found from the group or by auto_offset_reset
-    reset: int | None = None  # a time to look up instead: EARLIEST, LATEST, or milliseconds
-    out_of_range: int | None = None  # the offset that the log does not hold: auto_offset_reset says where to go on
-    waits_for: TransactionId | None = None  # the sealed transaction that the group's offset is part of: nothing is read
-    batches: deque[FetchedBatch] = field(default_factory=deque)
-    reading: Reading | None = None  # of the batch that is handed out, while anything of it is left
-    skip_to: int = 0  # the offset where reading began, for a batch that begins before it
-    paused: bool = False
-    new: bool = False  # made since the consumer began: read from its beginning, with any auto_offset_reset
-    end: int | None = None  # that this reader may read, when it was fetched the last time
-    at_end: bool = False  # there was no more to fetch when it was fetched the last time
-    handed: bool = False  # returned records are in no commit and no transaction's offsets yet
-    undone: Undone | None = None
-    overtaken: bool = False  # more was handed out behind what was undone
-    moves: int = 0  # by rewinding and seeking
-
-    @property
-    def buffered(self) -> bool:
-        """Whether there are fetched records that were not returned."""
-        return self.reading is not None or bool(self.batches)
-
-    @property
-    def position(self) -> int | None:
-        """The offset of the next record to be returned; None: it has to be found first."""
-        if (reading := self.reading) is not None:
-            return reading.offsets[-reading.left]
-        if self.batches:
-            return max(self.batches[0].base_offset, self.skip_to)
-        following = self.next
-        return None if following is None else following.offset
-
-    @property
-    def lag(self) -> int | None:
-        """The distance of the position from the end that was seen last; None: not known. For other threads, too."""
-        end, position = self.end, None
-        with contextlib.suppress(IndexError):  # handed out meanwhile
-            position = self.position
-        return None if end is None or position is None else max(0, end - position)
-
-    @property
-    def read_identity(self) -> str | None:
-        """The identity of the row before the position, as it was fetched: by it a crash that took it back is noticed."""
-        position = self.position
-        if position is None or not self.buffered:
-            return None if self.next is None else self.next.identity
-        reading = self.reading
-        return (self.batches[0] if reading is None else reading.batch).identity_before(position)
-
-    def go_to(self, following: Position | None, reset: int | None = None) -> None:
-        """Move the position, and drop fetched records."""
-        self.out_of_range = self.waits_for = None
-        self._go(following, reset)
-        self.moves += 1
-        self.undone, self.overtaken = None, False
-
-    def _go(self, following: Position | None, reset: int | None) -> None:
-        self.at_end, skip_to = False, 0 if following is None else following.offset
-        self.batches, self.reading, self.next, self.reset, self.skip_to = deque(), None, following, reset, skip_to
-
-    def put_back(self, offset: int) -> None:
-        """Move back to an offset: the records from there on were not returned after all. That is no seek."""
-        self._go(Position(offset), None)
-
-    def go_back(self) -> None:
-        """Go back to the committed offset."""
-        self.go_to(None)
-        self.handed = False
-
-    def take(self, most: int) -> list[Record]:
-        """Return fetched records."""
-        reading = self._next_reading()
-        if reading is None:
-            return []
-        self.handed = True
-        records = reading.take(most)
-        if not reading.left:  # thousands of partitions would keep one each
-            self.reading = None
-        return records
-
-    def take_one(self) -> Record | None:
-        """Return one fetched record; None: there is none, perhaps since a seek."""
-        reading = self.reading or self._next_reading()
-        if reading is None:
-            return None
-        self.handed = True
-        record = reading.take_one()
-        if not reading.left:
-            self.reading = None
-        return record
-
-    def _next_reading(self) -> Reading | None:
-        if self.reading is None and self.batches:  # a fetch leaves out rows without a record for it
-            self.reading = Reading(self.batches.popleft(), self.topic_partition, self.skip_to)
-        return self.reading
 
 
 class Start(NamedTuple):
@@ -178,12 +72,8 @@ class Fetcher:
 
     def seek(self, assigned: Assigned, offset: int) -> None:
         """Continue at an offset."""
-        assigned.go_to(Position(offset))
+        assigned.seek(offset)
         self._sought(assigned, offset)
-
-    def seek_to_time(self, assigned: Assigned, timestamp: int) -> None:
-        """Look a time up with the next fetch, and continue there."""
-        assigned.go_to(None, timestamp)
 
     @property
     def ready(self) -> bool:
@@ -274,7 +164,7 @@ class Fetcher:
         aborted = expired_any(connection, overdue)
         for assigned in self.assigned.values():
             if aborted and assigned.partition_id in overdue:
-                assigned.at_end = False
+                assigned.expect_more()
         if not aborted:
             # Its lock is taken, or it is not ours to write: a fast reader need not ask with each fetch.
             self._next_expiry = time.monotonic() + self._config.retry_backoff_ms / 1000
@@ -296,9 +186,7 @@ class Fetcher:
         if before.offset < answer.log_start_offset:
             return self._out_of_range(assigned, answer)
         end = answer.last_stable_offset if self._config.isolation is Isolation.READ_COMMITTED else answer.log_end_offset
-        assigned.end, assigned.at_end = end, answer.position >= end
-        assigned.batches, assigned.skip_to = deque(answer.batches), before.offset
-        assigned.next = Position(answer.position, answer.token)
+        assigned.fetched(answer.batches, Position(answer.position, answer.token), end=end)
         return answer.position > before.offset
 
     def _out_of_range(self, assigned: Assigned, answer: FetchedPartition) -> bool:
@@ -306,7 +194,7 @@ class Fetcher:
         at = assigned.next.offset
         start = self._starts.get(assigned.partition_id)
         if start is not None and start.instead_of == at and answer.log_start_offset <= start.offset <= answer.log_end_offset:
-            assigned.next = Position(start.offset)
+            assigned.found(Position(start.offset))
             return True
         if self._config.auto_offset_reset == "none":
             raise errors.OffsetOutOfRange(
@@ -318,7 +206,7 @@ class Fetcher:
         log.warning(
             "%s: offset %s is out of range, going to %s", assigned.topic_partition, at, self._config.auto_offset_reset
         )
-        assigned.next, assigned.out_of_range = None, at
+        assigned.lose_position(at)
         return True
 
     def find_positions(self, connection: RawConnection) -> None:
@@ -333,8 +221,8 @@ class Fetcher:
         times: dict[int, int] = {}
         for assigned in unknown:
             start = self._starts.get(assigned.partition_id)
-            if start is not None and assigned.reset is None and assigned.out_of_range is None:
-                assigned.next = Position(start.offset)
+            if start is not None and assigned.place is Place.FINDING:
+                assigned.found(Position(start.offset))
             else:
                 times[assigned.partition_id] = self._reset_time(assigned)
         if not times:
@@ -351,25 +239,25 @@ class Fetcher:
 
     def _find_committed(self, connection: RawConnection, group: str, unknown: list[Assigned]) -> list[Assigned]:
         """Go to the group's offsets where there is a stable one. Returns the partitions that have none at all."""
-        asked = [assigned for assigned in unknown if assigned.reset is None and assigned.out_of_range is None]
+        asked = [assigned for assigned in unknown if assigned.place in (Place.FINDING, Place.WAITING)]
         if time.monotonic() < self._next_look:
-            asked = [assigned for assigned in asked if assigned.waits_for is None]
+            asked = [assigned for assigned in asked if assigned.place is Place.FINDING]
         if not asked:
-            return [assigned for assigned in unknown if assigned.waits_for is None]
+            return [assigned for assigned in unknown if assigned.place is not Place.WAITING]
         found, holders = stable_offsets(connection, group, [assigned.partition_id for assigned in asked])
         for assigned in asked:
             at = found.get(assigned.partition_id)
             if at is not None and at.pending:
                 self._await_stable(assigned, holders.get(assigned.partition_id))
                 continue
-            assigned.waits_for = None
+            assigned.stop_waiting()
             if at is not None and at.at is not None:
                 start = self._starts.get(assigned.partition_id)
                 if start is None or start.instead_of != at.at.offset:  # the group has moved on
                     self._starts.pop(assigned.partition_id, None)
                     self._not_committed.pop(assigned.partition_id, None)
-                assigned.next = Position(at.at.offset)
-        return [assigned for assigned in unknown if assigned.next is None and assigned.waits_for is None]
+                assigned.found(Position(at.at.offset))
+        return [assigned for assigned in unknown if assigned.place not in (Place.READING, Place.WAITING)]
 
     def _await_stable(self, assigned: Assigned, holder: Holder | None) -> None:
         self._next_look = time.monotonic() + self._config.retry_backoff_ms / 1000
@@ -382,13 +270,13 @@ class Fetcher:
                 assigned.topic_partition,
                 holder,
             )
-        assigned.waits_for = UNKNOWN_HOLDER if holder is None else holder.transaction_id
+        assigned.wait_for(None if holder is None else holder.transaction_id)
 
     def _begin(self, assigned: Assigned, end: ListedOffset) -> None:
         """Go where a reset leads, and remember it as the beginning, unless the log still holds an earlier one."""
         offset = readable(end, self._config.isolation)
         failed = assigned.out_of_range
-        if assigned.reset is not None:  # by hand
+        if assigned.place is Place.LOOKING_UP:  # by hand
             self._sought(assigned, offset)
         else:
             former = self._starts.get(assigned.partition_id)
@@ -397,7 +285,7 @@ class Fetcher:
                 self._starts[assigned.partition_id] = Start(offset, instead_of)
             if self.commit_starts is not None:
                 self._not_committed[assigned.partition_id] = offset
-        assigned.next, assigned.reset, assigned.out_of_range = Position(offset), None, None
+        assigned.found(Position(offset))
 
     def _sought(self, assigned: Assigned, offset: int) -> None:
         """Remember where reading begins by hand; a seek past records that were read already is no beginning."""
@@ -411,15 +299,15 @@ class Fetcher:
         starts = {each: offset for each, offset in self._not_committed.items() if each in owned}
         if starts and self.commit_starts is not None and not self.commit_starts(connection, starts):
             for partition_id in starts:
-                owned[partition_id].next = None
+                owned[partition_id].find_again()
             return False
         self._not_committed.clear()
         return True
 
     def _reset_time(self, assigned: Assigned) -> int:
-        if assigned.reset is not None:
-            return assigned.reset
-        if assigned.new and assigned.out_of_range is None:
+        if assigned.time is not None:
+            return assigned.time
+        if assigned.new and assigned.place is not Place.OUT_OF_RANGE:
             return EARLIEST
         if self._config.auto_offset_reset == "none":
             raise errors.NoOffset(

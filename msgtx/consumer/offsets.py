@@ -9,13 +9,14 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Fetcher, Undone
+from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.positions import Positions
 from msgtx.consumer.rides import Ride, Rides
 from msgtx.consumer.subscription import SubscriptionState
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
+from msgtx.rules.partition import Event, Returned
 from msgtx.session.enlistment import UserSession, enlist, is_begun
 from msgtx.session.offsets import offsets_of
 from msgtx.store.groups.groups import commit_offsets, offset_rows
@@ -116,9 +117,9 @@ class Offsets:
             self._commits.hand_over(group, by_id)
 
     def commit_in(
-        self, session: UserSession, wanted: Wanted | None, *, undone: Undone = "asks", refusal: str | None = None
+        self, session: UserSession, wanted: Wanted | None, *, lost: Event = Event.LOSE, refusal: str | None = None
     ) -> Ride:
-        """Have these offsets committed with a user's session; `undone`: called if it is rolled back."""
+        """Have these offsets committed with a user's session; `lost`: the event if it is rolled back."""
         wanted = None if wanted is None else offsets_of(wanted)
         group = self.group_metadata()
         self.require_by_session()
@@ -127,7 +128,7 @@ class Offsets:
         positions = self._handled() if wanted is None else wanted
         by_id = self._by_id(positions)
         self._commits.settle()
-        ride = self.rides.add(enlist(session, self._engine), offset_rows(group, by_id), undone=undone, refusal=refusal)
+        ride = self.rides.add(enlist(session, self._engine), offset_rows(group, by_id), lost=lost, refusal=refusal)
         self._settle(positions)
         return ride
 
@@ -144,7 +145,7 @@ class Offsets:
         """See `Consumer.batch`."""
         ride, handed = None, self.rides.handed()
         try:
-            ride = self.commit_in(session, None, undone="goes back", refusal=refusal)
+            ride = self.commit_in(session, None, lost=Event.LOSE_BATCH, refusal=refusal)
             yield ride
         except BaseException:
             if ride is None:
@@ -206,7 +207,7 @@ class Offsets:
     def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all positions, except of partitions whose batch was rolled back: they are past unprocessed records."""
         assigned = self._fetcher.assigned
-        return {tp: at for tp, at in self._positions.known().items() if assigned[tp].undone != "goes back"}
+        return {tp: at for tp, at in self._positions.known().items() if assigned[tp].returned is not Returned.GOES_BACK}
 
     def _by_id(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[int, OffsetAndMetadata]:
         assigned = self._fetcher.assigned
@@ -218,5 +219,4 @@ class Offsets:
         """Note that a commit holds the returned records of these."""
         for tp in partitions:
             if tp in self._fetcher.assigned:
-                assigned = self._fetcher.assigned[tp]
-                assigned.handed, assigned.undone, assigned.overtaken = False, None, False
+                self._fetcher.assigned[tp].committed()

@@ -7,7 +7,8 @@ from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Assigned, Fetcher, readable
+from msgtx.consumer.fetcher import Fetcher, readable
+from msgtx.consumer.partition import Assigned
 from msgtx.errors import IllegalState
 from msgtx.store.fetch.fetch import EARLIEST, LATEST, ListedOffset
 from msgtx.store.fetch.holders import stable_ends, stable_offsets
@@ -48,17 +49,17 @@ class Positions:
 
     def _seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
         for assigned in [self._assigned_partition(partition) for partition in self._all_or(partitions)]:
-            self._fetcher.seek_to_time(assigned, timestamp)
+            assigned.seek_to_time(timestamp)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.pause`."""
         for assigned in [self._assigned_partition(partition) for partition in arguments.partitions(partitions)]:
-            assigned.paused = True
+            assigned.pause()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.resume`."""
         for assigned in [self._assigned_partition(partition) for partition in arguments.partitions(partitions)]:
-            assigned.paused = assigned.at_end = False  # partitions notified in between were not fetched
+            assigned.resume()
 
     # ── where it stands ──
 

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import sqlalchemy
 
-from msgtx.consumer.fetcher import Assigned, Fetcher, Undone
+from msgtx.consumer.fetcher import Fetcher
+from msgtx.consumer.partition import Assigned
 from msgtx.errors import IllegalState
+from msgtx.rules.partition import Event, Returned
 from msgtx.session.enlistment import Enlistment, Riding
 from msgtx.store.groups.groups import OffsetRows
 from msgtx.types import TopicPartition
@@ -16,14 +18,14 @@ class Ride:
     """Positions in one user's SQL transaction. It may end in another thread than the consumer's."""
 
     def __init__(
-        self, rides: "Rides", enlistment: Enlistment, rows: OffsetRows, partitions: Iterable[Assigned], *, undone: Undone
+        self, rides: "Rides", enlistment: Enlistment, rows: OffsetRows, partitions: Iterable[Assigned], *, lost: Event
     ) -> None:
         self.riding = Riding(rows, self)
         self.enlistment = weakref.ref(enlistment)
         self.places = [(assigned, assigned.moves) for assigned in partitions if assigned.handed]
         self.is_lost = False
         self._rides = rides
-        self._undone = undone
+        self._lost = lost
 
     @property
     def undecided(self) -> bool:
@@ -36,8 +38,7 @@ class Ride:
             return
         for assigned, moves in self.places:
             if assigned.moves == moves:
-                assigned.overtaken |= assigned.undone is None and assigned.handed
-                assigned.undone, assigned.handed = self._undone, True
+                assigned.lost(self._lost)
         self._rides.some_lost = True
         if self.riding.written:
             self._rides.in_doubt()
@@ -54,7 +55,7 @@ class Rides:
         self._open: list[Ride] = []
 
     def add(
-        self, session: tuple[sqlalchemy.Connection, Enlistment], rows: OffsetRows, *, undone: Undone, refusal: str | None
+        self, session: tuple[sqlalchemy.Connection, Enlistment], rows: OffsetRows, *, lost: Event, refusal: str | None
     ) -> Ride:
         """Have offsets ride in a session. Raise `IllegalState` while older ones of these partitions ride in another one."""
         connection, enlistment = session
@@ -66,7 +67,7 @@ class Rides:
                 "what was handed out before waits for the commit of another session: commit that one first, or roll it back",
                 reason="another session",
             )
-        ride = Ride(self, enlistment, rows, partitions, undone=undone)
+        ride = Ride(self, enlistment, rows, partitions, lost=lost)
         ride.riding.refusal = refusal  # before the session has it: an interrupt may follow
         self._open.append(ride)
         enlistment.add(connection, ride.riding)
@@ -88,7 +89,7 @@ class Rides:
     def take_back(self, partitions: Iterable[Assigned]) -> None:
         """Have the next poll go back: the returned records of these could not ride."""
         for assigned in partitions:
-            assigned.undone, assigned.handed = "goes back", True
+            assigned.take_back()
         self.some_lost = True
 
     def look_back(self, group: str | None) -> list[Assigned]:
@@ -99,7 +100,7 @@ class Rides:
         self._forget_ended()
         if not self.some_lost:
             return []
-        undone = [assigned for assigned in self.fetcher.assigned.values() if assigned.undone is not None]
+        undone = [assigned for assigned in self.fetcher.assigned.values() if assigned.undone]
         self.some_lost = bool(undone)
         if self._waiting(undone):
             raise IllegalState(
@@ -108,7 +109,7 @@ class Rides:
                 group=group,
                 reason="partly rolled back",
             )
-        if asked := [assigned.topic_partition for assigned in undone if assigned.undone == "asks"]:
+        if asked := [assigned.topic_partition for assigned in undone if assigned.returned is Returned.ASKS]:
             raise IllegalState(
                 f"group {group!r}: the session that was to commit {_named(asked)} was rolled back, and reading on would skip"
                 " what was handed out: rewind() to read it again, or seek()",

@@ -12,8 +12,9 @@ from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Assigned, Fetcher
+from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.membership import Membership, Subscription
+from msgtx.consumer.partition import Assigned
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.receiving.integrity import Integrity

@@ -1,0 +1,70 @@
+"""Two tables for a partition that a consumer reads: where it reads on, and what becomes of the records that it has returned.
+
+A move that a table does not list is illegal. Source: internals: groups; Kafka's `SubscriptionState.FetchStates`.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class Place(enum.StrEnum):
+    """Where a partition is read on."""
+
+    FINDING = "finding"  # at the group's offset, or where auto_offset_reset says
+    LOOKING_UP = "looking up"  # at a time that the caller has named
+    WAITING = "waiting"  # the group's offset is part of an undecided transaction: nothing is read
+    OUT_OF_RANGE = "out of range"  # the log does not hold the offset: auto_offset_reset says where to go on
+    READING = "reading"  # at an offset
+
+
+# What the consumer finds by itself. From each place, the caller leads it to FINDING (rewind), LOOKING_UP or READING (seek).
+PLACES: Final[Mapping[Place, frozenset[Place]]] = {
+    Place.FINDING: frozenset({Place.READING, Place.WAITING}),
+    Place.LOOKING_UP: frozenset({Place.READING}),
+    Place.WAITING: frozenset({Place.READING, Place.WAITING, Place.FINDING}),
+    Place.OUT_OF_RANGE: frozenset({Place.READING}),
+    Place.READING: frozenset({Place.READING, Place.OUT_OF_RANGE, Place.FINDING}),
+}
+
+
+class Returned(enum.StrEnum):
+    """What becomes of the records that were returned last."""
+
+    SETTLED = "settled"  # a commit holds them, or there are none
+    HANDED = "handed"  # no commit and no transaction holds them yet
+    GOES_BACK = "goes back"  # they were not processed: the next poll returns them again
+    ASKS = "asks"  # they were not processed: the next poll asks the caller to rewind
+
+
+class Event(enum.StrEnum):
+    """The events that change that."""
+
+    HAND_OUT = "hand out"
+    COMMIT = "commit"
+    TAKE_BACK = "take back"  # they could not ride in a session
+    LOSE_BATCH = "lose a batch"  # the session of `Consumer.batch` was rolled back
+    LOSE = "lose"  # the session that was to commit them was rolled back
+    SEEK = "seek"
+    REWIND = "rewind"
+
+
+_UNDONE: Final = {
+    Event.COMMIT: Returned.SETTLED,
+    Event.TAKE_BACK: Returned.GOES_BACK,
+    Event.LOSE_BATCH: Returned.GOES_BACK,
+    Event.LOSE: Returned.ASKS,
+    Event.REWIND: Returned.SETTLED,
+}
+RETURNED: Final[Mapping[tuple[Returned, Event], Returned]] = {
+    **{(state, event): after for state in Returned for event, after in _UNDONE.items()},
+    (Returned.SETTLED, Event.HAND_OUT): Returned.HANDED,
+    (Returned.SETTLED, Event.SEEK): Returned.SETTLED,
+    (Returned.HANDED, Event.HAND_OUT): Returned.HANDED,
+    (Returned.HANDED, Event.SEEK): Returned.HANDED,
+    # Where a batch is rolled back while records are iterated, the loop may have one more.
+    (Returned.GOES_BACK, Event.HAND_OUT): Returned.GOES_BACK,
+    (Returned.GOES_BACK, Event.SEEK): Returned.HANDED,
+    (Returned.ASKS, Event.HAND_OUT): Returned.ASKS,
+    (Returned.ASKS, Event.SEEK): Returned.HANDED,
+}
