@@ -223,7 +223,7 @@ def _of_topics(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
 
 
 def _of_partitions(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
-    by_name = {(one.topic, str(one.index)): one for one in partitions}
+    by_name = {(one.topic, str(one.partition_index)): one for one in partitions}
     for name, help_text in {
         "log_start_offset": "The first offset.",
         "last_stable_offset": "The end for read_committed.",

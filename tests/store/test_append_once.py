@@ -301,7 +301,7 @@ def test_columns_of_unequal_length_are_refused(connection: Connection, columns: 
         "record_values": [b"x"], "header_counts": None, "header_keys": None, "header_values": None, "wake": True, **columns,
     }  # fmt: skip
     with pytest.raises(psycopg.Error) as raised:
-        connection.execute(calls.APPEND_ONCE.statement, [given[name] for name in calls.APPEND_ONCE.arguments])
+        connection.execute(calls.APPEND_ONCE.statement, list(given.values()))
     assert isinstance(translate(raised.value), errors.InvalidRequest)
     assert held(connection) == []
 
