@@ -12,7 +12,7 @@ from msgtx.consumer.partition import Assigned
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.receiving.integrity import Integrity
-from msgtx.rules.partition import Place
+from msgtx.rules.partition import FetchState
 from msgtx.store.fetch.fetch import (
     EARLIEST,
     LATEST,
@@ -221,7 +221,7 @@ class Fetcher:
         times: dict[int, int] = {}
         for assigned in unknown:
             start = self._starts.get(assigned.partition_id)
-            if start is not None and assigned.place is Place.FINDING:
+            if start is not None and assigned.place is FetchState.FINDING:
                 assigned.found(Position(start.offset))
             else:
                 times[assigned.partition_id] = self._reset_time(assigned)
@@ -239,11 +239,11 @@ class Fetcher:
 
     def _find_committed(self, connection: RawConnection, group: str, unknown: list[Assigned]) -> list[Assigned]:
         """Go to the group's offsets where there is a stable one. Returns the partitions that have none at all."""
-        asked = [assigned for assigned in unknown if assigned.place in (Place.FINDING, Place.WAITING)]
+        asked = [assigned for assigned in unknown if assigned.place in (FetchState.FINDING, FetchState.WAITING)]
         if time.monotonic() < self._next_look:
-            asked = [assigned for assigned in asked if assigned.place is Place.FINDING]
+            asked = [assigned for assigned in asked if assigned.place is FetchState.FINDING]
         if not asked:
-            return [assigned for assigned in unknown if assigned.place is not Place.WAITING]
+            return [assigned for assigned in unknown if assigned.place is not FetchState.WAITING]
         found, holders = stable_offsets(connection, group, [assigned.partition_id for assigned in asked])
         for assigned in asked:
             at = found.get(assigned.partition_id)
@@ -257,7 +257,7 @@ class Fetcher:
                     self._starts.pop(assigned.partition_id, None)
                     self._not_committed.pop(assigned.partition_id, None)
                 assigned.found(Position(at.at.offset))
-        return [assigned for assigned in unknown if assigned.place not in (Place.READING, Place.WAITING)]
+        return [assigned for assigned in unknown if assigned.place not in (FetchState.READING, FetchState.WAITING)]
 
     def _await_stable(self, assigned: Assigned, holder: Holder | None) -> None:
         self._next_look = time.monotonic() + self._config.retry_backoff_ms / 1000
@@ -276,7 +276,7 @@ class Fetcher:
         """Go where a reset leads, and remember it as the beginning, unless the log still holds an earlier one."""
         offset = readable(end, self._config.isolation)
         failed = assigned.out_of_range
-        if assigned.place is Place.LOOKING_UP:  # by hand
+        if assigned.place is FetchState.LOOKING_UP:  # by hand
             self._sought(assigned, offset)
         else:
             former = self._starts.get(assigned.partition_id)
@@ -307,7 +307,7 @@ class Fetcher:
     def _reset_time(self, assigned: Assigned) -> int:
         if assigned.time is not None:
             return assigned.time
-        if assigned.new and assigned.place is not Place.OUT_OF_RANGE:
+        if assigned.new and assigned.place is not FetchState.OUT_OF_RANGE:
             return EARLIEST
         if self._config.auto_offset_reset == "none":
             raise errors.NoOffset(

@@ -16,7 +16,7 @@ from msgtx.consumer.subscription import SubscriptionState
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
-from msgtx.rules.partition import Event, Returned
+from msgtx.rules.partition import Returned, ReturnedEvent
 from msgtx.session.enlistment import UserSession, enlist, is_begun
 from msgtx.session.offsets import offsets_of
 from msgtx.store.groups.groups import commit_offsets, offset_rows
@@ -117,7 +117,12 @@ class Offsets:
             self._commits.hand_over(group, by_id)
 
     def commit_in(
-        self, session: UserSession, wanted: Wanted | None, *, lost: Event = Event.LOSE, refusal: str | None = None
+        self,
+        session: UserSession,
+        wanted: Wanted | None,
+        *,
+        lost: ReturnedEvent = ReturnedEvent.LOSE,
+        refusal: str | None = None,
     ) -> Ride:
         """Have these offsets committed with a user's session; `lost`: the event if it is rolled back."""
         wanted = None if wanted is None else offsets_of(wanted)
@@ -145,7 +150,7 @@ class Offsets:
         """See `Consumer.batch`."""
         ride, handed = None, self.rides.handed()
         try:
-            ride = self.commit_in(session, None, lost=Event.LOSE_BATCH, refusal=refusal)
+            ride = self.commit_in(session, None, lost=ReturnedEvent.LOSE_BATCH, refusal=refusal)
             yield ride
         except BaseException:
             if ride is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgtx.rules.partition import PLACES, RETURNED, Event, Place, Returned
+from msgtx.rules.partition import PLACES, RETURNED, FetchState, Returned, ReturnedEvent
 from msgtx.store.fetch.fetch import FetchedBatch, Position
 from msgtx.store.fetch.records import Reading
 from msgtx.types import Record, TopicPartition, TransactionId
@@ -28,7 +28,7 @@ class Assigned:
     topic_partition: TopicPartition
     partition_id: int
     new: bool = False  # made since the consumer began: read from its beginning, with any auto_offset_reset
-    place: Place = Place.FINDING
+    place: FetchState = FetchState.FINDING
     at: Position | int | TransactionId | None = None
     batches: deque[FetchedBatch] = field(default_factory=deque)
     reading: Reading | None = None  # of the batch that is handed out, while anything of it is left
@@ -48,12 +48,12 @@ class Assigned:
     @property
     def time(self) -> int | None:
         """The time to look up: `EARLIEST`, `LATEST`, or milliseconds; None: none was asked for."""
-        return self.at if self.place is Place.LOOKING_UP and isinstance(self.at, int) else None
+        return self.at if self.place is FetchState.LOOKING_UP and isinstance(self.at, int) else None
 
     @property
     def out_of_range(self) -> int | None:
         """The offset that the log does not hold; None: there is none."""
-        return self.at if self.place is Place.OUT_OF_RANGE and isinstance(self.at, int) else None
+        return self.at if self.place is FetchState.OUT_OF_RANGE and isinstance(self.at, int) else None
 
     @property
     def waits_for(self) -> TransactionId | None:
@@ -106,37 +106,37 @@ class Assigned:
 
     def found(self, position: Position) -> None:
         """Read on at a position."""
-        self._move(Place.READING, position)
+        self._move(FetchState.READING, position)
 
     def wait_for(self, transaction_id: TransactionId | None) -> None:
         """Read nothing until this transaction is decided (None: one that is not known)."""
-        self._move(Place.WAITING, transaction_id or UNKNOWN_HOLDER)
+        self._move(FetchState.WAITING, transaction_id or UNKNOWN_HOLDER)
 
     def stop_waiting(self) -> None:
         """Look for the position again: the transaction is decided."""
-        if self.place is Place.WAITING:
-            self._move(Place.FINDING, None)
+        if self.place is FetchState.WAITING:
+            self._move(FetchState.FINDING, None)
 
     def lose_position(self, offset: int) -> None:
         """Note that the log does not hold the offset to read."""
-        self._move(Place.OUT_OF_RANGE, offset)
+        self._move(FetchState.OUT_OF_RANGE, offset)
 
     def find_again(self) -> None:
         """Look for the position again: another member may have moved it."""
-        self._move(Place.FINDING, None)
+        self._move(FetchState.FINDING, None)
 
     def fetched(self, batches: Iterable[FetchedBatch], following: Position, *, end: int) -> None:
         """Take what a fetch has found, and where the next one goes on. `end`: that this reader may read."""
         assert self.next is not None
         self.batches, self.skip_to = deque(batches), self.next.offset
         self.end, self.at_end = end, following.offset >= end
-        self._move(Place.READING, following)
+        self._move(FetchState.READING, following)
 
     def expect_more(self) -> None:
         """Fetch it again, even if there was no more the last time."""
         self.at_end = False
 
-    def _move(self, place: Place, at: Position | int | TransactionId | None) -> None:
+    def _move(self, place: FetchState, at: Position | int | TransactionId | None) -> None:
         assert place in PLACES[self.place], f"{self.topic_partition}: from {self.place} to {place}"
         self.place, self.at = place, at
 
@@ -152,26 +152,26 @@ class Assigned:
 
     def seek(self, offset: int) -> None:
         """Read on at an offset."""
-        self._seek(Place.READING, Position(offset), Event.SEEK)
+        self._seek(FetchState.READING, Position(offset), ReturnedEvent.SEEK)
 
     def seek_to_time(self, timestamp: int) -> None:
         """Look a time up with the next fetch, and read on there."""
-        self._seek(Place.LOOKING_UP, timestamp, Event.SEEK)
+        self._seek(FetchState.LOOKING_UP, timestamp, ReturnedEvent.SEEK)
 
     def go_back(self) -> None:
         """Go back to the committed offset."""
-        self._seek(Place.FINDING, None, Event.REWIND)
+        self._seek(FetchState.FINDING, None, ReturnedEvent.REWIND)
 
     def put_back(self, offset: int) -> None:
         """Move back to an offset: the records from there on were not returned after all. That is no seek."""
-        self._drop(Place.READING, Position(offset))
+        self._drop(FetchState.READING, Position(offset))
 
-    def _seek(self, place: Place, at: Position | int | None, event: Event) -> None:
+    def _seek(self, place: FetchState, at: Position | int | None, event: ReturnedEvent) -> None:
         self._drop(place, at)
         self.moves += 1
         self.returned, self.overtaken = RETURNED[self.returned, event], False
 
-    def _drop(self, place: Place, at: Position | int | None) -> None:
+    def _drop(self, place: FetchState, at: Position | int | None) -> None:
         """Move the position, and drop fetched records."""
         self.place, self.at, self.at_end = place, at, False
         self.batches, self.reading, self.skip_to = deque(), None, at.offset if isinstance(at, Position) else 0
@@ -204,18 +204,18 @@ class Assigned:
         if self.reading is None and self.batches:  # a fetch leaves out rows without a record for it
             self.reading = Reading(self.batches.popleft(), self.topic_partition, self.skip_to)
         if self.reading is not None:
-            self.returned = RETURNED[self.returned, Event.HAND_OUT]
+            self.returned = RETURNED[self.returned, ReturnedEvent.HAND_OUT]
         return self.reading
 
     def committed(self) -> None:
         """Note that a commit, or a transaction's offsets, hold the returned records."""
-        self.returned, self.overtaken = RETURNED[self.returned, Event.COMMIT], False
+        self.returned, self.overtaken = RETURNED[self.returned, ReturnedEvent.COMMIT], False
 
     def take_back(self) -> None:
         """Have the next poll return the records again: they could not ride in a session."""
-        self.returned = RETURNED[self.returned, Event.TAKE_BACK]
+        self.returned = RETURNED[self.returned, ReturnedEvent.TAKE_BACK]
 
-    def lost(self, event: Event) -> None:
+    def lost(self, event: ReturnedEvent) -> None:
         """Note a rollback of the session that was to commit the records: `LOSE`, or `LOSE_BATCH`."""
         self.overtaken |= self.returned is Returned.HANDED
         self.returned = RETURNED[self.returned, event]

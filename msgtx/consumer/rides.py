@@ -8,7 +8,7 @@ import sqlalchemy
 from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.partition import Assigned
 from msgtx.errors import IllegalState
-from msgtx.rules.partition import Event, Returned
+from msgtx.rules.partition import Returned, ReturnedEvent
 from msgtx.session.enlistment import Enlistment, Riding
 from msgtx.store.groups.groups import OffsetRows
 from msgtx.types import TopicPartition
@@ -18,7 +18,13 @@ class Ride:
     """Positions in one user's SQL transaction. It may end in another thread than the consumer's."""
 
     def __init__(
-        self, rides: "Rides", enlistment: Enlistment, rows: OffsetRows, partitions: Iterable[Assigned], *, lost: Event
+        self,
+        rides: "Rides",
+        enlistment: Enlistment,
+        rows: OffsetRows,
+        partitions: Iterable[Assigned],
+        *,
+        lost: ReturnedEvent,
     ) -> None:
         self.riding = Riding(rows, self)
         self.enlistment = weakref.ref(enlistment)
@@ -55,7 +61,12 @@ class Rides:
         self._open: list[Ride] = []
 
     def add(
-        self, session: tuple[sqlalchemy.Connection, Enlistment], rows: OffsetRows, *, lost: Event, refusal: str | None
+        self,
+        session: tuple[sqlalchemy.Connection, Enlistment],
+        rows: OffsetRows,
+        *,
+        lost: ReturnedEvent,
+        refusal: str | None,
     ) -> Ride:
         """Have offsets ride in a session. Raise `IllegalState` while older ones of these partitions ride in another one."""
         connection, enlistment = session

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 
-class Place(enum.StrEnum):
+class FetchState(enum.StrEnum):
     """Where a partition is read on."""
 
     FINDING = "finding"  # at the group's offset, or where auto_offset_reset says
@@ -19,12 +19,12 @@ class Place(enum.StrEnum):
 
 
 # What the consumer finds by itself. From each place, the caller leads it to FINDING (rewind), LOOKING_UP or READING (seek).
-PLACES: Final[Mapping[Place, frozenset[Place]]] = {
-    Place.FINDING: frozenset({Place.READING, Place.WAITING}),
-    Place.LOOKING_UP: frozenset({Place.READING}),
-    Place.WAITING: frozenset({Place.READING, Place.WAITING, Place.FINDING}),
-    Place.OUT_OF_RANGE: frozenset({Place.READING}),
-    Place.READING: frozenset({Place.READING, Place.OUT_OF_RANGE, Place.FINDING}),
+PLACES: Final[Mapping[FetchState, frozenset[FetchState]]] = {
+    FetchState.FINDING: frozenset({FetchState.READING, FetchState.WAITING}),
+    FetchState.LOOKING_UP: frozenset({FetchState.READING}),
+    FetchState.WAITING: frozenset({FetchState.READING, FetchState.WAITING, FetchState.FINDING}),
+    FetchState.OUT_OF_RANGE: frozenset({FetchState.READING}),
+    FetchState.READING: frozenset({FetchState.READING, FetchState.OUT_OF_RANGE, FetchState.FINDING}),
 }
 
 
@@ -37,7 +37,7 @@ class Returned(enum.StrEnum):
     ASKS = "asks"  # they were not processed: the next poll asks the caller to rewind
 
 
-class Event(enum.StrEnum):
+class ReturnedEvent(enum.StrEnum):
     """The events that change that."""
 
     HAND_OUT = "hand out"
@@ -50,21 +50,21 @@ class Event(enum.StrEnum):
 
 
 _UNDONE: Final = {
-    Event.COMMIT: Returned.SETTLED,
-    Event.TAKE_BACK: Returned.GOES_BACK,
-    Event.LOSE_BATCH: Returned.GOES_BACK,
-    Event.LOSE: Returned.ASKS,
-    Event.REWIND: Returned.SETTLED,
+    ReturnedEvent.COMMIT: Returned.SETTLED,
+    ReturnedEvent.TAKE_BACK: Returned.GOES_BACK,
+    ReturnedEvent.LOSE_BATCH: Returned.GOES_BACK,
+    ReturnedEvent.LOSE: Returned.ASKS,
+    ReturnedEvent.REWIND: Returned.SETTLED,
 }
-RETURNED: Final[Mapping[tuple[Returned, Event], Returned]] = {
+RETURNED: Final[Mapping[tuple[Returned, ReturnedEvent], Returned]] = {
     **{(state, event): after for state in Returned for event, after in _UNDONE.items()},
-    (Returned.SETTLED, Event.HAND_OUT): Returned.HANDED,
-    (Returned.SETTLED, Event.SEEK): Returned.SETTLED,
-    (Returned.HANDED, Event.HAND_OUT): Returned.HANDED,
-    (Returned.HANDED, Event.SEEK): Returned.HANDED,
+    (Returned.SETTLED, ReturnedEvent.HAND_OUT): Returned.HANDED,
+    (Returned.SETTLED, ReturnedEvent.SEEK): Returned.SETTLED,
+    (Returned.HANDED, ReturnedEvent.HAND_OUT): Returned.HANDED,
+    (Returned.HANDED, ReturnedEvent.SEEK): Returned.HANDED,
     # Where a batch is rolled back while records are iterated, the loop may have one more.
-    (Returned.GOES_BACK, Event.HAND_OUT): Returned.GOES_BACK,
-    (Returned.GOES_BACK, Event.SEEK): Returned.HANDED,
-    (Returned.ASKS, Event.HAND_OUT): Returned.ASKS,
-    (Returned.ASKS, Event.SEEK): Returned.HANDED,
+    (Returned.GOES_BACK, ReturnedEvent.HAND_OUT): Returned.GOES_BACK,
+    (Returned.GOES_BACK, ReturnedEvent.SEEK): Returned.HANDED,
+    (Returned.ASKS, ReturnedEvent.HAND_OUT): Returned.ASKS,
+    (Returned.ASKS, ReturnedEvent.SEEK): Returned.HANDED,
 }
