@@ -569,7 +569,8 @@ class Client:
             names = sorted(self._known)
         found = describe_topics(connection, names)
         with self._lock:
-            self._known.update(found)
+            known = self._known
+            known.update({name: t for name, t in found.items() if name not in known or not t.is_older_than(known[name])})
             producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
         for producer in producers:
             for topic in found.values():

@@ -62,7 +62,7 @@ class Routes:
         """Note the changes of a topic: another limit, more partitions, or a deletion and a new topic of the name."""
         with self._state.lock:
             route = self.known.get(topic.name)
-            if route is None:
+            if route is None or topic.is_older_than(route.topic):
                 return
             if topic.partition_ids[: route.count] != route.topic.partition_ids:
                 self.known[topic.name] = Route(topic)

@@ -9,6 +9,7 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.consumer import positions
 from msgtx.shares import acquiring
+from msgtx.store.topics.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.refusals import refuses
 
@@ -89,6 +90,21 @@ def test_a_transaction_is_aborted_and_the_next_one_goes_on(client: msgtx.Client,
             with producer.transaction():
                 producer.send(topic, value)
     assert sorted(value for _, _, value in read(client, topic) if value is not None) == [b"a", b"b"]
+
+
+def test_a_look_that_was_begun_before_leads_nobody_back(client: msgtx.Client, topic: str) -> None:
+    """Its answer comes after a producer has found the new topic."""
+    with client.producer(transactional_id=topic) as producer, client.engine.connection() as connection:
+        with producer.transaction():
+            producer.send(topic, b"old")
+        before = describe_topics(connection, [topic])[topic]
+        make_again(client, topic)
+        with pytest.raises(errors.UnknownTopicOrPartition), producer.transaction():
+            producer.send(topic, b"lost")
+        producer._topic_changed(before)
+        with producer.transaction():
+            producer.send(topic, b"new")
+    assert [value for _, _, value in read(client, topic)] == [b"new"]
 
 
 def test_a_transaction_is_told_when_a_topic_of_its_own_was_made_again(

@@ -36,6 +36,10 @@ class Topic:
             )
         return self.partition_ids[index]
 
+    def is_older_than(self, other: "Topic") -> bool:
+        """Whether `other`, of the same name, was made after this one was deleted: ids of partitions only grow."""
+        return self.partition_ids[0] < other.partition_ids[0]
+
     @property
     def max_message_bytes(self) -> int:
         """The largest record that the topic takes, in bytes."""
