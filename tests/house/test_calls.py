@@ -43,6 +43,12 @@ def test_postgresql_answers_with_the_columns_of_the_row(name: str, connection: C
         assert told.nfields == (1 if "." not in said.value else told.nfields)
 
 
+def test_a_header_marks_what_is_there() -> None:
+    for said in SAID.values():
+        assert said.said("commit") in ([], ["asynchronous"]), said.name
+        assert {each.removesuffix("[]") for each in said.said("null")} <= {*said.columns, "value"}, said.name
+
+
 def test_an_answer_may_get_further_columns(connection: Connection) -> None:
     """A client goes on when the database is newer: it asks for columns by name."""
     connection.execute(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgtx.database.schema.functions import said
+
 SQL: Final = Path(__file__).parents[2] / "msgtx" / "sql"
 SHORT: Final = {"int": "int4", "integer": "int4", "bigint": "int8", "boolean": "bool", "double precision": "float8"}
 PYTHON: Final = {
@@ -41,7 +43,7 @@ class Call:
 
     def said(self, word: str) -> list[str]:
         """Return what a line `-- word: a, b` of the header lists."""
-        return [each for line in re.findall(rf"^-- {word}: (.*)", self.header, re.MULTILINE) for each in line.split(", ")]
+        return said(word, self.header)
 
 
 def calls() -> list[Call]:

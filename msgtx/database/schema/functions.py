@@ -151,13 +151,12 @@ def _parse(name: str, sql: str, *, names: frozenset[str]) -> SqlFile | None:
     after = set(re.findall(r"^-- after: *(\w+)", sql, re.MULTILINE))
     if kind == "view" or not re.search(r"\bas\s+(\$|')", code, re.IGNORECASE):
         after |= set(re.findall(r"\bmsgtx\.(\w+)", code)) & names - {name}
-    return SqlFile(kind, name, sql, frozenset(after), frozenset(_said("right", sql)), tuple(_said("plan", sql)))
+    return SqlFile(kind, name, sql, frozenset(after), frozenset(said("right", sql)), tuple(said("plan", sql)))
 
 
-def _said(word: str, sql: str) -> list[str]:
-    """Return what a line `-- word: a, b` of a header lists."""
-    found = re.search(rf"^-- {word}: (.*)", sql, re.MULTILINE)
-    return found[1].split(", ") if found else []
+def said(word: str, sql: str) -> list[str]:
+    """Return what the lines `-- word: a, b` of a file's header list."""
+    return [each for line in re.findall(rf"^-- {word}: (.*)", sql, re.MULTILINE) for each in line.split(", ")]
 
 
 def _objects(connection: Connection) -> list[_Object]:

@@ -37,7 +37,6 @@ class Right(StrEnum):
 ANY: Final = "any"  # any right will do
 EVERYWHERE: Final = "admin of all topics"  # about the whole installation
 OWNER: Final = "owner"
-_WORDS: Final = {*Right, ANY, EVERYWHERE, OWNER}
 
 
 def given_by(*words: str) -> frozenset[str]:
@@ -47,7 +46,7 @@ def given_by(*words: str) -> frozenset[str]:
 
 def managed() -> frozenset[str]:
     """Return the functions and views that this module grants and revokes, and the owner's."""
-    return given_by(*_WORDS)
+    return frozenset(file.name for file in files() if file.rights)
 
 
 def needed(rights: Iterable[tuple[Right, str]]) -> frozenset[str]:
