@@ -129,6 +129,9 @@ def test_todays_mutants_have_ids_of_their_own_and_python_ones_keep_their_lines()
     assert every[0].name == "sql/append/append.sql:append", "what can lose records comes first"
     files = {str(path.relative_to(program.ROOT)) for path in (program.ROOT / "msgtx" / "sql").glob("*/*.sql")}
     assert len(files - {mutant.path for mutant in every}) < len(files) / 10, "few functions have nothing to change"
+    explained = program.read_explained(program.EXPLAINED.read_text(encoding="utf-8"))
+    assert len(explained) > 400
+    assert {name for name, _ in explained} <= {mutant.name for mutant in every}
 
 
 def test_an_outcome_holds_for_the_function_as_it_was_and_a_torn_line_is_none(tmp_path: Path) -> None:
@@ -199,4 +202,3 @@ def test_an_explanation_has_a_name_an_id_and_a_reason() -> None:
     }
     with pytest.raises(ValueError, match=r"explained.txt:1"):
         read("0123456789 the same row either way\n")
-    assert len(read(program.EXPLAINED.read_text(encoding="utf-8"))) > 400

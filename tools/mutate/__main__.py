@@ -31,8 +31,8 @@ LINE: Final = re.compile(r"(?P<name>\S+:\S+) (?P<id>[0-9a-f]{10}) (?P<reason>\S.
 # not the command line, the database's installation, or code that only reports.
 PLACES: Final = (
     "sql/append/*", "sql/transactions/*", "sql/groups/*", "sql/fetch/*", "sql/publish/*", "sql/locks/*", "sql/rights/*",
-    "producer/*", "consumer/*", "receiving/*", "shares/*", "session/*", "store/*", "rules/*", "coordinator/*", "process/*",
-    "protocol*", "sql/*/*",
+    "producer/*", "consumer/*", "receiving/*", "shares/*", "session/*", "store/*", "store/*/*", "rules/*", "coordinator/*",
+    "process/*", "protocol*", "sql/*/*",
 )  # fmt: skip
 REPORTS: Final = ("coordinator/gauges.py", "coordinator/metrics.py", "coordinator/endpoint.py")
 SECONDS: Final = 5.0  # of tests for one mutant
