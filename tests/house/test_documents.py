@@ -29,6 +29,9 @@ def sources(*folders: str) -> list[Path]:
     return sorted(path for path in found if not path.is_symlink() and "__pycache__" not in path.parts)
 
 
+# The documents that describe the code; the others are for its users.
+OF_THE_CODE: Final = [name for name in DOCUMENTS if re.match(r"ARCH|CONTR|docs/(internals|decisions)/", name)]
+NOT_OURS: Final = {"before_commit"}  # names of other programs that those documents have
 CODE: Final = sources("msgtx", "cli", "spark_jobs", "migrations", "tests", "examples", "pyspark_msgtx")
 
 
@@ -58,6 +61,28 @@ def test_the_paths_in_a_document_exist(name: str) -> None:
     paths = set(re.findall(r"`((?:msgtx|cli|migrations|tests|spark_jobs|docs)/[\w./-]+)`", text))
     named = {path for path in paths if not re.search(r"[A-Z]{4}", path)}  # in capitals: any name
     assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+@for_each(DOCUMENTS)
+def test_a_file_has_the_name_that_a_document_says_is_in_it(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for word, path in re.findall(r"`(\w+)`\s+in\s+`((?:msgtx|cli|spark_jobs|tests)/[\w./-]+\.(?:py|sql|txt))`", text):
+        assert re.search(rf"\b{word}\b", (ROOT / path).read_text(encoding="utf-8")), f"{word} is not in {path}"
+
+
+def test_a_name_in_a_document_of_the_code_is_there() -> None:
+    """What has an underscore: a function, an argument, a column, a module. A word of a comment does not count."""
+    there = set(NOT_OURS)
+    for path in [*CODE, ROOT / "pyproject.toml", ROOT / "tests" / "mutants" / "table.txt"]:
+        code = re.sub(r'(?m)#.*$|--.*$|(?s:""".*?""")', "", path.read_text(encoding="utf-8"))
+        there |= set(re.findall(r"\w+", f"{path.stem} {code}"))
+    named = {
+        (document, name)
+        for document in OF_THE_CODE
+        for name in re.findall(r"`(?:\w+\.)*(\w*_\w+)(?:\(\w*\))?`", (ROOT / document).read_text(encoding="utf-8"))
+        if not name.isupper()
+    }
+    assert {(document, name) for document, name in named if name not in there} == set()
 
 
 @for_each(DOCUMENTS)
