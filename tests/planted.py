@@ -3,6 +3,7 @@
 import linecache
 import sys
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,7 @@ class Planted:
         self._files = {str(LIBRARY / file) for file in files}
         self._within = within
         self.seen: dict[Line, None] = {}  # lines that were run, in the order of their first time
+        self._came: Counter[Line] = Counter()
         self._at: Line | None = None
         self._error: BaseException | None = None
         self.raised = threading.Event()
@@ -48,7 +50,13 @@ class Planted:
     def plant(self, at: Line, error: BaseException) -> None:
         """Raise before this line, once."""
         self.raised.clear()
+        self._came.clear()
         self._error, self._at = error, at
+
+    @property
+    def rounds(self) -> int:
+        """How often a loop has gone round since the last `plant`: as often as the line that came most often."""
+        return max([*self._came.values()], default=0)
 
     def remove(self) -> None:
         """Raise nothing."""
@@ -94,6 +102,7 @@ class Planted:
             if text.startswith(("yield ", "with ", "try:")):
                 return self._reached
             self.seen[line] = None
+        self._came[line] += 1
         if line == self._at and self._error is not None:
             self._at = None
             self.raised.set()

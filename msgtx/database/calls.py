@@ -20,7 +20,7 @@ from msgtx.declared.function import Function, Row
 
 def call(connection: RawConnection, function: Function[Row], *arguments: object) -> list[Row]:
     """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's."""
-    with translated(connection):
+    with translated(connection, call=function.name):
         if (of_async := of_async_session(connection)) is not None:
             return function.rows(await_only(_awaited(of_async, function.statement, arguments)))
         if isinstance(connection, Connection) and connection.statements.usable:
@@ -39,7 +39,7 @@ def call_and_notify(
     notification is one of the call.
     """
     if isinstance(connection, Connection) and connection.statements.usable:
-        with translated(connection):
+        with translated(connection, call=function.name):
             rows, is_notified = connection.statements.run_both(function.statement, arguments, NOTIFY_SOON, (words,))
         return function.rows(rows), is_notified
     return call(connection, function, *arguments), False
@@ -56,7 +56,7 @@ def call_and_flush(
         found = call(connection, function, *arguments)
         call(connection, flush)
         return found
-    with translated(connection):
+    with translated(connection, call=function.name):
         rows, is_flushed = connection.statements.run_both(function.statement, arguments, flush.statement, ())
     if not is_flushed:
         raise errors.DatabaseUnavailable(f"what {function.name} did could not be flushed")
@@ -70,7 +70,7 @@ def call_together(
     left_out: Callable[[list[tuple[Any, ...]]], Container[int]],
 ) -> list[list[tuple[Any, ...]] | None]:
     """Call several functions in one SQL transaction. See `Statements.run_together`."""
-    with translated(connection):
+    with translated(connection, call=first[0].name):
         return connection.statements.run_together(
             (first[0].statement, first[1]), [(function.statement, arguments) for function, arguments in others], left_out
         )

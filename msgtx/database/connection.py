@@ -108,9 +108,13 @@ class Pipeline(psycopg.Pipeline):
 
 
 class Connection(psycopg.Connection[Any]):
-    """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else."""
+    """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else.
+
+    `hook`: that of its engine, when it was checked out.
+    """
 
     silence: float = ANSWER_SECONDS
+    hook: Callable[[str], None] | None = None
 
     @functools.cached_property
     def statements(self) -> Statements:

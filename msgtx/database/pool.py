@@ -128,6 +128,9 @@ class Engine:
     `url` is any address that libpq takes; `embedded` says whose server it is. `connect` replaces `Connection.connect` (tests
     use it to count and to break the boundary to the database). `silence`: how long a call waits for a sign of life, unless
     `until` says otherwise.
+
+    `hook`: for tests, None else. It is called with "connect" before a connection is opened, with "check out" before one of
+    the pool is taken, with "before NAME" and "after NAME" around each call of a function. What it raises, the caller gets.
     """
 
     def __init__(
@@ -143,6 +146,7 @@ class Engine:
         self.url = url
         self.embedded = embedded  # whether the server is the embedded one
         self.silence = silence
+        self.hook: Callable[[str], None] | None = None
         self._connect = connect
         self._incarnation: uuid.UUID | None = None
         self.origin = forks.here()
@@ -169,13 +173,15 @@ class Engine:
     def dedicated(self) -> RawConnection:
         """Open a connection outside the pool, autocommitting; the caller closes it."""
         self.origin.require("this client")
+        if self.hook is not None:
+            self.hook("connect")
         # The address may say otherwise, except for the encoding: with the role's own, some names could not be sent.
         ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
         options = {name: value for name, value in ours.items() if name not in self.parameters}
         with translated():
             connection = self._connect(address.conninfo(self.parameters), autocommit=True, client_encoding="utf8", **options)
         if isinstance(connection, Connection):
-            connection.silence = self.silence
+            connection.silence, connection.hook = self.silence, self.hook
         forks.cut_off(connection)
         try:
             self._ask_who_answers(connection)
@@ -330,6 +336,8 @@ class CheckedOut:
     def __enter__(self) -> Connection:
         """Wait for a connection. Raise `DatabaseUnavailable` if none is free in time."""
         engine = self._engine
+        if engine.hook is not None:
+            engine.hook("check out")
         self._slot = engine._take_slot()
         try:
             self._proxied = engine._check_out()
@@ -337,7 +345,9 @@ class CheckedOut:
             engine._slots.put(self._slot)
             del self._slot
             raise
-        return self._proxied.dbapi_connection  # type: ignore[return-value]  # the pool's creator made it
+        connection: Any = self._proxied.dbapi_connection  # the pool's creator made it
+        connection.hook = engine.hook
+        return connection  # type: ignore[no-any-return]  # see there
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -141,10 +141,15 @@ def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:
 
 
 @contextlib.contextmanager
-def translated(connection: RawConnection | None = None) -> Iterator[None]:
-    """Translate database errors raised inside, in the one place where that is done."""
+def translated(connection: RawConnection | None = None, *, call: str = "") -> Iterator[None]:
+    """Translate database errors raised inside, in the one place where that is done. `call`: the function that is called."""
+    hook = getattr(connection, "hook", None) if call else None
     try:
+        if hook is not None:
+            hook(f"before {call}")
         yield
+        if hook is not None:
+            hook(f"after {call}")
     except UnicodeEncodeError as error:
         why = "is no valid UTF-8"
         if error.encoding != "utf-8":  # a user's session may have another

@@ -1,11 +1,13 @@
 """Fixtures of the tests of the public interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import msgtx
+from msgtx.database.pool import Engine
 from tests.databases import Server
+from tests.hooks import Hook
 
 
 @pytest.fixture
@@ -22,6 +24,27 @@ def wide(client: msgtx.Client, unique: Callable[[str], str]) -> str:
     name = unique("wide")
     client.topics.create(name, partitions=3)
     return name
+
+
+@pytest.fixture
+def limited(client: msgtx.Client, unique: Callable[[str], str]) -> str:
+    """A topic whose records have at most ten bytes."""
+    name = unique("limited")
+    client.topics.create(name, max_message_bytes=10)
+    return name
+
+
+@pytest.fixture
+def hook(client: msgtx.Client) -> Hook:
+    """Around the client's calls of the database."""
+    return Hook(client.engine)
+
+
+@pytest.fixture
+def engine_hook(engine: Engine) -> Iterator[Hook]:
+    """The same of the module's engine."""
+    yield Hook(engine)
+    engine.hook = None
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -47,22 +48,30 @@ class Slow:
             raise ZeroDivisionError
 
 
-def wait_for_both(commits: Commits, slow: Slow, offset: int) -> threading.Thread:
+def awaited(commits: Commits, offset: int) -> threading.Thread:
     """Commit in a thread that waits."""
     thread = threading.Thread(target=commits.commit, args=(GROUP, at(offset)))
     thread.start()
     return thread
 
 
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+@pytest.fixture
+def commits(slow: Slow) -> Commits:
+    return Commits(slow, timeout=SECONDS)
+
+
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_commit_that_is_waited_for_comes_behind_those_before(begun: bool) -> None:
-    slow = Slow()
-    commits = Commits(slow, timeout=SECONDS)
+def test_a_commit_that_is_waited_for_comes_behind_those_before(slow: Slow, commits: Commits, begun: bool) -> None:
     commits.hand_over(GROUP, at(1))
     if begun:
         wait_until(lambda: slow.begun == 1)
     commits.hand_over(GROUP, at(2))
-    waiting = wait_for_both(commits, slow, 3)
+    waiting = awaited(commits, 3)
     waiting.join(0.2)  # time enough to overtake
     at_once = slow.begun
     for _ in range(3):
@@ -84,7 +93,7 @@ def test_no_order_of_commits_writes_an_older_one_last(order: tuple[str, ...]) ->
                 for _ in range(early):
                     slow.turn.release()
             else:
-                waiting = wait_for_both(commits, slow, offset)
+                waiting = awaited(commits, offset)
                 for _ in range(len(order)):
                     slow.turn.release()
                 waiting.join(SECONDS)
@@ -97,10 +106,8 @@ def test_no_order_of_commits_writes_an_older_one_last(order: tuple[str, ...]) ->
         assert offsets[-1] == len(order) - 1
 
 
-def test_what_is_superseded_is_not_written_and_nothing_else_is_left_out() -> None:
+def test_what_is_superseded_is_not_written_and_nothing_else_is_left_out(slow: Slow, commits: Commits) -> None:
     """A commit of other partitions supersedes nothing."""
-    slow = Slow()
-    commits = Commits(slow, timeout=SECONDS)
     commits.hand_over(GROUP, at(1))
     wait_until(lambda: slow.begun == 1)
     for offsets in (at(2), at(3, 3), {1: OffsetAndMetadata(4)}, {1: OffsetAndMetadata(5)}):
@@ -111,10 +118,8 @@ def test_what_is_superseded_is_not_written_and_nothing_else_is_left_out() -> Non
     assert slow.written == [{0: 1}, {0: 3}, {1: 5}]
 
 
-def test_of_each_partition_one_offset_waits_at_most() -> None:
+def test_of_each_partition_one_offset_waits_at_most(slow: Slow, commits: Commits) -> None:
     """Record by record of two partitions, while the database is slow: neither memory nor the end takes longer for that."""
-    slow = Slow()
-    commits = Commits(slow, timeout=SECONDS)
     for offset in range(100):
         for partition in range(2):
             commits.hand_over(GROUP, {partition: OffsetAndMetadata(offset)})
@@ -125,10 +130,10 @@ def test_of_each_partition_one_offset_waits_at_most() -> None:
     assert slow.written == [{0: 0}, {0: 99}, {1: 99}]
 
 
-def test_a_refusal_goes_to_the_log_and_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
-    slow = Slow()
+def test_a_refusal_goes_to_the_log_and_holds_up_no_other(
+    slow: Slow, commits: Commits, caplog: pytest.LogCaptureFixture
+) -> None:
     slow.refused = {1}
-    commits = Commits(slow, timeout=SECONDS)
     for offset in (1, 2):
         commits.hand_over(GROUP, at(offset))
         wait_until(lambda: slow.begun == offset)  # noqa: B023 - it is called here
@@ -159,10 +164,8 @@ def test_a_bug_that_ends_the_thread_loses_nothing_behind_it(caplog: pytest.LogCa
     wait_until(lambda: "ZeroDivisionError" in caplog.text)
 
 
-def test_what_comes_while_a_caller_writes_what_a_bug_has_left_waits_for_its_turn() -> None:
-    slow = Slow()
+def test_what_comes_while_a_caller_writes_what_a_bug_has_left_waits_for_its_turn(slow: Slow, commits: Commits) -> None:
     slow.broken = {1}
-    commits = Commits(slow, timeout=SECONDS)
     commits.hand_over(GROUP, at(1))
     wait_until(lambda: slow.begun == 1)
     commits.hand_over(GROUP, at(2))
@@ -267,13 +270,9 @@ def offset_of(client: msgtx.Client, consumer: msgtx.Consumer, topic: str) -> int
 
 @pytest.mark.parametrize("what", ["commit", "transaction", "session", "rewind", "committed", "close"])
 def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
+    client: msgtx.Client, consumer: msgtx.Consumer, topic: str, connection: Connection, unique: Callable[[str], str],
     what: str,
-    client: msgtx.Client,
-    consumer: msgtx.Consumer,
-    topic: str,
-    connection: Connection,
-    unique: Callable[[str], str],
-) -> None:
+) -> None:  # fmt: skip
     """I10, and the order of commits: the older offset waits for a lock, but is not written last."""
     tp = TopicPartition(topic, 0)
     assert consumer.config.group is not None
@@ -283,45 +282,35 @@ def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
     free = threading.Timer(0.3, lambda: connection.execute("commit"))
     free.start()
     began = time.monotonic()
+    if what in {"commit", "transaction", "session", "rewind"}:
+        read_on(consumer, 10)
     match what:
         case "commit":
-            read_on(consumer, 10)
             consumer.commit()
-            expected = 20
         case "transaction":
-            read_on(consumer, 10)
             with client.producer(transactional_id=unique("id")) as producer, producer.transaction() as transaction:
                 transaction.send_offsets(consumer)
                 assert time.monotonic() - began > 0.2, "its commit waits as well, but may be the first to go on"
-            expected = 20
         case "session":
             import sqlalchemy
 
             url = client.secret_url.replace("postgresql://", "postgresql+psycopg://")
-            read_on(consumer, 10)
             engine = sqlalchemy.create_engine(url)
             with engine.begin() as session:
                 consumer.commit(session=session)
                 assert offset_of(client, consumer, topic) == 10, "the older one is written by now"
             engine.dispose()
-            expected = 20
         case "rewind":
-            read_on(consumer, 10)
             consumer.rewind()
             assert consumer.position(tp) == 10
-            expected = 10
         case "committed":
-            committed = consumer.committed([tp])[tp]
-            assert committed is not None
-            assert committed.offset == 10
-            expected = 10
+            assert consumer.committed([tp]) == {tp: OffsetAndMetadata(10)}
         case _:
             consumer.close()
-            expected = 10
     assert time.monotonic() - began > 0.2, "it did not wait"
     free.join()
     consumer.close()
-    assert offset_of(client, consumer, topic) == expected
+    assert offset_of(client, consumer, topic) == (20 if what in {"commit", "transaction", "session"} else 10)
 
 
 def test_close_commits_what_was_handed_over_before_it_leaves(
@@ -360,13 +349,8 @@ def test_automatic_commits_come_once_in_their_interval(
     client: msgtx.Client, topic: str, unique: Callable[[str], str], automatic: bool
 ) -> None:
     fill(client, topic, 40)
-    consumer = client.consumer(
-        topic,
-        group=unique("group"),
-        enable_auto_commit=automatic,
-        auto_commit_interval_ms=60_000,
-        auto_offset_reset="earliest",
-    )
+    settings: Any = {"enable_auto_commit": automatic, "auto_commit_interval_ms": 60_000, "auto_offset_reset": "earliest"}
+    consumer = client.consumer(topic, group=unique("group"), **settings)
     for _ in range(2):
         read_on(consumer, 10)
     consumer._commits.settle()

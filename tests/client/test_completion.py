@@ -13,8 +13,9 @@ from msgtx.coordinator import completion
 from msgtx.coordinator.completion import MARK_SECONDS, Completion
 from msgtx.coordinator.notifier import HEAR_SECONDS
 from msgtx.database.pool import Engine
-from msgtx.store.transactions.transactions import mark, mark_in_turn
+from msgtx.store.transactions.transactions import mark
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.hooks import Hook
 from tests.store.steps import Writer, count, new_partition
 
 
@@ -47,60 +48,48 @@ def test_a_client_that_finds_another_one_at_work_marks_in_the_next_round(
 
 
 def test_a_round_that_the_server_cannot_do_is_left_to_the_next_one(
-    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], hook: Hook
 ) -> None:
     """The thread, which also tells readers of commits, goes on."""
     refused: list[object] = []
 
-    def broken(*_: object, **__: object) -> NoReturn:
+    def broken() -> NoReturn:
         refused.append(threading.current_thread())
         raise psycopg.errors.InternalError_("could not read a block")
 
+    hook.at("before mark", broken, times=1)
     with client.producer(transactional_id=unique("producer")) as producer:
-        with monkeypatch.context() as patched:
-            patched.setattr(completion, "mark_in_turn", broken)
-            commit(producer, topic)
-            wait_until(lambda: refused, "a round was refused")
+        commit(producer, topic)
+        wait_until(lambda: refused, "a round was refused")
         commit(producer, topic)
         wait_until(lambda: marked(connection, producer) > 0)
     assert refused == [client._completion._thread._thread]
 
 
 def test_a_thread_whose_loop_an_error_has_ended_goes_on(
-    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """One that nobody expects."""
-
-    refused: list[None] = []
-
-    def broken(*_: object, **__: object) -> NoReturn:
-        refused.append(None)
-        raise MemoryError
-
     monkeypatch.setattr(completion, "MARK_SECONDS", 0.05)
+    hook.at("before mark", MemoryError(), times=1)
     with client.producer(transactional_id=unique("producer")) as producer:
-        with monkeypatch.context() as patched:
-            patched.setattr(completion, "mark_in_turn", broken)
-            commit(producer, topic)
-            wait_until(lambda: refused, "its loop has ended")
+        commit(producer, topic)
+        wait_until(lambda: hook.seen["before mark"], "its loop has ended")
         commit(producer, topic)
         wait_until(lambda: marked(connection, producer) == 2)
 
 
 def test_many_commits_are_marked_together_by_one_thread(
-    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str], hook: Hook,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """Once in `MARK_SECONDS`, and only if something was committed."""
     rounds: list[threading.Thread] = []
     before = threading.enumerate()
-
-    def noted(*arguments: Any, **named: Any) -> bool:
-        rounds.append(threading.current_thread())
-        return mark_in_turn(*arguments, **named)
-
+    hook.at("before mark", lambda: rounds.append(threading.current_thread()))
     monkeypatch.setattr(completion, "MARK_SECONDS", 0.1)
     monkeypatch.setattr(completion, "REST_MS", 0)
-    monkeypatch.setattr(completion, "mark_in_turn", noted)
     with client.producer(transactional_id=unique("producer")) as producer, client.producer():
         began, commits = time.monotonic(), 0
         while len(rounds) < 2:
@@ -126,13 +115,9 @@ def test_a_client_that_closes_marks_what_it_has_committed(
 
 
 def test_a_client_without_a_producer_marks_what_it_completes(
-    database_url: str,
-    client: msgtx.Client,
-    topic: str,
-    connection: Connection,
-    unique: Callable[[str], str],
+    database_url: str, client: msgtx.Client, topic: str, connection: Connection, unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setattr(completion, "MARK_SECONDS", 0.05)
     monkeypatch.setattr(completion, "REST_MS", 0)
     with client.producer(transactional_id=unique("producer")) as producer:

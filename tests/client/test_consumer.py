@@ -18,7 +18,9 @@ from msgtx.coordinator.compactor import Compactor
 from msgtx.database.connection import readable
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.store.fetch.fetch import FetchedBatch
+from tests.client.steps import SECONDS, asleep, listens, lose_rows
 from tests.databases import Connection, wait_until
+from tests.hooks import Hook, away
 from tests.interrupts import interrupts, require_each_once, write_rows
 from tests.refusals import refuses
 
@@ -26,7 +28,6 @@ pytestmark = pytest.mark.slow
 
 Unique = Callable[[str], str]
 Read = Callable[..., list[msgtx.Record]]
-SECONDS = 30.0
 
 
 def fill(client: msgtx.Client, topic: str, count: int, *, start: int = 0, partition: int = 0) -> None:
@@ -88,13 +89,7 @@ def test_nothing_that_was_fetched_before_a_seek_is_handed_out_behind_it(
         fill(client, topic, 3, start=start)
     with client.consumer(topic, auto_offset_reset="earliest") as consumer:
         assert numbers(consumer.poll(SECONDS, max_records=1)) == [0]
-        match way:
-            case "seek":
-                consumer.seek(tp, 0)
-            case "seek_to_beginning":
-                consumer.seek_to_beginning()
-            case _:
-                consumer.rewind()
+        getattr(consumer, way)(*([tp, 0] if way == "seek" else []))
         assert consumer.position(tp) == 0
         assert numbers(consumer.poll(0)) == [0, 1, 2, 3, 4, 5]
 
@@ -180,15 +175,14 @@ def test_a_partition_that_is_fed_all_the_time_does_not_starve_the_others(client:
     assert seen == {0, 1, 2}
 
 
-def test_what_is_at_a_known_position_is_fetched_by_one_call(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_at_a_known_position_is_fetched_by_one_call(client: msgtx.Client, topic: str, hook: Hook) -> None:
     """Architecture: the path of a record. The ends are asked for to find a position, and not again."""
     with client.consumer(topic, auto_offset_reset="earliest") as consumer:
         assert consumer.poll(0) == []
         fill(client, topic, 2)
-        monkeypatch.setattr("msgtx.consumer.fetcher.stable_ends", None)
+        hook.seen.clear()
         assert numbers(consumer.poll(SECONDS)) == [0, 1]
+        assert [hook.seen[f"before {name}"] for name in ("fetch_batches", "list_offsets")] == [1, 0]
 
 
 def test_small_fetches_read_everything(client: msgtx.Client, topic: str) -> None:
@@ -281,8 +275,7 @@ def test_a_poll_waits_for_others_beside_what_is_paused_with_records(client: msgt
     with client.consumer(wide, auto_offset_reset="earliest") as consumer, ThreadPoolExecutor(1) as threads:
         assert len(consumer.poll(SECONDS, max_records=1)) == 1
         consumer.pause([paused])
-        polling = threads.submit(consumer.poll, SECONDS)
-        wait_until(lambda: polling.done() or consumer._waiter._waited, "the poll waits")
+        polling = asleep(threads, consumer)
         fill(client, wide, 1, partition=0)
         assert [record.partition for record in polling.result(SECONDS)] == [0]
         consumer.resume([paused])
@@ -356,9 +349,8 @@ def test_stop_from_another_thread_ends_a_waiting_iteration(client: msgtx.Client,
 def test_stop_ends_a_waiting_poll_and_the_next_one_reads(client: msgtx.Client, topic: str) -> None:
     settings: Any = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 60_000}
     with client.consumer(topic, **settings) as consumer, ThreadPoolExecutor(1) as threads:
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
-        polling = threads.submit(consumer.poll, SECONDS)
-        wait_until(lambda: consumer._waiter._waited, "the poll waits")
+        listens(client)
+        polling = asleep(threads, consumer)
         began = time.monotonic()
         consumer.stop()
         assert polling.result(SECONDS) == []
@@ -368,20 +360,18 @@ def test_stop_ends_a_waiting_poll_and_the_next_one_reads(client: msgtx.Client, t
 
 
 @pytest.mark.parametrize("call", ["stop", "close"])
-def test_a_poll_ends_while_the_database_is_away(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_a_poll_ends_while_the_database_is_away(client: msgtx.Client, topic: str, hook: Hook, call: str) -> None:
     with client.consumer(topic, fetch_max_wait_ms=60_000) as consumer, ThreadPoolExecutor(1) as threads:
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        listens(client)
         ended = []
 
-        def fails(*_: Any, **__: Any) -> None:
+        def fails() -> None:
             if not ended:
                 ended.append(threads.submit(getattr(consumer, call)))
                 wait_until(lambda: not consumer._waiter._wakes.empty(), "it is told")
-            raise errors.DatabaseUnavailable("it is away")
+            away()
 
-        monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails)
+        hook.at("before fetch_batches", fails)
         began = time.monotonic()
         assert consumer.poll(SECONDS) == []
         ended[0].result(SECONDS)
@@ -408,7 +398,7 @@ def test_a_waiting_consumer_is_woken_by_a_commit(
     """R6: by another client, long before the fetch interval is over."""
     with client.consumer(topic, fetch_max_wait_ms=20_000) as consumer, msgtx.connect(database_url) as other:
         consumer.poll(0)
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        listens(client)
         with other.producer(transactional_id=None if kind == "plain" else unique("id")) as producer:
             if kind != "plain":
                 producer.begin_transaction()
@@ -416,8 +406,7 @@ def test_a_waiting_consumer_is_woken_by_a_commit(
                 if kind == "transaction":
                     producer.flush(SECONDS)
             with ThreadPoolExecutor(1) as threads:
-                polling = threads.submit(consumer.poll, 20.0)
-                wait_until(lambda: consumer._waiter._waited, "the poll waits")
+                polling = asleep(threads, consumer, 20.0)
                 started = time.monotonic()
                 if kind == "plain":
                     producer.send(topic, b"1").result(SECONDS)
@@ -443,10 +432,9 @@ def test_a_waiting_consumer_is_woken_by_an_abort_that_held_it_back(client: msgtx
         producer.send(topic, b"1").result(SECONDS)
         with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=20_000) as consumer:
             assert consumer.poll(0) == []
-            wait_until(lambda: client._listener.confirmed, "notifications arrive")
+            listens(client)
             with ThreadPoolExecutor(1) as threads:
-                polling = threads.submit(consumer.poll, 20.0)
-                wait_until(lambda: consumer._waiter._waited, "the poll waits")
+                polling = asleep(threads, consumer, 20.0)
                 started = time.monotonic()
                 blocking.abort_transaction()
                 assert numbers(polling.result(SECONDS)) == [1]
@@ -759,13 +747,14 @@ def test_a_call_that_failed_leaves_its_thread_no_user(background: ThreadPoolExec
     background.submit(call).result(SECONDS)
 
 
-def test_a_second_close_does_nothing(client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_close_does_nothing(client: msgtx.Client, topic: str, hook: Hook) -> None:
     """It could wait once more for a database that is away."""
     consumer = client.consumer(topic, group=topic)
     consumer.poll(0)
     consumer.close()
-    monkeypatch.setattr(consumer, "_subscription", None)
+    before = hook.seen.copy()
     consumer.close()
+    assert hook.seen == before
 
 
 # ── trouble ──
@@ -784,34 +773,29 @@ def test_a_lost_connection_is_no_error_by_itself(client: msgtx.Client, topic: st
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_a_fetch_that_fails_is_tried_again_after_the_backoff(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, deleted: bool
+    client: msgtx.Client, topic: str, hook: Hook, deleted: bool
 ) -> None:
     """However often the consumer is notified meanwhile; only of a topic that is deleted it asks what became of it."""
     tries: list[float] = []
-    asked: list[object] = []
     with client.consumer(topic, retry_backoff_ms=50, **({"group": topic} if deleted else {})) as consumer:
 
-        def fails(*_: Any, **__: Any) -> None:
+        def fails() -> None:
             tries.append(time.monotonic())
             consumer._waiter.wake()
             raise errors.UnknownTopicOrPartition("deleted") if deleted else errors.DatabaseUnavailable("it is away")
 
-        monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails)
-        monkeypatch.setattr("msgtx.client.describe_topics", lambda *names: asked.append(names) or {})
+        hook.at("before fetch_batches", fails)
+        hook.seen.clear()
         assert consumer.poll(0.2) == []
     assert len(tries) > 1
     between = [later - earlier for earlier, later in itertools.pairwise(tries[:-1])]  # the last one comes when time is over
     assert all(seconds > 0.045 for seconds in between), between
-    assert asked == []
+    assert hook.seen["before describe_topics"] == 0
 
 
-def test_a_database_that_stays_away_is_told(client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_stays_away_is_told(client: msgtx.Client, topic: str, hook: Hook) -> None:
     """After `request_timeout_ms`, however short the polls are, and be it from the first one on."""
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise errors.DatabaseUnavailable("it is away")
-
-    monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails)
+    hook.at("before fetch_batches", away)
     with client.consumer(topic, request_timeout_ms=300, retry_backoff_ms=1) as consumer:
         began = time.monotonic()
         with pytest.raises(errors.DatabaseUnavailable):
@@ -820,22 +804,13 @@ def test_a_database_that_stays_away_is_told(client: msgtx.Client, topic: str, mo
 
 
 def test_a_poll_that_has_time_left_tries_again_though_another_one_has_failed_long_ago(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, topic: str, hook: Hook
 ) -> None:
     """Between the two nobody looked: the database may have been there."""
     fill(client, topic, 1)
-    failures = [1, 1]
-
-    def fails_at_first(*arguments: Any, **named: Any) -> Any:
-        if failures:
-            failures.pop()
-            raise errors.DatabaseUnavailable("it is away")
-        return fetch(*arguments, **named)
-
-    fetch = msgtx.consumer.fetcher.fetch
-    monkeypatch.setattr("msgtx.consumer.fetcher.fetch", fails_at_first)
+    hook.at("before fetch_batches", away, times=2)
     with client.consumer(topic, auto_offset_reset="earliest", request_timeout_ms=300, retry_backoff_ms=1) as consumer:
-        assert (consumer.poll(0), failures) == ([], [1])
+        assert (consumer.poll(0), hook.seen["before fetch_batches"]) == ([], 1)
         time.sleep(0.35)
         assert len(consumer.poll(SECONDS)) == 1
 
@@ -847,11 +822,7 @@ def test_a_truncated_log_is_told_and_a_seek_goes_on(
     fill(client, topic, 3)
     with client.consumer(topic, auto_offset_reset="earliest", isolation="read_uncommitted") as consumer:
         assert numbers(consumer.poll(SECONDS)) == [0, 1, 2]
-        connection.execute(
-            "delete from msgtx.record_batch where partition_id ="
-            " (select partition_id from msgtx.partitions where topic = %s)",
-            [topic],
-        )
+        lose_rows(connection, topic)
         fill(client, topic, 5, start=10)
         for _ in range(2):
             with refuses(errors.LogTruncated, topic=topic, partition=0, offset=3):
@@ -922,16 +893,15 @@ def test_a_position_below_the_log_start_is_reset(
 def test_a_position_that_is_removed_while_it_is_waited_at_is_reset_at_once(client: msgtx.Client, topic: str) -> None:
     """Not with the next look at all partitions, which comes after `fetch_max_wait_ms`."""
     with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        listens(client)
         consumer.poll(0)
         fill(client, topic, 3)
         client.admin.partitions.delete_records({TopicPartition(topic, 0): 2})
         assert numbers(consumer.poll(SECONDS / 3)) == [2]
 
 
-def test_close_may_be_called_twice_and_ends_everything(client: msgtx.Client, topic: str) -> None:
+def test_close_ends_everything(client: msgtx.Client, topic: str) -> None:
     consumer = client.consumer(topic)
-    consumer.close()
     consumer.close()
     for call in (lambda: consumer.poll(0), consumer.commit, consumer.seek_to_end):
         with refuses(errors.IllegalState, reason="closed"):
@@ -955,9 +925,8 @@ def test_close_from_another_thread_ends_a_poll_that_waits(client: msgtx.Client, 
     """As `client.close()` does it, which any thread may call."""
     with ThreadPoolExecutor(1) as threads:
         consumer = client.consumer(topic, group=topic, fetch_max_wait_ms=60_000)
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
-        polling = threads.submit(consumer.poll, SECONDS)
-        wait_until(lambda: consumer._waiter._waited, "the poll waits")
+        listens(client)
+        polling = asleep(threads, consumer)
         began = time.monotonic()
         consumer.close()
         assert polling.result(SECONDS) == []
@@ -987,8 +956,8 @@ def test_a_child_process_that_closes_its_parents_client_leaves_the_parents_alone
     ):
         fill(client, topic, 2)
         assert len(consumer.poll(SECONDS, max_records=1)) == 1
-        polling = threads.submit(share.poll, SECONDS)
-        wait_until(lambda: client._listener.confirmed and share._waiter._waited, "notifications arrive")
+        polling = asleep(threads, share)
+        listens(client)
         before = backends()
         child = os.fork()
         if child == 0:
@@ -1057,16 +1026,11 @@ def test_process_begins_an_aborted_transaction_again(
         return record.value
 
     report = client.process(
-        topic,
-        to=wide,
-        group=unique("group"),
-        transactional_id=transactional_id,
-        transform=transform,
-        stop=stop,
+        topic, to=wide, group=unique("group"), transactional_id=transactional_id, transform=transform, stop=stop,
         transaction_ms=5_000,  # ends when no input is left: even on a slow machine one transaction holds all
         idle_timeout=3.0,  # otherwise it would wait forever for inputs that did not come again
         on_commit=lambda _: stop.set(),
-    )
+    )  # fmt: skip
     assert (report.records_in, report.records_out, report.transactions, report.aborted) == (5, 5, 1, 1)
     assert sorted(numbers(read(wide))) == list(range(5))
 
@@ -1074,21 +1038,16 @@ def test_process_begins_an_aborted_transaction_again(
 def test_process_stops_at_the_event(client: msgtx.Client, topic: str, wide: str, unique: Unique) -> None:
     fill(client, topic, 3)
     stop = threading.Event()
+    names = {"group": unique("group"), "transactional_id": unique("id")}
     report = client.process(
-        topic,
-        to=wide,
-        group=unique("group"),
-        transactional_id=unique("id"),
-        transform=lambda record: record.value,
-        stop=stop,
-        on_commit=lambda _: stop.set(),
+        topic, to=wide, **names, transform=lambda record: record.value, stop=stop, on_commit=lambda _: stop.set()
     )
     assert (report.records_in, report.records_out, report.transactions) == (3, 3, 1)
 
 
 def test_process_of_an_unknown_topic_says_which(client: msgtx.Client, topic: str, unique: Unique) -> None:
     for source, target in ((unique("nowhere"), topic), (topic, unique("nowhere"))):
-        with pytest.raises(errors.UnknownTopicOrPartition, match="nowhere"):
+        with refuses(errors.UnknownTopicOrPartition, topic=source if target == topic else target):
             client.process(source, to=target, group="g", transactional_id="t", transform=lambda record: None)
 
 

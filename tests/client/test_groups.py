@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -20,8 +19,10 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.store.groups.members import describe_members, join_group, leave_group
 from msgtx.store.topics.topics import Topic, describe_topics
-from tests.databases import Connection, lose_answers, wait_until
+from tests.client.steps import asleep, listens
+from tests.databases import Connection, wait_until
 from tests.faults import Faults, lose_connection
+from tests.hooks import Hook, away
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
@@ -122,26 +123,17 @@ def fill(client: msgtx.Client, topic: str, count: int, start: int = 0) -> list[b
 
 @pytest.mark.parametrize("lost", ["join_group", "describe_members", "assign_partitions", "member_assignment"])
 def test_a_connection_that_is_lost_while_joining_does_not_lose_the_partitions(
-    members: Members, wide: str, lost: str, monkeypatch: pytest.MonkeyPatch
+    members: Members, wide: str, hook: Hook, lost: str
 ) -> None:
-    real, failed = getattr(msgtx.consumer.membership, lost), []
-
-    def fails_once(*arguments: Any, **options: Any) -> Any:
-        answer = real(*arguments, **options)
-        if not failed:
-            failed.append(lost)
-            raise errors.DatabaseUnavailable("its answer is lost")
-        return answer
-
-    monkeypatch.setattr(msgtx.consumer.membership, lost, fails_once)
+    hook.at(f"after {lost}", away, times=1)
     assert len(members.join(wide, retry_backoff_ms=1).assignment()) == 4
-    assert failed
+    assert hook.seen[f"after {lost}"]
 
 
 def test_a_member_that_never_heard_that_it_joined_leaves_when_it_is_closed(
-    client: msgtx.Client, wide: str, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, wide: str, hook: Hook
 ) -> None:
-    lose_answers(monkeypatch, msgtx.consumer.membership, "join_group")
+    hook.at("after join_group", away)
     with client.consumer(group=wide, request_timeout_ms=50, retry_backoff_ms=1) as consumer:
         with pytest.raises(errors.DatabaseUnavailable):
             consumer.subscribe([wide])
@@ -179,10 +171,9 @@ def test_a_poll_that_waits_gives_away_what_another_member_is_to_have(
     """It is woken by a notification, which costs the members no heartbeat."""
     first = members.join(wide, fetch_max_wait_ms=60_000, **RARE)
     members.alive.remove(first)
-    wait_until(lambda: client._listener.confirmed, "notifications arrive")
+    listens(client)
     with ThreadPoolExecutor(1) as threads:
-        polling = threads.submit(first.poll, SECONDS)
-        wait_until(lambda: first._waiter._waited, "it waits")
+        polling = asleep(threads, first)
         second = members.join(wide, **RARE)
         members.until(lambda: len(second.assignment()) == 2)
         first.stop()
@@ -190,19 +181,17 @@ def test_a_poll_that_waits_gives_away_what_another_member_is_to_have(
     assert heartbeats(connection, members.group) == 0
 
 
-def test_heartbeats_come_at_their_interval_and_after_a_failure_sooner(
-    members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_heartbeats_come_at_their_interval_and_after_a_failure_sooner(members: Members, wide: str, hook: Hook) -> None:
     """A member whose heartbeats fail has not long to live."""
-    real, failures, begun = msgtx.consumer.membership.heartbeat, 20, []
+    failures = 20
+    begun: list[float] = []
 
-    def fails(*arguments: Any, **options: Any) -> Any:
+    def fails() -> None:
         begun.append(time.monotonic())
         if len(begun) <= failures:
-            raise errors.DatabaseUnavailable("it is away")
-        return real(*arguments, **options)
+            away()
 
-    monkeypatch.setattr(msgtx.consumer.membership, "heartbeat", fails)
+    hook.at("before heartbeat_group", fails)
     members.join(wide, heartbeat_interval_ms=100, retry_backoff_ms=1)
     wait_until(lambda: len(begun) >= failures + 3, "it goes on")
     assert begun[failures] - begun[0] < failures * 0.1 / 2
@@ -210,20 +199,14 @@ def test_heartbeats_come_at_their_interval_and_after_a_failure_sooner(
 
 
 def test_a_member_lives_while_it_learns_for_the_first_time_what_it_has(
-    connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, members: Members, wide: str, hook: Hook
 ) -> None:
-    real = msgtx.consumer.membership.member_assignment
-
-    def slow(*arguments: Any) -> Any:
-        wait_until(lambda: heartbeats(connection, members.group) > 1, "it says again that it lives")
-        return real(*arguments)
-
-    monkeypatch.setattr(msgtx.consumer.membership, "member_assignment", slow)
+    hook.at("before member_assignment", lambda: wait_until(lambda: heartbeats(connection, members.group) > 1, "it lives"))
     assert len(members.join(wide, heartbeat_interval_ms=10).assignment()) == 4
 
 
 def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that(
-    client: msgtx.Client, connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, connection: Connection, members: Members, wide: str, hook: Hook
 ) -> None:
     """What a session may still commit for the member that it was is refused anyway: it need not leave for that."""
     consumer = members.join(wide, heartbeat_interval_ms=10, retry_backoff_ms=1)
@@ -231,12 +214,7 @@ def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that
     assert membership is not None
     membership.polled_at -= 3_600  # as if the last poll were that long ago
     wait_until(lambda: client.admin.groups.members(members.group) == [], "it has left")
-
-    def fails(*_: Any, **__: Any) -> Any:
-        raise errors.DatabaseUnavailable("it is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(msgtx.consumer.membership, "join_group", fails)
+    with hook.at("before join_group", away):
         members.until(lambda: members.told(consumer)[-1] == ("lost", (0, 1, 2, 3)))
         assert consumer.poll(0.1) == []  # heartbeats would be due
         with pytest.raises(errors.UnknownMember):
@@ -263,60 +241,42 @@ def test_a_member_whose_commit_is_in_doubt_goes_back_to_what_is_committed(
 
 @pytest.mark.parametrize("by", ["names", "pattern"])
 def test_what_has_not_changed_is_not_joined_nor_divided_again(
-    client: msgtx.Client, members: Members, unique: Unique, monkeypatch: pytest.MonkeyPatch, by: str
+    client: msgtx.Client, members: Members, unique: Unique, hook: Hook, by: str
 ) -> None:
     """A division of a group reads all its members, and its generation is flushed."""
-    calls: Counter[str] = Counter()
-
-    def count(name: str) -> None:
-        real = getattr(msgtx.consumer.membership, name)
-
-        def counted(*arguments: Any, **options: Any) -> Any:
-            calls[name] += 1
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(msgtx.consumer.membership, name, counted)
-
     every = ("join_group", "describe_members", "assign_partitions")
-    for name in every:
-        count(name)
+
+    def calls() -> list[int]:
+        return [hook.seen.pop(f"before {name}", 0) for name in every]
+
     stem = unique("stem")
     topics = [f"{stem}.a", f"{stem}.b"]
     for topic in topics:
         client.topics.create(topic)
     subscription: dict[str, Any] = {"topics": topics} if by == "names" else {"pattern": rf"{stem}\..*"}
     consumer = members.join(*subscription.get("topics", ()), pattern=subscription.get("pattern"), **RARE)
-    assert calls == dict.fromkeys(every, 1)
+    assert calls() == [1, 1, 1]
     consumer.subscribe(**subscription)
-    assert calls["assign_partitions"] == 1, "it has subscribed to the same"
-    calls.clear()
+    assert calls()[2] == 0, "it has subscribed to the same"
     client.topics.delete(topics[1])
     members.until(lambda: len(consumer.assignment()) == 1)
-    assert calls == dict.fromkeys(every if by == "pattern" else every[1:], 1)
-    calls.clear()
+    assert calls() == [by == "pattern", 1, 1]
     consumer.rewind()  # so its next poll attends to the group
     assert consumer.poll(0) == []
-    assert not calls
+    assert calls() == [0, 0, 0]
 
 
 def test_a_division_that_another_change_overtakes_is_made_again(
-    connection: Connection, members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, members: Members, wide: str, hook: Hook
 ) -> None:
     """Who leaves like this does not make it."""
     join_group(
         connection, members.group, member_id="leaving", group_instance_id=None, client_host=None, client_process=None,
         session_timeout_ms=60_000, strategy="cooperative-sticky", topics=[wide], pattern=None,
     )  # fmt: skip
-    real, left = msgtx.consumer.membership.assign_partitions, []
-
-    def overtaken(*arguments: Any, **options: Any) -> bool:
-        if not left:
-            left.append(leave_group(connection, members.group, "leaving"))
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(msgtx.consumer.membership, "assign_partitions", overtaken)
+    hook.at("before assign_partitions", lambda: leave_group(connection, members.group, "leaving"), times=1)
     assert len(members.join(wide, **RARE).assignment()) == 4
-    assert len(left) == 1
+    assert hook.seen["before assign_partitions"]
 
 
 def test_a_static_member_has_its_place_by_its_instance(members: Members, wide: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,10 +357,8 @@ def test_a_waiting_member_is_woken_when_another_one_leaves(
     group = unique("group")
     with client.consumer(wide, group=group, **slow) as one, client.consumer(wide, group=group, **slow) as other:
         wait_until(lambda: [each.poll(0) for each in (one, other)] and one.assignment() and other.assignment())
-        wait_until(lambda: client._listener.confirmed)
-        one._waiter._waited = False
-        polling = background.submit(one.poll, SECONDS + 5.0)
-        wait_until(lambda: one._waiter._waited, "it waits")
+        listens(client)
+        polling = asleep(background, one, SECONDS + 5.0)
         other.close()
         wait_until(lambda: len(one.assignment()) == 4, "it has all")
         fill(client, wide, 1)
@@ -502,25 +460,16 @@ def test_who_was_given_up_with_its_group_closes(
     assert describe_members(connection, members.group) is None
 
 
-def test_a_close_waits_for_a_heartbeat_that_is_under_way(
-    members: Members, wide: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_close_waits_for_a_heartbeat_that_is_under_way(members: Members, wide: str, hook: Hook) -> None:
     """What is closed calls the database no more."""
-    real, within, go_on = msgtx.consumer.membership.heartbeat, threading.Event(), threading.Event()
-
-    def waits(*arguments: Any, **options: Any) -> Any:
-        within.set()
-        assert go_on.wait(SECONDS)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(msgtx.consumer.membership, "heartbeat", waits)
+    held = hook.hold("before heartbeat_group")
     consumer = members.join(wide, heartbeat_interval_ms=10)
-    assert within.wait(SECONDS)
+    held.wait()
     with ThreadPoolExecutor(1) as threads:
         leaving = threads.submit(members.leave, consumer)
         wait([leaving], 0.2)  # time enough to leave
         waited = not leaving.done()
-        go_on.set()
+        held.go_on.set()
         leaving.result(SECONDS)
     assert waited
 
@@ -545,31 +494,24 @@ def test_who_leaves_has_left_wherever_a_connection_breaks(
     assert 2 < boundary < 99
 
 
-@pytest.mark.parametrize("held", ["member_assignment", "join_group"])
+@pytest.mark.parametrize("call", ["member_assignment", "join_group"])
 def test_who_is_closed_within_a_call_of_another_thread_does_not_join_again(
-    client: msgtx.Client, members: Members, wide: str, held: str, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, members: Members, wide: str, hook: Hook, call: str
 ) -> None:
     """It would keep partitions that nobody reads, until its session is over."""
     consumer = members.join(wide)
-    real, within, closing = getattr(msgtx.consumer.membership, held), threading.Event(), threading.Event()
-
-    def waits(*arguments: Any, **options: Any) -> Any:
-        within.set()
-        assert closing.wait(SECONDS)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(msgtx.consumer.membership, held, waits)
+    held = hook.hold(f"before {call}")
     membership = consumer._subscription.membership
     assert membership is not None
-    if held == "join_group":
+    if call == "join_group":
         membership.subscribe(msgtx.consumer.membership.Subscription([wide], None))
     membership.due = True
     with ThreadPoolExecutor(2) as threads:
         polling = threads.submit(consumer.poll, SECONDS)
-        assert within.wait(SECONDS)
+        held.wait()
         leaving = threads.submit(consumer.close)
         wait([leaving], 0.5)  # it waits for the call, or has left by then
-        closing.set()
+        held.go_on.set()
         leaving.result(SECONDS)
         polling.exception(SECONDS)
     assert client.admin.groups.members(members.group) == []

@@ -16,7 +16,9 @@ from msgtx.receiving import wakeup
 from msgtx.receiving.wakeup import LOOK_SECONDS, LOOK_SOON_SECONDS, MOST_HEARD, Listener, Waiter
 from msgtx.store.append.append import append
 from msgtx.store.topics.topics import describe_topics
+from tests.client.steps import asleep, listens
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.hooks import Hook, away
 from tests.store.steps import batch
 
 pytestmark = pytest.mark.slow
@@ -165,45 +167,29 @@ def test_it_connects_again_at_once_only_where_it_was_heard(
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_while_it_cannot_listen_it_does_not_ask_in_a_circle_and_it_can_be_closed(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, refused: bool
+    engine: Engine, engine_hook: Hook, refused: bool
 ) -> None:
-    tries: list[None] = []
-
-    def fails(*_: Any) -> Any:
-        tries.append(None)
-        raise errors.AuthorizationFailed("no right") if refused else errors.DatabaseUnavailable("no server")
-
-    monkeypatch.setattr(*(Listener, "_listen") if refused else (Engine, "dedicated"), fails)
+    engine_hook.at("connect", errors.AuthorizationFailed("no right") if refused else away)
     listener = Listener(engine)
     Waiter(listener).watch([17])
-    wait_until(lambda: tries)
+    wait_until(lambda: engine_hook.seen["connect"])
     time.sleep(0.1)
-    assert len(tries) == 1
+    assert engine_hook.seen["connect"] == 1
     begun = time.monotonic()
     listener.close()
     assert time.monotonic() - begun < wakeup.REFUSED_SECONDS / 2
 
 
 def test_readers_look_by_themselves_while_the_channel_is_lost(
-    client: msgtx.Client,
-    connection: Connection,
-    topic: str,
-    opened: list[RawConnection],
-    background: ThreadPoolExecutor,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    client: msgtx.Client, connection: Connection, topic: str, opened: list[RawConnection], background: ThreadPoolExecutor,
+    hook: Hook,
+) -> None:  # fmt: skip
     """They are woken for it: what comes next is named to nobody."""
     with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
         assert consumer.poll(0.01) == []
-        wait_until(lambda: client._listener.confirmed)
-        consumer._waiter._waited = False
-        polled = background.submit(consumer.poll, 2 * PATIENCE_SECONDS)
-        wait_until(lambda: consumer._waiter._waited, "it waits")
-
-        def gone(_: Engine) -> Any:
-            raise errors.DatabaseUnavailable("no server")
-
-        monkeypatch.setattr(Engine, "dedicated", gone)
+        listens(client)
+        polled = asleep(background, consumer, 2 * PATIENCE_SECONDS)
+        hook.at("connect", away)
         session = opened[0].info.backend_pid
         connection.execute("select pg_terminate_backend(%s)", [session])
         wait_until(lambda: not client._listener.confirmed, "it is lost")
@@ -216,15 +202,13 @@ def test_readers_look_by_themselves_while_the_channel_is_lost(
 
 
 def test_an_idle_client_looks_seldom_and_removes_nothing(
-    listener: Listener, looks: list[float], monkeypatch: pytest.MonkeyPatch
+    engine_hook: Hook, listener: Listener, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    removed: list[None] = []
     monkeypatch.setattr(wakeup, "REMOVE_SECONDS", 0.0)
-    monkeypatch.setattr(wakeup, "remove_wake_ups", lambda _: removed.append(None))
     Waiter(listener).watch([17])
     wait_until(lambda: len(looks) > 3)
     assert looks[3] - looks[0] > LOOK_SECONDS
-    assert removed == []
+    assert engine_hook.seen["before remove_wake_ups"] == 0
 
 
 def test_it_looks_often_after_what_concerned_a_waiter(
@@ -245,16 +229,10 @@ def test_it_looks_often_after_what_concerned_a_waiter(
 
 
 def test_what_was_looked_at_is_removed_now_and_then(
-    listener: Listener, connection: Connection, topic: str, monkeypatch: pytest.MonkeyPatch
+    engine_hook: Hook, listener: Listener, connection: Connection, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[float] = []
-    remove = wakeup.remove_wake_ups
-
-    def noted(on: RawConnection) -> int:
-        removed.append(time.monotonic())
-        return remove(on)
-
-    monkeypatch.setattr(wakeup, "remove_wake_ups", noted)
+    engine_hook.at("before remove_wake_ups", lambda: removed.append(time.monotonic()))
     Waiter(listener).watch([17])
     wait_until(lambda: listener.confirmed)
     published(connection, topic, 3)

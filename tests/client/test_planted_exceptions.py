@@ -16,7 +16,7 @@ import msgtx
 from msgtx import Record, aio, background, errors
 from msgtx.consumer import membership
 from msgtx.consumer.commits import Commits, Offsets
-from msgtx.coordinator import completion
+from msgtx.coordinator import completion, notifier
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.endpoint import Endpoint, plain
 from msgtx.database.pool import Engine
@@ -32,7 +32,9 @@ pytestmark = pytest.mark.slow
 
 Unique = Callable[[str], str]
 Refuse = Callable[..., contextlib.AbstractContextManager[None]]
-REACHED_SECONDS: Final = 0.3  # for a line that the loop does not come to by itself: it is left out then
+# A line that a loop does not come to by itself is left out after so many rounds, or so many seconds.
+REACHED_ROUNDS: Final = 10
+REACHED_SECONDS: Final = 0.3
 QUICK: Final[Any] = {"heartbeat_interval_ms": 5, "session_timeout_ms": 60_000, "retry_backoff_ms": 1}
 each_exception = pytest.mark.parametrize("error", EXCEPTIONS.values(), ids=EXCEPTIONS)
 
@@ -41,7 +43,7 @@ each_exception = pytest.mark.parametrize("error", EXCEPTIONS.values(), ids=EXCEP
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Pauses are short; and no thread of the test is left."""
     monkeypatch.setattr(background, "FIRST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(background, "LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(background, "LONGEST_PAUSE_SECONDS", 0.005)
     before = {*threading.enumerate()}
     yield
     # The client of the module keeps its own.
@@ -80,7 +82,7 @@ def each_line(planted: Planted, error: BaseException, *, stir: Callable[[], obje
         done.add(left[0])
         planted.plant(left[0], error)
         deadline = time.monotonic() + REACHED_SECONDS
-        while not planted.raised.wait(0.005) and time.monotonic() < deadline:
+        while not planted.raised.wait(0.002) and planted.rounds < REACHED_ROUNDS and time.monotonic() < deadline:
             stir()
         if planted.raised.is_set():
             reached += 1
@@ -253,8 +255,8 @@ def test_commits_are_written_or_told_of_and_the_next_ones_are_written(error: Bas
 def test_a_listener_hears_again(
     engine: Engine, connection: Connection, killer: Callable[[], int], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    monkeypatch.setattr(wakeup, "RECONNECT_SECONDS", 0.01)
-    monkeypatch.setattr(wakeup, "REFUSED_SECONDS", 0.01)
+    for name in ("LOOK_SECONDS", "RECONNECT_SECONDS", "REFUSED_SECONDS"):
+        monkeypatch.setattr(wakeup, name, 0.01)
     within = {"_run", "_listen", "_take", "_wake", "_wake_all", "_pause"}
     with Planted("msgtx-listener", ["receiving/wakeup.py"], within).following() as planted:
         listener = Listener(engine)
@@ -281,6 +283,7 @@ def test_markers_are_written_and_readers_told(
 ) -> None:
     monkeypatch.setattr(completion, "MARK_SECONDS", 0.01)
     monkeypatch.setattr(completion, "TOPICS_SECONDS", 0.05)
+    monkeypatch.setattr(notifier, "SPEAK_SECONDS", 0.01)
     within = {"_run", "_wait", "_mark", "_ask_for_topics", "tend", "_open", "_say", "_hear", "_next_due", "close"}
     files = ["coordinator/completion.py", "coordinator/notifier.py"]
     planted = Planted("msgtx-completion", files, within)
@@ -324,12 +327,11 @@ def test_locks_are_renewed_as_long_as_it_takes(
 
     def handle(record: Any) -> None:
         deliveries.append(record.delivery_count)
-        for consumer in client._consumers():
-            consumer._waiting.lock_seconds = 0.03  # type: ignore[attr-defined]  # renewed more often than it has to be
         for line in each_line(planted, error):
             go_on(renewals, line)
 
     monkeypatch.setattr(shares, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(msgtx.ShareConsumer, "lock_seconds", 0.03)  # renewed more often than it has to be
     with planted.following():
         report = client.process(
             topic, to=target, transform=handle, group=topic, transactional_id=target, share_members=1, idle_timeout=0.1

@@ -9,17 +9,16 @@ import pytest
 
 import msgtx
 from msgtx import Consumer, ShareConsumer, TopicPartition, errors
-from msgtx.consumer import membership
 from msgtx.consumer.membership import Membership
-from msgtx.shares import member as share_member
 from msgtx.shares.member import ShareMember
 from msgtx.store.groups.members import leave_group
+from tests.client.steps import SECONDS
 from tests.databases import Connection, wait_until
+from tests.hooks import Hook, away
 
 Unique = Callable[[str], str]
 Make = Callable[..., Consumer]
 MakeShare = Callable[..., ShareConsumer]
-SECONDS = 30.0
 RECORDS = 10
 
 
@@ -85,28 +84,13 @@ def give_up(connection: Connection, consumer: Consumer) -> None:
     leave_group(connection, member.group, member._member.member_id)
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[str]:
-    beats: list[str] = []
-    real = module.heartbeat
-
-    def beat(*arguments: Any, **named: Any) -> Any:
-        beats.append(threading.current_thread().name)
-        return real(*arguments, **named)
-
-    monkeypatch.setattr(module, "heartbeat", beat)
-    return beats
-
-
-def test_one_that_the_group_still_knows_goes_on_with_one_heartbeat_of_its_own(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_the_group_still_knows_goes_on_with_one_heartbeat_of_its_own(make: Make, hook: Hook) -> None:
     consumer = make()
     assert len(consumer.poll(SECONDS, max_records=3)) == 3
-    beats = counted(monkeypatch, membership)
     fall_silent(of(consumer))
     assert [record.offset for record in consumer.poll(SECONDS, max_records=3)] == [3, 4, 5]
     assert [record.offset for record in consumer.poll(SECONDS, max_records=3)] == [6, 7, 8]
-    assert beats == [threading.current_thread().name]
+    assert hook.seen["before heartbeat_group"] == 1
 
 
 @pytest.mark.parametrize("how", ["poll", "iterate"])
@@ -125,16 +109,11 @@ def test_one_that_was_given_up_hands_nothing_more_out_and_joins_again(make: Make
     assert len(lost) == 1
 
 
-def test_one_that_cannot_ask_hands_nothing_out(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_cannot_ask_hands_nothing_out(make: Make, hook: Hook) -> None:
     consumer = make(request_timeout_ms=300, retry_backoff_ms=10)
     assert len(consumer.poll(SECONDS, max_records=3)) == 3
     fall_silent(of(consumer))
-
-    def away(*_: Any, **__: Any) -> Any:
-        raise errors.DatabaseUnavailable("it is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(membership, "heartbeat", away)
+    with hook.at("before heartbeat_group", away):
         assert consumer.poll(0.1) == []
         with pytest.raises(errors.DatabaseUnavailable):
             consumer.poll(SECONDS)
@@ -148,7 +127,7 @@ def test_one_that_was_given_up_within_a_transaction_hands_nothing_more_out_there
     fall_silent(of(consumer))
     with consumer.keep_partitions():
         assert consumer.poll(0.1) == []
-        with pytest.raises(errors.NotAssigned, match="taken away"):
+        with pytest.raises(errors.NotAssigned):
             consumer.group_metadata()
     consumer.rewind()
     assert [record.offset for record in consumer.poll(SECONDS)] == [*range(RECORDS)]
@@ -205,13 +184,12 @@ def seen(records: list[msgtx.ShareRecord]) -> list[tuple[int, int]]:
     return [(record.offset, record.delivery_count) for record in records]
 
 
-def test_a_silent_member_of_a_share_group_that_is_known_goes_on(share: MakeShare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_member_of_a_share_group_that_is_known_goes_on(share: MakeShare, hook: Hook) -> None:
     member = share()
     assert len(member.poll(SECONDS, max_records=3)) == 3
-    beats = counted(monkeypatch, share_member)
     fall_silent(member._member)
     assert seen(member.poll(SECONDS, max_records=3)) == [(3, 1), (4, 1), (5, 1)]
-    assert beats == [threading.current_thread().name]
+    assert hook.seen["before heartbeat_group"] == 1
 
 
 @pytest.mark.parametrize("how", ["poll", "iterate"])
@@ -228,21 +206,13 @@ def test_a_silent_member_of_a_share_group_that_was_given_up_hands_nothing_more_o
     assert (record.offset, record.delivery_count) == (0, 2)
 
 
-def test_a_silent_member_of_a_share_group_that_cannot_ask_hands_nothing_out(
-    share: MakeShare, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_member_of_a_share_group_that_cannot_ask_hands_nothing_out(share: MakeShare, hook: Hook) -> None:
     member = share(request_timeout_ms=200, retry_backoff_ms=10)
     following = iter(member)
     assert next(following).offset == 0
     fall_silent(member._member)
-
-    def away(*_: Any, **__: Any) -> Any:
-        raise errors.DatabaseUnavailable("it is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(share_member, "heartbeat", away)
-        with pytest.raises(errors.DatabaseUnavailable):
-            next(following)
+    with hook.at("before heartbeat_group", away), pytest.raises(errors.DatabaseUnavailable):
+        next(following)
     assert seen(member.poll(SECONDS, max_records=2)) == [(1, 1), (2, 1)]
 
 

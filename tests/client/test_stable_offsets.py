@@ -16,14 +16,19 @@ import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import fetcher, positions
 from msgtx.receiving.wakeup import Waiter
-from msgtx.store.fetch import holders
+from tests.client.steps import SECONDS, asleep, listens, values
 from tests.databases import Connection, wait_until
+from tests.hooks import Hook
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
 Unique = Callable[[str], str]
-SECONDS = 30.0
+
+
+@pytest.fixture
+def tp(topic: str) -> TopicPartition:
+    return TopicPartition(topic, 0)
 
 
 @pytest.fixture
@@ -137,10 +142,9 @@ def test_a_poll_that_waits_for_a_decision_asks_for_it(
         assert len(first.poll(SECONDS)) == 5
         token = prepared(client, first, unique("id"))
     with member(client, topic, topic, fetch_max_wait_ms=60_000) as second:
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        listens(client)
         began = time.monotonic()
-        polling = background.submit(second.poll, SECONDS)
-        wait_until(lambda: second._waiter._waited, "it waits")
+        polling = asleep(background, second)
         client.complete(token, commit=False)
         assert len(polling.result(SECONDS)) == 5
         assert time.monotonic() - began < SECONDS / 2
@@ -180,8 +184,7 @@ def test_who_waits_for_an_offset_reads_on_soon_after_its_decision(
     consumer, token = waiting
     assert consumer.poll(0) == []
     with ThreadPoolExecutor(1) as threads:
-        polling = threads.submit(consumer.poll, SECONDS)
-        wait_until(lambda: consumer._waiter._waited, "the poll waits")
+        polling = asleep(threads, consumer)
         client.complete(token, commit=True)
         assert [record.offset for record in polling.result(SECONDS / 3)] == [5]
 
@@ -210,16 +213,13 @@ def test_a_caller_that_waits_for_an_offset_pauses_between_two_looks(
 
 @pytest.mark.parametrize("way", ["pauses", "seeks", "seeks by time"])
 def test_who_need_not_wait_for_an_offset_does_not_look_for_it(
-    client: msgtx.Client,
-    topic: str,
-    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction],
-    monkeypatch: pytest.MonkeyPatch,
-    way: str,
-) -> None:
+    client: msgtx.Client, topic: str, waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction],
+    monkeypatch: pytest.MonkeyPatch, way: str,
+) -> None:  # fmt: skip
     """It reads from where it has sought, and sleeps until it is woken."""
     consumer, _ = waiting
     tp = TopicPartition(topic, 0)
-    wait_until(lambda: client._listener.confirmed, "notifications arrive")
+    listens(client)
     assert consumer.poll(0) == []
     match way:
         case "pauses":
@@ -236,19 +236,11 @@ def test_who_need_not_wait_for_an_offset_does_not_look_for_it(
 
 
 def test_an_offset_that_is_decided_between_two_questions_is_asked_for_again(
-    client: msgtx.Client,
-    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction],
-    monkeypatch: pytest.MonkeyPatch,
+    client: msgtx.Client, waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction], hook: Hook
 ) -> None:
     """It waits, as the first one says, and the second one knows of nothing that it waits for."""
     consumer, token = waiting
-    real = holders.expire_holders
-
-    def late(*arguments: Any) -> Any:
-        client.complete(token, commit=True)
-        return real(*arguments)
-
-    monkeypatch.setattr(holders, "expire_holders", late)
+    hook.at("before expire_holders", lambda: client.complete(token, commit=True), times=1)
     assert [record.offset for record in consumer.poll(SECONDS)] == [5]
 
 
@@ -289,26 +281,18 @@ def test_two_workers_beside_a_session_that_commits_late_process_each_input_once(
             producer.send(topic, b"%d/%d" % (record.partition, record.offset))
         transaction.send_offsets(first)
         token = transaction.prepare()
-    workers = [
-        threading.Thread(
-            target=client.process,
-            args=(wide,),
-            kwargs={
-                "to": topic,
-                "group": group,
-                "transactional_id": unique("worker"),
-                "transform": lambda record: b"%d/%d" % (record.partition, record.offset),
-                "idle_timeout": 4.0,
-            },
-        )
-        for _ in range(2)
-    ]
-    for worker in workers:
-        worker.start()
-    time.sleep(1.5)
-    client.complete(token, commit=True)
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(2) as workers:
+        working = [
+            workers.submit(
+                client.process, wide, to=topic, group=group, transactional_id=unique("worker"), idle_timeout=4.0,
+                transform=lambda record: b"%d/%d" % (record.partition, record.offset),
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        time.sleep(1.5)
+        client.complete(token, commit=True)
+    for worker in working:
+        worker.result()
     made = [record.value for record in client.read(client.snapshot([topic]))]
     assert sorted(made) == sorted(b"%d/%d" % (partition, offset) for partition in range(3) for offset in range(20))
 
@@ -329,10 +313,6 @@ def overdue(client: msgtx.Client, wide: str, unique: Unique) -> Iterator[TopicPa
     time.sleep(0.2)
     yield TopicPartition(wide, 0)
     dead.close()
-
-
-def values(records: list[msgtx.Record]) -> list[bytes | None]:
-    return [record.value for record in records]
 
 
 def test_a_consumer_with_a_backlog_elsewhere_is_not_held_back(
@@ -359,7 +339,7 @@ def test_what_is_behind_it_is_read_at_once_and_nothing_else_is_looked_at(
     """I12: without waiting for a notification of the abort. That nothing was overdue before puts nothing off."""
     settings = {"fetch_max_wait_ms": 60_000, "retry_backoff_ms": 60_000}
     with client.consumer(wide, auto_offset_reset="earliest", **settings) as consumer:
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        listens(client)
         consumer.pause([overdue])
         assert consumer.poll(0) == []
         consumer.resume([overdue])
@@ -385,7 +365,7 @@ def test_what_cannot_be_aborted_is_tried_once_per_back_off_and_holds_up_no_other
             " join msgtx.partitions p using (partition_id) where p.topic = %s and b.transaction_number is not null",
             [wide],
         )
-        wait_until(lambda: client._listener.confirmed, "notifications arrive")
+        listens(client)
         tried = calls_of(monkeypatch, fetcher, "expired_any")
         assert values(consumer.poll(0)) == [b"before"]
         assert consumer.poll(0) == []
@@ -397,14 +377,15 @@ def test_what_cannot_be_aborted_is_tried_once_per_back_off_and_holds_up_no_other
         assert len(tried) == 1
 
 
-def test_ends_times_and_cuts_are_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
+def test_ends_are_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
     with client.consumer(wide, auto_offset_reset="earliest") as consumer:
         assert consumer.end_offsets([overdue])[overdue] == 3
-    assert b"behind" in [record.value for record in client.read(client.snapshot([wide]))]
 
 
-def test_a_cut_alone_is_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
-    assert client.snapshot([wide]).ends[overdue] == 3
+def test_cuts_are_behind_it(client: msgtx.Client, wide: str, overdue: TopicPartition) -> None:
+    cut = client.snapshot([wide])
+    assert cut.ends[overdue] == 3
+    assert b"behind" in values(client.read(cut))
 
 
 def test_a_reader_that_may_not_write_waits(database_url: str, wide: str, overdue: TopicPartition) -> None:
@@ -447,8 +428,9 @@ def test_rewinding_without_a_commit_goes_back_to_where_the_reset_led(
 
 @pytest.mark.parametrize("by", ["poll", "iteration"])
 @pytest.mark.parametrize("to", ["an offset", "the end", "out of range"])
-def test_a_seek_past_a_record_is_no_new_beginning(by: str, to: str, client: msgtx.Client, topic: str) -> None:
-    tp = TopicPartition(topic, 0)
+def test_a_seek_past_a_record_is_no_new_beginning(
+    client: msgtx.Client, topic: str, tp: TopicPartition, by: str, to: str
+) -> None:
     with client.consumer(topic, auto_offset_reset="latest") as consumer:
         assert consumer.poll(0) == []
         fill(client, topic, 5)
@@ -482,10 +464,9 @@ def test_a_seek_by_time_before_the_first_read_sets_where_it_begins(client: msgtx
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_rewinding_behind_what_retention_removed_goes_back_to_where_the_last_reset_led(
-    commits: bool, client: msgtx.Client, topic: str, unique: Unique
+    client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique, commits: bool
 ) -> None:
     """Another reset to `latest` would pass what was read since."""
-    tp = TopicPartition(topic, 0)
     with client.consumer(topic, group=unique("group"), enable_auto_commit=False) as consumer:
         assert consumer.poll(0) == []
         fill(client, topic, 2)
@@ -502,57 +483,42 @@ def test_rewinding_behind_what_retention_removed_goes_back_to_where_the_last_res
 
 
 @pytest.fixture
-def out_of_range(client: msgtx.Client, topic: str, unique: Unique) -> str:
-    """A group that has committed offset 2; of the ten records there retention has removed five."""
+def out_of_range(client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique) -> Iterator[msgtx.Consumer]:
+    """Of a group that has committed offset 2; retention has removed five records, and three have come behind its reset."""
     fill(client, topic, 10)
-    group, tp = unique("group"), TopicPartition(topic, 0)
+    group = unique("group")
     client.admin.groups.reset(group, 2, partitions=[tp])
     client.admin.partitions.delete_records({tp: 5})
-    return group
-
-
-def test_what_a_group_commits_replaces_where_a_reset_led(client: msgtx.Client, topic: str, out_of_range: str) -> None:
-    group, tp = out_of_range, TopicPartition(topic, 0)
-    with client.consumer(topic, group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
-        assert consumer.poll(0) == []
-        fill(client, topic, 3)
-        for committed, expected in ((2, [10, 11, 12]), (12, [12]), (2, [])):
-            consumer.commit({tp: committed})
-            consumer.rewind()
-            assert [record.offset for record in consumer.poll(0)] == expected
-
-
-def test_without_an_offset_any_more_a_group_goes_back_to_where_a_reset_led(
-    client: msgtx.Client, topic: str, out_of_range: str
-) -> None:
-    group, tp = out_of_range, TopicPartition(topic, 0)
     with client.consumer(group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
         consumer.assign([tp])
         assert consumer.poll(0) == []
         fill(client, topic, 3)
-        client.admin.groups.delete_offsets(group, [tp])
-        for _ in range(2):
-            assert [record.offset for record in consumer.poll(SECONDS)] == [10, 11, 12]
-            consumer.rewind()
+        yield consumer
 
 
+def test_what_a_group_commits_replaces_where_a_reset_led(tp: TopicPartition, out_of_range: msgtx.Consumer) -> None:
+    for committed, expected in ((2, [10, 11, 12]), (12, [12]), (2, [])):
+        out_of_range.commit({tp: committed})
+        out_of_range.rewind()
+        assert [record.offset for record in out_of_range.poll(0)] == expected
+
+
+@pytest.mark.parametrize("offset_left", [True, False])
 def test_rewinding_after_an_offset_was_out_of_range_goes_back_to_where_that_led(
-    client: msgtx.Client, topic: str, out_of_range: str
+    client: msgtx.Client, tp: TopicPartition, out_of_range: msgtx.Consumer, offset_left: bool
 ) -> None:
-    group, tp = out_of_range, TopicPartition(topic, 0)
-    with client.consumer(topic, group=group, enable_auto_commit=False, auto_offset_reset="latest") as consumer:
-        assert consumer.poll(0.2) == []
-        fill(client, topic, 3)
-        for _ in range(2):
-            assert [record.offset for record in consumer.poll(SECONDS)] == [10, 11, 12]
-            consumer.rewind()
-        consumer.seek(tp, 1_000)
-        assert consumer.poll(0.2) == []
-        assert consumer.position(tp) == 13, "it does not go back to a position out of range"
+    consumer = out_of_range
+    if not offset_left:
+        client.admin.groups.delete_offsets(consumer.config.group or "", [tp])
+    for _ in range(2):
+        assert [record.offset for record in consumer.poll(SECONDS)] == [10, 11, 12]
+        consumer.rewind()
+    consumer.seek(tp, 1_000)
+    assert consumer.poll(0.2) == []
+    assert consumer.position(tp) == 13, "it does not go back to a position out of range"
 
 
-def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str) -> None:
-    tp = TopicPartition(topic, 0)
+def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str, tp: TopicPartition) -> None:
     with client.consumer(auto_offset_reset="latest") as consumer:
         consumer.assign([tp])
         assert consumer.position(tp) == 0
@@ -564,10 +530,9 @@ def test_assigned_again_it_begins_anew(client: msgtx.Client, topic: str) -> None
 
 @pytest.mark.parametrize("to", ["an offset", "a time"])
 def test_a_seek_replaces_the_start_that_is_to_be_committed(
-    to: str, client: msgtx.Client, topic: str, unique: Unique
+    client: msgtx.Client, topic: str, tp: TopicPartition, unique: Unique, to: str
 ) -> None:
     fill(client, topic, 5)
-    tp = TopicPartition(topic, 0)
     with client.consumer(topic, group=unique("group"), enable_auto_commit=False) as consumer:
         consumer.commit_starts()
         assert consumer.position(tp) == 5
@@ -599,7 +564,7 @@ def test_a_start_is_not_committed_over_what_another_member_has_committed(
 
 @pytest.mark.parametrize("crashes", [True, False])
 def test_process_from_latest_commits_where_it_begins(
-    crashes: bool, client: msgtx.Client, wide: str, topic: str, unique: Unique
+    client: msgtx.Client, wide: str, topic: str, unique: Unique, background: ThreadPoolExecutor, crashes: bool
 ) -> None:
     """Before anything is read: neither an abort nor the worker's end skips an input that came while it ran."""
     group, fails = unique("group"), [True]
@@ -617,23 +582,15 @@ def test_process_from_latest_commits_where_it_begins(
         settings = {"to": topic, "group": group, "transactional_id": group, "transform": transform}
         client.process(wide, auto_offset_reset="latest", idle_timeout=2.0, **settings)
 
-    ended: list[BaseException] = []
-
-    def attempt() -> None:
-        try:
-            work()
-        except ZeroDivisionError as error:
-            ended.append(error)
-
-    worker = threading.Thread(target=attempt)
-    worker.start()
+    worker = background.submit(work)
     wait_until(lambda: len(client.admin.groups.offsets(group)) == 3)
     fill(client, wide, 7)
-    worker.join()
     if crashes:
-        assert len(ended) == 1
+        assert isinstance(worker.exception(), ZeroDivisionError)
         fails.clear()
         work()
+    else:
+        worker.result()
     assert len(list(client.read(client.snapshot([topic])))) == 7
     assert client.admin.groups.offsets(group)[TopicPartition(wide, 0)].offset == 12
 

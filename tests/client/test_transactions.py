@@ -1,10 +1,10 @@
 """Transactions as users see them: five calls, the context manager, fencing, offsets (internals: transactions, groups)."""
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -16,19 +16,15 @@ from msgtx.database.wire import BatchColumns
 from msgtx.generated import calls
 from msgtx.observer import Observer
 from msgtx.producer import sender
-from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.transaction import FUSED_BYTES
 from msgtx.store.append.append import PARTITIONS_AT_ONCE
+from tests.client.steps import SECONDS, begun, lower_limit, producer_held, values
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
+from tests.hooks import Held, Hook, away
 from tests.refusals import refuses
 
 Read = Callable[..., list[msgtx.Record]]
 Unique = Callable[[str], str]
-SECONDS = 30.0
-
-
-def values(records: list[msgtx.Record]) -> list[bytes | None]:
-    return [record.value for record in records]
 
 
 @pytest.fixture
@@ -218,12 +214,10 @@ def test_a_timeout_that_is_not_above_zero_is_refused(producer: msgtx.Producer, t
 def test_a_call_of_another_thread_while_a_commit_runs_is_illegal(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection, read: Read
 ) -> None:
-    producer.begin_transaction()
+    transaction = producer.begin_transaction()
     stretch(producer, topic)
-    assert producer.transaction_id is not None
     with ThreadPoolExecutor(1) as threads:
-        with connection.transaction():
-            connection.execute("select msgtx.lock_producer(%s)", [producer.transaction_id.producer_id])
+        with producer_held(connection, transaction):
             committing = threads.submit(producer.commit_transaction)
             wait_until(lambda: waiting_backends(connection), "the commit waits")
             for call in (producer.commit_transaction, producer.abort_transaction, producer.begin_transaction):
@@ -281,49 +275,36 @@ def test_a_transaction_that_its_body_ended_by_name_is_left_alone(
     assert values(read(topic)) == ([b"a", b"b"] if end == "commit_transaction" else [b"b"])
 
 
+@pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("another", [False, True])
-def test_a_body_that_ended_it_and_raises_then_is_not_aborted(
-    producer: msgtx.Producer, topic: str, read: Read, another: bool
+def test_a_body_that_ended_it_is_not_aborted_nor_is_the_one_that_it_has_begun_then(
+    producer: msgtx.Producer, topic: str, read: Read, another: bool, raises: bool
 ) -> None:
-    """Nor is the one that it has begun then."""
-    with pytest.raises(ZeroDivisionError), producer.transaction():  # noqa: PT012 - the block raises at its end
+    with pytest.raises(ZeroDivisionError) if raises else nullcontext(), producer.transaction():
         producer.send(topic, b"a")
         producer.commit_transaction()
         if another:
             producer.begin_transaction()
             producer.send(topic, b"b")
-        raise ZeroDivisionError
+        if raises:
+            raise ZeroDivisionError
     if another:
         producer.commit_transaction()
     assert values(read(topic)) == ([b"a", b"b"] if another else [b"a"])
 
 
 def test_an_abort_that_fails_is_told_with_the_exception_that_it_was_for(
-    producer: msgtx.Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+    producer: msgtx.Producer, topic: str, hook: Hook
 ) -> None:
-    with pytest.raises(ZeroDivisionError) as raised, monkeypatch.context() as patched, producer.transaction():  # noqa: PT012 - the block raises at its end
+    with pytest.raises(ZeroDivisionError) as raised, producer.transaction():  # noqa: PT012 - the block raises at its end
         stretch(producer, topic)
-        patched.setattr(producer._transactions, "_engine", Refusing())
+        hook.at("before decide", errors.DatabaseNotFound("not there"), times=1)
         raise ZeroDivisionError
-    assert raised.value.__notes__ == [
-        f"the abort of transaction {producer.transaction_id} failed, too: database does not exist"
-    ]
+    assert raised.value.__notes__ == [f"the abort of transaction {producer.transaction_id} failed, too: not there"]
     for call in (producer.commit_transaction, lambda: producer.send(topic, b"x")):
         with refuses(errors.IllegalState, reason="aborting"):
             call()
     producer.abort_transaction()
-
-
-def test_a_body_that_ended_it_and_began_another_leaves_that_one_open(
-    producer: msgtx.Producer, topic: str, read: Read
-) -> None:
-    with producer.transaction():
-        producer.send(topic, b"a")
-        producer.commit_transaction()
-        producer.begin_transaction()
-        producer.send(topic, b"b")
-    producer.commit_transaction()
-    assert values(read(topic)) == [b"a", b"b"]
 
 
 def test_a_body_that_ended_an_empty_one_and_began_another_leaves_that_one_open(
@@ -342,17 +323,13 @@ def test_a_body_that_ended_an_empty_one_and_began_another_leaves_that_one_open(
 # ── failures ──
 
 
-def test_a_failed_send_fails_the_transaction_and_abort_leads_out(
-    client: msgtx.Client, producer: msgtx.Producer, unique: Unique, read: Read
-) -> None:
-    name = unique("limited")
-    client.topics.create(name, max_message_bytes=10)
+def test_a_failed_send_fails_the_transaction_and_abort_leads_out(producer: msgtx.Producer, limited: str, read: Read) -> None:
     producer.begin_transaction()
-    producer.send(name, b"ok")
-    assert isinstance(producer.send(name, b"x" * 11).exception(SECONDS), errors.RecordTooLarge)
+    producer.send(limited, b"ok")
+    assert isinstance(producer.send(limited, b"x" * 11).exception(SECONDS), errors.RecordTooLarge)
     for call in (
-        lambda: producer.send(name, b"y"),
-        lambda: producer.send_offsets_to_transaction({TopicPartition(name, 0): 1}, "g"),
+        lambda: producer.send(limited, b"y"),
+        lambda: producer.send_offsets_to_transaction({TopicPartition(limited, 0): 1}, "g"),
         producer.commit_transaction,
         producer.commit_transaction,
     ):
@@ -362,8 +339,8 @@ def test_a_failed_send_fails_the_transaction_and_abort_leads_out(
         producer.begin_transaction()
     producer.abort_transaction()
     with producer.transaction():
-        producer.send(name, b"a")
-    assert values(read(name)) == [b"a"]
+        producer.send(limited, b"a")
+    assert values(read(limited)) == [b"a"]
 
 
 def test_a_send_that_the_database_refuses_fails_the_transaction(
@@ -467,22 +444,13 @@ def test_a_lost_connection_does_not_disturb_a_transaction(
 
 
 def test_an_unknown_outcome_can_be_repeated_or_asked_for(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str, connection: Connection, read: Read
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read, hook: Hook
 ) -> None:
     """Only the same call may be repeated; anything else is illegal."""
     transaction = producer.begin_transaction()
     stretch(producer, topic)
-    signature = connection.execute(
-        "select oid::regprocedure from pg_proc where proname = 'decide' and pronamespace = 'msgtx'::regnamespace"
-    ).fetchone()[0]
-    connection.execute(f"alter function {signature} set lock_timeout = '20ms'")
-    try:
-        with connection.transaction():
-            connection.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
-            with pytest.raises(errors.OutcomeUnknown):
-                producer.commit_transaction(timeout=0.2)
-    finally:
-        connection.execute(f"alter function {signature} set lock_timeout = '10s'")
+    with hook.at("before decide", errors.LockTimeout("its lock")), pytest.raises(errors.OutcomeUnknown):
+        producer.commit_transaction(timeout=0.2)
     for call in (producer.abort_transaction, producer.begin_transaction, lambda: producer.send(topic, b"x")):
         with pytest.raises(errors.IllegalState):
             call()
@@ -493,26 +461,16 @@ def test_an_unknown_outcome_can_be_repeated_or_asked_for(
 
 
 def test_an_unknown_outcome_leaves_the_context_manager_without_an_abort(
-    client: msgtx.Client, topic: str, unique: Unique, connection: Connection
+    client: msgtx.Client, topic: str, unique: Unique, hook: Hook
 ) -> None:
-    signatures = connection.execute(
-        "select oid::regprocedure from pg_proc where proname in ('append_and_decide', 'decide')"
-        " and pronamespace = 'msgtx'::regnamespace"
-    ).fetchall()
-    name = unique("id")
-    producer = client.producer(transactional_id=name, retry_backoff_ms=5, max_block_ms=200)
+    producer = client.producer(transactional_id=unique("id"), retry_backoff_ms=5, max_block_ms=200)
     producer.init_transactions()
-    producer_id = client.admin.transactions.describe(name).producer_id
-    for (signature,) in signatures:
-        connection.execute(f"alter function {signature} set lock_timeout = '20ms'")
-    try:
-        with connection.transaction():
-            connection.execute("select msgtx.lock_producer(%s)", [producer_id])
-            with pytest.raises(errors.OutcomeUnknown), producer.transaction() as transaction:
-                producer.send(topic, b"a")
-    finally:
-        for (signature,) in signatures:
-            connection.execute(f"alter function {signature} set lock_timeout = '10s'")
+    with (
+        hook.at("before append_and_decide", errors.LockTimeout("its lock")),
+        pytest.raises(errors.OutcomeUnknown),
+        producer.transaction() as transaction,
+    ):
+        producer.send(topic, b"a")
     producer.commit_transaction()
     assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
 
@@ -527,37 +485,27 @@ def test_an_open_transaction_is_aborted_by_close(client: msgtx.Client, topic: st
 @pytest.mark.parametrize("refusal", [errors.DatabaseNotFound, errors.LoginRefused])
 @pytest.mark.parametrize("fused", [True, False])
 def test_who_is_refused_after_a_commit_that_was_not_answered_does_not_know_its_outcome(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch,
-    fused: bool, refusal: type[errors.MsgtxError],
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read, hook: Hook, fused: bool,
+    refusal: type[errors.MsgtxError],
 ) -> None:  # fmt: skip
     """I4: it is committed; who was told that it is not would send it again."""
     transaction = producer.begin_transaction()
     if not fused:
         stretch(producer, topic)
     sent = producer.send(topic, b"a")
-    engine, calls = producer._engine, 0
-    connection = engine.connection
+    asked: list[None] = []
 
-    @contextlib.contextmanager
-    def lost() -> Iterator[Any]:
-        nonlocal calls
-        if threading.current_thread() is not threading.main_thread():
-            with connection() as checked_out:
-                yield checked_out
-            return
-        calls += 1
-        if calls > 1:
+    def refuse() -> None:
+        asked.append(None)
+        if len(asked) > 1:
             raise refusal("refused")
-        with connection() as checked_out:
-            yield checked_out
-        raise errors.DatabaseUnavailable("the server went away")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(engine, "connection", lost)
+    hook.at("after append_and_decide" if fused else "after decide", away, times=1)
+    with hook.at("check out", refuse, thread="MainThread"):
         for _ in range(2):
             with pytest.raises(errors.OutcomeUnknown, match="refused"):
                 producer.commit_transaction()
-        assert calls == 3
+        assert len(asked) == 3
     assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
     producer.commit_transaction()
     assert sent.exception(0) is None
@@ -569,9 +517,7 @@ def test_what_a_call_left_undecided_is_decided_by_close(
     client: msgtx.Client, topic: str, unique: Unique, connection: Connection, read: Read, call: str
 ) -> None:
     """Else nobody would read past it before its timeout. It is not committed: nobody was told that it is."""
-    producer = client.producer(transactional_id=unique("id"), linger_ms=0)
-    producer.init_transactions()
-    transaction = producer.begin_transaction()
+    producer, transaction = begun(client, unique("id"), linger_ms=0)
     stretch(producer, topic)
     with partitions_held(connection, topic):
         producer.send(topic, b"waits")
@@ -587,9 +533,7 @@ def test_what_a_call_left_undecided_is_decided_by_close(
 def test_what_an_undecided_commit_has_not_sent_is_dropped_by_close_before_it_asks(
     client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor
 ) -> None:
-    producer = client.producer(transactional_id=unique("id"), linger_ms=0, max_in_flight=1, batch_bytes=1_000)
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer, _ = begun(client, unique("id"), linger_ms=0, max_in_flight=1, batch_bytes=1_000)
     with partitions_held(connection, topic):
         producer.send(topic, bytes(900))
         wait_until(lambda: waiting_backends(connection), "the append waits")
@@ -604,33 +548,28 @@ def test_what_an_undecided_commit_has_not_sent_is_dropped_by_close_before_it_ask
 @pytest.mark.parametrize("committing", ["before", "meanwhile"])
 @pytest.mark.parametrize("outcome", [Outcome.COMMITTED, Outcome.ABORTED, None])
 def test_what_was_sent_with_a_commit_that_is_not_answered_is_settled_by_close(
-    client: msgtx.Client, topic: str, unique: Unique, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch,
-    committing: str, outcome: Outcome | None,
+    client: msgtx.Client, topic: str, unique: Unique, background: ThreadPoolExecutor, hook: Hook, committing: str,
+    outcome: Outcome | None,
 ) -> None:  # fmt: skip
     """Whoever waits for a future goes on."""
     endings = Endings()
     client.observe(endings)
-    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
-    producer.init_transactions()
-    transaction = producer.begin_transaction()
+    producer, transaction = begun(client, unique("id"), linger_ms=60_000)
     future = producer.send(topic, b"a")
-    commit, asked, answered = GroupCommit.commit, threading.Event(), threading.Event()
+    held = Held()
 
-    def lost(made: GroupCommit, whole: Any, size: int) -> NoReturn:
-        if outcome is Outcome.COMMITTED:
-            commit(made, whole, size)
-        asked.set()
-        assert answered.wait(SECONDS)
-        raise errors.DatabaseUnavailable("lost")
+    def lost() -> NoReturn:
+        held()
+        away()
 
-    monkeypatch.setattr(GroupCommit, "commit", lost)
+    hook.at("after append_and_decide" if outcome is Outcome.COMMITTED else "before append_and_decide", lost)
     if outcome is None:
-        monkeypatch.setattr(producer._transactions, "_engine", Refusing())
+        hook.at("check out", errors.DatabaseNotFound("not there"), thread="MainThread")
     call = background.submit(producer.commit_transaction, 0.2)
-    assert asked.wait(SECONDS)
+    held.wait()
     if committing == "meanwhile":
         producer.close()
-    answered.set()
+    held.go_on.set()
     with pytest.raises(errors.OutcomeUnknown):
         call.result(SECONDS)
     producer.close()
@@ -662,14 +601,11 @@ def test_a_commit_in_another_thread_is_not_undone_by_close(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """The sender ends with what it has, and the commit with it."""
-    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
-    producer.init_transactions()
-    transaction = producer.begin_transaction()
+    producer, transaction = begun(client, unique("id"), linger_ms=60_000)
     sent = producer.send(topic, b"a")
     if not fused:
         producer.flush(SECONDS)
-    with connection.transaction():
-        connection.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
+    with producer_held(connection, transaction):
         committing = background.submit(producer.commit_transaction)
         wait_until(lambda: waiting_backends(connection), "the commit waits")
         producer.close()
@@ -684,13 +620,10 @@ def test_a_commit_that_is_fenced_while_another_thread_closes_the_producer_says_s
 ) -> None:
     """I7."""
     name = unique("id")
-    producer = client.producer(transactional_id=name)
-    producer.init_transactions()
-    transaction = producer.begin_transaction()
+    producer, transaction = begun(client, name)
     stretch(producer, topic)
     client.admin.transactions.fence(name)
-    with connection.transaction():
-        connection.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
+    with producer_held(connection, transaction):
         committing = background.submit(producer.commit_transaction)
         wait_until(lambda: waiting_backends(connection), "the commit waits")
         producer.close()
@@ -699,28 +632,21 @@ def test_a_commit_that_is_fenced_while_another_thread_closes_the_producer_says_s
 
 
 def test_records_of_a_commit_that_is_refused_for_good_have_its_error(
-    client: msgtx.Client, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, topic: str, unique: Unique, hook: Hook
 ) -> None:
     """At once: whoever waits for a future goes on."""
-
-    def refuses(*_: object) -> NoReturn:
-        raise errors.AuthorizationFailed("the right is gone")
-
-    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
-    producer.init_transactions()
-    producer.begin_transaction()
+    producer, _ = begun(client, unique("id"), linger_ms=60_000)
     sent = producer.send(topic, b"a")
-    with monkeypatch.context() as patched:
-        patched.setattr(GroupCommit, "commit", refuses)
-        with pytest.raises(errors.AuthorizationFailed, match="the right is gone"):
-            producer.commit_transaction()
+    hook.at("before append_and_decide", errors.AuthorizationFailed("the right is gone"), times=1)
+    with pytest.raises(errors.AuthorizationFailed):
+        producer.commit_transaction()
     assert isinstance(sent.exception(0), errors.AuthorizationFailed)
     producer.close()
 
 
 @pytest.mark.parametrize("part", ["function", "database"])
 def test_half_a_transaction_is_not_committed_where_a_part_of_it_was_refused_for_a_while(
-    client: msgtx.Client, topic: str, unique: Unique, read: Read, monkeypatch: pytest.MonkeyPatch, part: str
+    client: msgtx.Client, topic: str, unique: Unique, read: Read, hook: Hook, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """I1: all that waits is dropped then, and fails its transaction, whether or not anybody looks at the futures."""
     with client.producer(transactional_id=unique("id"), linger_ms=0) as producer:
@@ -730,7 +656,7 @@ def test_half_a_transaction_is_not_committed_where_a_part_of_it_was_refused_for_
             if part == "function":
                 patched.setattr(sender, "APPEND_UNFLUSHED", replace(calls.APPEND, name="no_such_function"))
             else:
-                patched.setattr(producer._sender, "_engine", Refusing())
+                hook.at("check out", errors.DatabaseNotFound("not there"), thread="msgtx-sender", times=1)
             assert isinstance(producer.send(topic, b"refused").exception(SECONDS), errors.ConfigError)
         with pytest.raises(errors.ConfigError):
             producer.commit_transaction()
@@ -741,25 +667,13 @@ def test_half_a_transaction_is_not_committed_where_a_part_of_it_was_refused_for_
     assert values(read(topic)) == [b"next"]
 
 
-class Refusing:
-    """An engine whose database is not there for a while."""
-
-    def __init__(self, refusal: type[errors.MsgtxError] = errors.DatabaseNotFound) -> None:
-        self.refusal = refusal
-
-    def connection(self) -> NoReturn:
-        raise self.refusal("database does not exist")
-
-
 @pytest.mark.parametrize("stored", [True, False])
 def test_half_a_transaction_is_not_committed_by_a_thread_when_another_one_closes_the_producer(
     client: msgtx.Client, topic: str, unique: Unique, connection: Connection, background: ThreadPoolExecutor, read: Read,
     stored: bool,
 ) -> None:  # fmt: skip
     """I1: what was not sent is dropped by `close`; what was sent is aborted with it."""
-    producer = client.producer(transactional_id=unique("id"), linger_ms=0, max_in_flight=1)
-    producer.init_transactions()
-    transaction = producer.begin_transaction()
+    producer, transaction = begun(client, unique("id"), linger_ms=0, max_in_flight=1)
     if stored:
         stretch(producer, topic)
     with partitions_held(connection, topic):
@@ -780,20 +694,16 @@ def test_half_a_transaction_is_not_committed_by_a_thread_when_another_one_closes
 
 @pytest.mark.parametrize("end", ["abort", "a record that is too large"])
 def test_a_callback_of_what_is_dropped_may_wait_for_another_thread(
-    client: msgtx.Client, unique: Unique, background: ThreadPoolExecutor, end: str
+    client: msgtx.Client, limited: str, background: ThreadPoolExecutor, end: str
 ) -> None:
     """It runs outside the producer's lock."""
-    name = unique("limited")
-    client.topics.create(name, max_message_bytes=10)
     heard: list[int] = []
-    producer = client.producer(transactional_id=unique("id"), linger_ms=60_000)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send(name, b"a", on_delivery=lambda _: heard.append(background.submit(waits, producer).result(5)))
+    producer, _ = begun(client, limited, linger_ms=60_000)
+    producer.send(limited, b"a", on_delivery=lambda _: heard.append(background.submit(waits, producer).result(5)))
     if end == "abort":
         producer.abort_transaction()
     else:
-        producer.send(name, b"x" * 11)  # nothing of its transaction is sent any more
+        producer.send(limited, b"x" * 11)  # nothing of its transaction is sent any more
     assert heard == [0]
     producer.close()
 
@@ -833,9 +743,7 @@ def waits(producer: msgtx.Producer) -> int:
 def test_a_successor_fences_the_zombie(client: msgtx.Client, topic: str, unique: Unique, read: Read, action: str) -> None:
     """I7."""
     name = unique("id")
-    zombie = client.producer(transactional_id=name)
-    zombie.init_transactions()
-    zombie.begin_transaction()
+    zombie, _ = begun(client, name)
     if action != "fused":
         stretch(zombie, topic)
     with client.producer(transactional_id=name) as successor:
@@ -867,10 +775,10 @@ def test_a_successor_fences_the_zombie(client: msgtx.Client, topic: str, unique:
 
 
 def test_a_producer_that_cannot_take_its_id_over_does_not_begin_its_block(
-    client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, unique: Unique, hook: Hook
 ) -> None:
     producer = client.producer(transactional_id=unique("id"))
-    monkeypatch.setattr(producer._transactions._calls, "_engine", Refusing())
+    hook.at("before init_producer_id", errors.DatabaseNotFound("not there"))
     with pytest.raises(errors.DatabaseNotFound), producer:
         raise AssertionError("the block does not begin")
     assert producer.closed
@@ -890,9 +798,7 @@ def test_an_abort_that_meanwhile_hears_of_the_successor_says_so(
 ) -> None:
     """The abort itself succeeds, as the fence aborted the same transaction; a batch in flight reveals the fence."""
     name = unique("id")
-    zombie = client.producer(transactional_id=name, linger_ms=0)
-    zombie.init_transactions()
-    zombie.begin_transaction()
+    zombie, _ = begun(client, name, linger_ms=0)
     stretch(zombie, topic)
     client.admin.transactions.fence(name)
     with partitions_held(connection, topic):
@@ -1007,12 +913,7 @@ def test_offsets_without_their_group_are_refused(producer: msgtx.Producer, sourc
     ],
 )
 def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
-    client: msgtx.Client,
-    producer: msgtx.Producer,
-    source: str,
-    unique: Unique,
-    prepare: dict[str, object],
-    named: str,
+    client: msgtx.Client, producer: msgtx.Producer, source: str, unique: Unique, prepare: dict[str, object], named: str
 ) -> None:
     """The error names the setting, and the transaction continues."""
     by_hand = prepare.pop("commit", False)
@@ -1149,7 +1050,7 @@ def test_a_limit_that_was_lowered_meanwhile_fails_the_whole_transaction(
 ) -> None:
     with producer.transaction():
         producer.send(topic, b"warm")
-    connection.execute("update msgtx.topic set max_message_bytes = 10 where name = %s", [topic])
+    lower_limit(connection, topic, 10)
     for stored in (False, True):
         producer.begin_transaction()
         if stored:
@@ -1217,25 +1118,15 @@ def test_what_is_too_large_for_one_call_goes_in_several(
     assert len(read(wide)) == 6
 
 
-def test_a_small_transaction_is_one_call(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection, calls = producer._engine.connection, 0
-
-    @contextlib.contextmanager
-    def counted() -> Iterator[Any]:
-        nonlocal calls
-        calls += threading.current_thread() is threading.main_thread()
-        with connection() as checked_out:
-            yield checked_out
-
+def test_a_small_transaction_is_one_call(producer: msgtx.Producer, topic: str, unique: Unique, hook: Hook) -> None:
     with producer.transaction():
         producer.send(topic, b"warm")  # the topic is known then
-    monkeypatch.setattr(producer._engine, "connection", counted)
+    calls: list[None] = []
+    hook.at("check out", lambda: calls.append(None), thread="MainThread")
     with producer.transaction() as transaction:
         producer.send(topic, b"a")
         transaction.send_offsets({TopicPartition(topic, 0): 1}, unique("group"))
-    assert calls == 1
+    assert len(calls) == 1
 
 
 # ── many partitions ──
@@ -1296,41 +1187,31 @@ def test_calls_get_smaller_while_the_lock_table_is_full(
     client.topics.delete(topic)
 
 
-def test_offsets_whose_topic_is_looked_up_hold_no_record_up(client: msgtx.Client, topic: str, unique: Unique) -> None:
+def test_offsets_whose_topic_is_looked_up_hold_no_record_up(
+    client: msgtx.Client, topic: str, unique: Unique, hook: Hook
+) -> None:
     """The look-up may wait for the database: meanwhile it holds no lock that the sender needs."""
-    asked, answered = threading.Event(), threading.Event()
     with client.producer(transactional_id=unique("id")) as producer, ThreadPoolExecutor(1) as threads:
         producer.begin_transaction()
-        find = producer._routes._topics
-
-        def slow(name: str, fresh: bool) -> Any:
-            asked.set()
-            assert answered.wait(SECONDS)
-            return find(name, fresh)
-
-        producer._routes._topics = slow
+        held = hook.hold("before describe_topics")
         offsets = threads.submit(producer.send_offsets_to_transaction, {TopicPartition(topic, 0): 7}, unique("group"))
-        assert asked.wait(SECONDS)
+        held.wait()
         free = producer._accumulator.lock.acquire(timeout=1.0)
         if free:
             producer._accumulator.lock.release()
-        answered.set()
+        held.go_on.set()
         offsets.result(SECONDS)
         assert free
         producer.commit_transaction()
 
 
-def test_offsets_whose_transaction_failed_meanwhile_are_refused(client: msgtx.Client, topic: str, unique: Unique) -> None:
+def test_offsets_whose_transaction_failed_meanwhile_are_refused(
+    client: msgtx.Client, topic: str, unique: Unique, hook: Hook
+) -> None:
     with client.producer(transactional_id=unique("id")) as producer:
         producer.begin_transaction()
-        find = producer._routes._topics
-
-        def fails_meanwhile(name: str, fresh: bool) -> Any:
-            producer._state.fail(errors.DeliveryTimeout("planted"))
-            return find(name, fresh)
-
-        producer._routes._topics = fails_meanwhile
-        with pytest.raises(errors.DeliveryTimeout, match="planted"):
+        hook.at("before describe_topics", lambda: producer._state.fail(errors.DeliveryTimeout("planted")))
+        with pytest.raises(errors.DeliveryTimeout):
             producer.send_offsets_to_transaction({TopicPartition(topic, 0): 7}, unique("group"))
         producer.abort_transaction()
 
@@ -1354,16 +1235,14 @@ def test_a_send_that_waits_for_room_hears_that_its_transaction_has_failed(
 
 
 def test_no_commit_overtakes_the_failure_of_a_record_that_was_never_sent(
-    client: msgtx.Client, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, background: ThreadPoolExecutor,
-    read: Read,
-) -> None:  # fmt: skip
+    client: msgtx.Client, topic: str, unique: Unique, hook: Hook, background: ThreadPoolExecutor, read: Read
+) -> None:
     """I1: it waits for the record, and hears that it failed, however long a callback takes."""
     with client.producer(transactional_id=unique("id"), delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
         transaction = producer.begin_transaction()
         stretch(producer, topic)
         commits: list[Any] = []
-        with monkeypatch.context() as patched:
-            patched.setattr(producer._sender, "_engine", Refusing(errors.DatabaseUnavailable))
+        with hook.at("check out", away, thread="msgtx-sender"):
             failed = producer.send(topic, b"not sent", on_delivery=lambda _: wait(commits, SECONDS))
             commits.append(background.submit(producer.commit_transaction))
             with pytest.raises(errors.DeliveryTimeout):
@@ -1412,19 +1291,12 @@ def test_transactions_that_are_one_call_do_not_wake_the_sender(
 
 @pytest.mark.parametrize("refusal", [errors.InvalidRequest, errors.DatabaseNotFound])
 def test_a_commit_that_is_refused_is_not_of_unknown_outcome(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, refusal: type[errors.MsgtxError]
+    client: msgtx.Client, topic: str, hook: Hook, refusal: type[errors.MsgtxError]
 ) -> None:
     """The same call would be refused again."""
-
-    def refuses(*_: object, **__: object) -> object:
-        raise refusal("no such decision")
-
     with client.producer(transactional_id=topic) as producer:
         producer.begin_transaction()
-        producer.send(topic, b"a")
-        producer.flush(30)
-        with monkeypatch.context() as planted:
-            planted.setattr("msgtx.producer.transaction.decide", refuses)
-            with pytest.raises(refusal, match=r"^no such decision"):
-                producer.commit_transaction()
+        stretch(producer, topic)
+        with hook.at("before decide", refusal("no such decision")), pytest.raises(refusal, match=r"^no such decision"):
+            producer.commit_transaction()
         producer.commit_transaction()

@@ -12,7 +12,6 @@ from psycopg import pq
 from sqlalchemy import make_url
 
 import msgtx
-from msgtx import errors
 from msgtx.coordinator import notifier as notifiers
 from msgtx.coordinator.notifier import (
     ANSWER_SECONDS,
@@ -22,13 +21,16 @@ from msgtx.coordinator.notifier import (
     INTERVAL_SECONDS,
     Notifier,
 )
-from msgtx.database.connection import RawConnection, readable
+from msgtx.database.connection import readable
 from msgtx.database.pool import Engine
 from msgtx.receiving.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
 from msgtx.store.append.append import append
 from msgtx.store.fetch.fetch import fetch
 from msgtx.store.topics.topics import describe_topics
+from tests.client.steps import asleep as asleep_in
+from tests.client.steps import listens
 from tests.databases import PATIENCE_SECONDS, Connection, Server, wait_until
+from tests.hooks import Hook, away
 from tests.store.steps import batch
 
 pytestmark = pytest.mark.slow
@@ -63,19 +65,37 @@ def in_time(notifier: Notifier) -> None:
     notifier.tend()
 
 
+def raw(notifier: Notifier) -> pq.abc.PGconn:
+    """Its connection."""
+    assert notifier._connection is not None
+    return notifier._connection.pgconn
+
+
+def say(notifier: Notifier, statement: bytes, *, ago: float = 0.0) -> None:
+    """Have partition 1 be notified by another statement, so many seconds ago."""
+    raw(notifier).send_query(statement)
+    notifier._said, notifier._last = [1], time.monotonic() - ago
+
+
+@contextlib.contextmanager
+def one_interval(notifier: Notifier) -> Iterator[None]:
+    """Let all that is told within the block come in one interval, however slow this machine is."""
+    with notifier._changed:
+        notifier._last = time.monotonic() + PATIENCE_SECONDS
+    yield
+    notifier._last -= PATIENCE_SECONDS
+
+
 def test_whoever_commits_tells_without_a_thread_and_others_are_told_together(
     notifier: Notifier, heard: Callable[[], list[int]]
 ) -> None:
     notifier.tell([1])
     assert heard() == [1]
-    with notifier._changed:
-        notifier._last = time.monotonic() + PATIENCE_SECONDS  # however slow this machine is, the others come in one interval
-    notifier.tell([4])
-    notifier.tell([2])
-    notifier.tell([3, 2])
-    notifier.tend()
-    assert notifier.waiting == {2, 3, 4}, "the thread came for something else"
-    notifier._last -= PATIENCE_SECONDS
+    with one_interval(notifier):
+        for ids in ([4], [2], [3, 2]):
+            notifier.tell(ids)
+        notifier.tend()
+        assert notifier.waiting == {2, 3, 4}, "the thread came for something else"
     wait_until(lambda: notifier.tend() or not notifier.waiting, "the next notification")
     assert heard() == [2, 3, 4]
 
@@ -85,11 +105,9 @@ def test_the_faster_commits_come_the_more_of_them_are_told_at_once(notifier: Not
     notifier.tell([0])
     for interval in (INTERVAL_SECONDS, 0.004, INTERVAL_MOST_SECONDS, INTERVAL_MOST_SECONDS):
         assert notifier._interval == interval
-        with notifier._changed:
-            notifier._last = time.monotonic() + PATIENCE_SECONDS  # however slow this machine is, they come in one interval
-        for number in range(100):
-            notifier.tell([number])
-        notifier._last -= PATIENCE_SECONDS
+        with one_interval(notifier):
+            for number in range(100):
+                notifier.tell([number])
         while notifier.waiting:
             in_time(notifier)
     time.sleep(INTERVAL_MOST_SECONDS)
@@ -158,17 +176,15 @@ def test_closing_leaves_no_reader_untold(engine: Engine, heard: Callable[[], lis
     notifier.tell([1])
     notifier.tend(closing=True)
     assert heard() == [1]
-    assert notifier._connection is not None
-    notifier._connection.pgconn.finish()
+    raw(notifier).finish()
     notifier.tell([2])
     notifier.tend(closing=True)
     assert heard() == [2]
-    with notifier._changed:
-        notifier._last = time.monotonic() + 2 * ANSWER_SECONDS  # the commit is left to the thread, which waits for no time
-    notifier.tell([3])
-    notifier._connection.pgconn.finish()
-    notifier.tend(closing=True)
-    assert heard() == [3]
+    with one_interval(notifier):  # the commit is left to the thread, which waits for no time
+        notifier.tell([3])
+        raw(notifier).finish()
+        notifier.tend(closing=True)
+        assert heard() == [3]
     notifier.close()
 
 
@@ -209,39 +225,32 @@ def test_with_nothing_said_no_answer_is_waited_for(notifier: Notifier, monkeypat
     notifier.tend(closing=True)
     notifier.tell([1])
     wait_until(lambda: notifier._hear(time.monotonic()), "the answer")
-    with notifier._changed:
-        notifier._last = time.monotonic() + PATIENCE_SECONDS
-    notifier.tell([2])
-    notifier.tend()
-    assert notifier.waiting == {2}
-    notifier._last -= PATIENCE_SECONDS + INTERVAL_MOST_SECONDS
+    with one_interval(notifier):
+        notifier.tell([2])
+        notifier.tend()
+        assert notifier.waiting == {2}
+    notifier._last -= INTERVAL_MOST_SECONDS
     notifier.tend()
     assert notifier._said == [2]
     assert waits == []
 
 
 def test_a_database_that_refuses_connections_is_asked_again_after_a_second_and_by_no_close(
-    engine: Engine, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, engine_hook: Hook, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[float] = []
-
-    def refuse() -> None:
-        asked.append(time.monotonic())
-        raise errors.DatabaseUnavailable("too many connections")
-
     notifier = Notifier(engine, threading.Condition())
-    with monkeypatch.context() as patched:
-        patched.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
-        patched.setattr(engine, "dedicated", refuse)
+    monkeypatch.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
+    began = time.monotonic()
+    with engine_hook.at("connect", away):
         notifier.tend()
         assert notifier.due is None, "nothing waits"
         notifier.tell([1])
         assert notifier.due is not None
-        assert notifier.due >= asked[0] + PATIENCE_SECONDS
+        assert notifier.due >= began + PATIENCE_SECONDS
         notifier.tend()
         notifier.tend(closing=True)
-        assert len(asked) == 1
-    assert time.monotonic() < asked[0] + ANSWER_SECONDS
+        assert engine_hook.seen["connect"] == 1
+    assert time.monotonic() < began + ANSWER_SECONDS
     notifier._silent_until = time.monotonic()
     notifier.tend()
     assert heard() == [1]
@@ -251,10 +260,8 @@ def test_a_database_that_refuses_connections_is_asked_again_after_a_second_and_b
 def test_what_was_said_to_a_session_that_ended_is_said_again(
     notifier: Notifier, connection: Connection, heard: Callable[[], list[int]]
 ) -> None:
-    assert notifier._connection is not None
-    notifier._connection.pgconn.send_query(b"select pg_sleep(600)")
-    notifier._said = [1]  # sent, and no answer comes
-    session = notifier._connection.info.backend_pid
+    say(notifier, b"select pg_sleep(600)", ago=PATIENCE_SECONDS / 10)  # no answer comes
+    session = raw(notifier).backend_pid
     connection.execute("select pg_terminate_backend(%s)", [session])
     wait_until(
         lambda: not connection.execute("select from pg_stat_activity where pid = %s", [session]).fetchall(), "it is gone"
@@ -267,19 +274,14 @@ def test_what_was_said_to_a_session_that_ended_is_said_again(
 
 
 def test_what_was_not_answered_before_the_connection_was_closed_is_said_again(
-    notifier: Notifier, engine: Engine, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+    notifier: Notifier, engine_hook: Hook, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the next thread, if an error has ended the one before; it rests while the database refuses connections."""
-
-    def refuse() -> None:
-        raise errors.DatabaseUnavailable("too many connections")
-
     notifier.tell([1])
     assert heard() == [1]
     notifier.close()
-    with monkeypatch.context() as patched:
-        patched.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
-        patched.setattr(engine, "dedicated", refuse)
+    monkeypatch.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
+    with engine_hook.at("connect", away):
         notifier.tend()
         assert notifier.due is not None
         assert notifier.due > time.monotonic() + HEAR_SECONDS
@@ -291,8 +293,7 @@ def test_what_was_not_answered_before_the_connection_was_closed_is_said_again(
 def test_a_connection_that_is_found_lost_is_opened_before_a_commit_needs_it(
     notifier: Notifier, heard: Callable[[], list[int]]
 ) -> None:
-    assert notifier._connection is not None
-    notifier._connection.pgconn.finish()
+    raw(notifier).finish()
     notifier.tend()
     in_time(notifier)
     notifier.tell([1])
@@ -319,31 +320,20 @@ def test_what_could_not_be_sent_is_sent_over_another_connection(
 
 def test_a_session_that_notifies_nobody_any_more_is_replaced(notifier: Notifier, heard: Callable[[], list[int]]) -> None:
     """Nothing is sent over it behind the answer that shows it."""
-    assert notifier._connection is not None
-    notifier._last = time.monotonic()
-    notifier._connection.pgconn.send_query(b"begin")
+    say(notifier, b"begin")
     wait_until(lambda: notifier._hear(time.monotonic()), "it has begun")
-    notifier._connection.pgconn.send_query(b"select 1/0")
-    notifier._said = [1]
-    readable([notifier._connection.pgconn.socket], PATIENCE_SECONDS)
-    notifier._last = time.monotonic() - INTERVAL_MOST_SECONDS
+    say(notifier, b"select 1/0", ago=INTERVAL_MOST_SECONDS)
+    readable([raw(notifier).socket], PATIENCE_SECONDS)
     notifier.tell([2])
     in_time(notifier)
     assert heard() == [1, 2]
 
 
 def test_a_server_that_refuses_to_notify_is_asked_over_one_new_connection_and_then_once_a_second(
-    notifier: Notifier, engine: Engine, server: Server, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    notifier: Notifier, engine: Engine, engine_hook: Hook, server: Server, heard: Callable[[], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """As where the right to do so was revoked. The first connection may have been at fault itself."""
-    opened: list[float] = []
-    dedicated = engine.dedicated
-
-    def noted() -> RawConnection:
-        opened.append(time.monotonic())
-        return dedicated()
-
-    monkeypatch.setattr(engine, "dedicated", noted)
     monkeypatch.setattr(notifiers, "SPEAK_SECONDS", PATIENCE_SECONDS)  # however slow this machine is
     with server.administrator(make_url(engine.url).database) as administrator:
         administrator.execute("revoke execute on function pg_catalog.pg_notify from public")
@@ -351,17 +341,16 @@ def test_a_server_that_refuses_to_notify_is_asked_over_one_new_connection_and_th
             notifier.tell([1])
             while notifier.due is not None and notifier.due < time.monotonic() + HEAR_SECONDS:
                 in_time(notifier)
-                assert len(opened) < 10, "it is asked in a circle"
+                assert engine_hook.seen["connect"] < 10, "it is asked in a circle"
         finally:
             administrator.execute("grant execute on function pg_catalog.pg_notify to public")
-    assert len(opened) == 1
+    assert engine_hook.seen["connect"] == 1
     assert notifier.waiting == {1}
     notifier._silent_until = time.monotonic()
     notifier.tend()
     assert heard() == [1]
     wait_until(lambda: notifier._hear(time.monotonic()), "the answer")
-    assert notifier._connection is not None
-    notifier._connection.pgconn.finish()
+    raw(notifier).finish()
     notifier.tell([2])
     while notifier.waiting:
         assert notifier.due is not None
@@ -375,10 +364,7 @@ def test_what_the_server_does_not_answer_is_said_again_over_another_connection(
 ) -> None:
     """At once: the first one is not waited for any longer."""
     waits: list[Any] = []
-    assert notifier._connection is not None
-    notifier._connection.pgconn.send_query(b"select pg_sleep(60)")
-    notifier._said = [1]
-    notifier._last = time.monotonic() - ANSWER_SECONDS
+    say(notifier, b"select pg_sleep(60)", ago=ANSWER_SECONDS)
     with monkeypatch.context() as patched:
         patched.setattr(notifiers, "readable", lambda *wait: waits.append(wait))
         notifier.tend()
@@ -387,44 +373,33 @@ def test_what_the_server_does_not_answer_is_said_again_over_another_connection(
     assert heard() == [1]
 
 
-def refused(notifier: Notifier, partition_id: int) -> None:
-    """Make the server answer a notification as if its queue were full."""
-    assert notifier._connection is not None
-    notifier._connection.pgconn.send_query(b"do $$ begin raise program_limit_exceeded; end $$")
-    notifier._said = [partition_id]
-    readable([notifier._connection.pgconn.socket], PATIENCE_SECONDS)
-
-
 def test_what_the_server_could_not_notify_is_not_forgotten_with_the_connection(
-    notifier: Notifier, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, engine_hook: Hook, heard: Callable[[], list[int]]
 ) -> None:
     """The queue was full, and the connection is lost before a row can be written instead."""
-    refused(notifier, 1)
-
-    def gone(*_: object) -> None:
-        raise errors.DatabaseUnavailable("the connection is lost")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(notifiers, "tell_readers", gone)
+    notifier = Notifier(engine, threading.Condition())
+    notifier.tend()
+    say(notifier, b"do $$ begin raise program_limit_exceeded; end $$", ago=INTERVAL_MOST_SECONDS)
+    readable([raw(notifier).socket], PATIENCE_SECONDS)
+    with engine_hook.at("before tell_readers", away):
         notifier.tend()
     in_time(notifier)
     assert heard() == [1]
+    assert engine_hook.seen["before tell_readers"] == 1
+    notifier.close()
 
 
 def test_a_connection_that_another_thread_finds_lost_is_opened_again(
     notifier: Notifier, heard: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment when the tending thread does not hold the lock."""
-    assert notifier._connection is not None
-    raw = notifier._connection.pgconn
-    raw.send_query(b"select pg_sleep(600)")
-    notifier._said = [1]
-    notifier._last = time.monotonic()
+    say(notifier, b"select pg_sleep(600)")
+    first = raw(notifier)
     notifier.tell([2])
 
     class Losing(threading.Condition):
         def __exit__(self, *error: Any) -> None:
-            raw.finish()
+            first.finish()
             super().__exit__(*error)
 
     monkeypatch.setattr(notifier, "_changed", Losing())
@@ -438,10 +413,7 @@ def test_a_server_that_is_slow_to_notify_is_waited_for_and_not_asked_in_a_circle
     notifier: Notifier, heard: Callable[[], list[int]], waiting: str
 ) -> None:
     """A notification waits while any database of the server commits one with a flush."""
-    assert notifier._connection is not None
-    notifier._connection.pgconn.send_query(b"select pg_sleep(0.3)")
-    notifier._said = [1]
-    notifier._last = time.monotonic() - (INTERVAL_MOST_SECONDS if waiting == "longer" else 0)
+    say(notifier, b"select pg_sleep(0.3)", ago=INTERVAL_MOST_SECONDS if waiting == "longer" else 0.0)
     notifier.due = notifier._last + HEAR_SECONDS
     if waiting != "nothing":
         notifier.tell([2])
@@ -485,8 +457,7 @@ def test_without_notifications_a_consumer_fetches_whenever_it_looks(
         client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer,
     ):
         assert consumer.poll(0) == []
-        polled = background.submit(consumer.poll, 5.0)
-        wait_until(lambda: consumer._waiter._waited, "it waits")
+        polled = asleep_in(background, consumer, 5.0)
         producer.send(topic, b"x").result(PATIENCE_SECONDS)
         assert [record.value for record in polled.result(PATIENCE_SECONDS)] == [b"x"]
 
@@ -526,10 +497,9 @@ def asleep(client: msgtx.Client, background: ThreadPoolExecutor) -> Iterator[Asl
         settings = {"fetch_max_wait_ms": 60_000, **settings}
         consumer = client.consumer(topic, auto_offset_reset="earliest", **settings)
         assert consumer.poll(0.01) == []
-        wait_until(lambda: client._listener.confirmed, "the channel is confirmed")
-        polled = background.submit(consumer.poll, PATIENCE_SECONDS + 5.0)  # its last look at the end comes too late
+        listens(client)
+        polled = asleep_in(background, consumer, PATIENCE_SECONDS + 5.0)  # its last look at the end comes too late
         open_ones.append((consumer, polled))
-        wait_until(lambda: consumer._waiter._waited, "it waits")
         return polled
 
     yield sleep
@@ -714,7 +684,7 @@ def test_what_came_while_a_partition_was_paused_is_there_when_it_is_resumed(
 
 
 def test_what_was_named_to_a_poll_that_was_interrupted_is_there_at_the_next_one(
-    client: msgtx.Client, topic: str, asleep: Asleep, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, topic: str, asleep: Asleep, hook: Hook
 ) -> None:
     """Ctrl-C, which a caller may catch, or any other exception that comes from outside."""
     client.topics.alter(topic, partitions=2)
@@ -725,14 +695,8 @@ def test_what_was_named_to_a_poll_that_was_interrupted_is_there_at_the_next_one(
             producer.send(topic, b"x").result(PATIENCE_SECONDS)
         other.result(PATIENCE_SECONDS)
         wait_until(lambda: interrupted._waiter._named)
-
-        def interrupt(*_: Any, **__: Any) -> None:
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patched:
-            patched.setattr("msgtx.consumer.fetcher.fetch", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                interrupted.poll(PATIENCE_SECONDS)
+        with hook.at("before fetch_batches", KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+            interrupted.poll(PATIENCE_SECONDS)
         assert [record.value for record in interrupted.poll(PATIENCE_SECONDS)] == [b"x"]
 
 

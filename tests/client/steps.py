@@ -1,0 +1,85 @@
+"""Steps that the tests of clients have in common."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+import msgtx
+from tests.databases import Connection, wait_until
+
+SECONDS: Final = 30.0
+Reader = msgtx.Consumer | msgtx.ShareConsumer
+
+
+def values(records: Iterable[msgtx.Record]) -> list[Any]:
+    return [record.value for record in records]
+
+
+def require_in_order(records: Iterable[msgtx.Record], count: int, partitions: Iterable[int] = range(3)) -> None:
+    """Raise if these of three partitions do not hold the numbers below `count`, dealt out in turn, once and in order."""
+    records = list(records)
+    for partition in partitions:
+        found = values(record for record in records if record.partition == partition)
+        assert found == [b"%d" % number for number in range(partition, count, 3)]
+
+
+# ── who waits ──
+
+
+def listens(client: msgtx.Client) -> None:
+    """Wait until notifications arrive."""
+    wait_until(lambda: client._listener.confirmed, "notifications arrive")
+
+
+def asleep(threads: ThreadPoolExecutor, reader: Reader, seconds: float = SECONDS) -> Future[Any]:
+    """Have a thread poll, and return when it waits to be woken."""
+    reader._waiter._waited = False
+    polling = threads.submit(reader.poll, seconds)
+    wait_until(lambda: reader._waiter._waited, "the poll waits")
+    return polling
+
+
+# ── producers ──
+
+
+def begun(client: msgtx.Client, name: str, **settings: Any) -> tuple[msgtx.Producer, msgtx.Transaction]:
+    """Make a producer whose first transaction has begun."""
+    producer = client.producer(transactional_id=name, **settings)
+    producer.init_transactions()
+    return producer, producer.begin_transaction()
+
+
+@contextlib.contextmanager
+def producer_held(holder: Connection, transaction: msgtx.Transaction) -> Iterator[None]:
+    """Hold the lock of a transaction's producer within the block: its end waits."""
+    with holder.transaction():
+        holder.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
+        yield
+
+
+# ── what somebody else does to the database ──
+
+
+def lower_limit(connection: Connection, topic: str, max_message_bytes: int = 20) -> None:
+    """Alter a topic without telling its producers."""
+    connection.execute("update msgtx.topic set max_message_bytes = %s where name = %s", [max_message_bytes, topic])
+
+
+def lose_rows(connection: Connection, topic: str, *, start: int = 0, partition: int = 0) -> None:
+    """Lose the rows of a partition from an offset on, as a server does that loses its last seconds."""
+    connection.execute(
+        "delete from msgtx.record_batch b using msgtx.partitions p where p.partition_id = b.partition_id"
+        " and p.topic = %s and p.partition = %s and b.base_offset >= %s",
+        [topic, partition, start],
+    )
+
+
+@contextlib.contextmanager
+def without_function(connection: Connection, name: str) -> Iterator[None]:
+    """Take a function away within the block: who calls it is refused."""
+    connection.execute(f"alter function msgtx.{name} rename to {name}_away")
+    try:
+        yield
+    finally:
+        connection.execute(f"alter function msgtx.{name}_away rename to {name}")
