@@ -415,7 +415,7 @@ TOPIC: Final[Settings] = (
         "timestamp_type",
         Kind.CHOICE,
         "CreateTime",
-        "the time of a record: the producer's, or that at which it was stored (`LogAppendTime`)",
+        "the time of a record: given by its producer, or the time of its storage (`LogAppendTime`)",
         choices=("CreateTime", "LogAppendTime"),
     ),
 )
