@@ -1,6 +1,6 @@
 """Functions of the user's that msgtx calls in the middle of its work: delivery callbacks and observers.
 
-They run in the thread that has news. None of them may end that thread, or wait for work that this thread has to do.
+They run in the thread that has news. None of them may end that thread, or wait for its work.
 """
 
 import logging

@@ -289,9 +289,9 @@ def _useless(kind: type[Config], values: Mapping[str, object]) -> Collection[str
 
 
 def _misfits(kind: type[Config], outside: Mapping[str, object], given: Mapping[str, object]) -> Collection[str]:
-    """Return the settings from outside without which the others fit together: the fewest; none if that is ambiguous.
+    """Return the fewest settings from outside to leave out, so that the others fit; none if the choice is ambiguous.
 
-    A setting that asks for idempotence is no misfit: without it the producer would promise less than was asked for.
+    A setting that asks for idempotence is never left out: the producer would promise less than the caller wants.
     """
     if not _fits(kind, given):
         return ()

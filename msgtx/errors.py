@@ -560,7 +560,7 @@ class OutcomeUnknown(MsgtxError):
 def fresh(error: Raised) -> Raised:
     """Return a copy of an error that is kept, to be raised: with its cause and attributes, and without its traceback.
 
-    An error that is raised again and again keeps the frames of each time, with what they hold.
+    One object that is raised again and again would keep the frames of each time, with their variables.
     """
     copy = type(error).__new__(type(error), *error.args)
     copy.args = error.args

@@ -1,8 +1,8 @@
 """Forks: an object that was made before a fork belongs to the parent process, and its copy in the child does nothing.
 
-A child has a copy of each object, but none of the threads, and its connections share their sockets with the parent. So a
-call there is refused at once, by the `Origin` of the object; nothing waits for a thread that is not there, and nothing that
-the child says reaches a server by a connection of the parent.
+A child has a copy of each object, but none of the threads, and its connections share their sockets with the parent. So the
+`Origin` of an object refuses a call there at once. No call waits for a missing thread, and none uses a connection of the
+parent.
 """
 
 import contextlib

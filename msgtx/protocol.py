@@ -1,8 +1,8 @@
 """The public face of the store: the calls for clients in other languages.
 
 Each function takes a SQLAlchemy connection first, runs in the caller's SQL transaction (READ COMMITTED, else `ConfigError`;
-`decide_sealed` at any level) and never commits. Refusals that write nothing raise; an error that carries a decision
-(`TransactionAborted`) leaves the SQL transaction good, and it must be committed.
+`decide_sealed` at any level) and never commits. A refusal that writes nothing raises. An error with a decision
+(`TransactionAborted`) leaves the SQL transaction good: commit it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -289,7 +289,7 @@ class OffsetAndTimestamp:
 class GroupMetadata:
     """A member of a consumer group at one generation; a plain group name has no member. Picklable.
 
-    `read_identities`: by partition id, the row that was read last, for the check that a crash has not taken it back.
+    `read_identities`: by partition id, the row read last: a commit checks that no crash has lost it.
     """
 
     group: str
@@ -527,8 +527,8 @@ class Violation:
 class VerifyReport:
     """The counts and findings of `verify`.
 
-    `violations`: the first ones; `violations_found` counts all. `offsets_behind`: offsets of groups that retention has
-    overtaken, which is no violation: `auto_offset_reset` applies to them.
+    `violations`: the first ones; `violations_found` counts all. `offsets_behind`: offsets of groups below the log start; no
+    violation, since `auto_offset_reset` applies to them.
     """
 
     partitions: int

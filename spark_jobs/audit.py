@@ -62,8 +62,8 @@ class TopicAudit:
     """The counts of a topic, and the number of violations of each kind.
 
     `offsets`: not dense, or overlapping; `duplicates`: a batch stored twice; `sequences`: out of order; `torn`: a
-    transaction that is not there as it was decided, on both sides of the cut, or hanging; `group_offsets`: outside the log,
-    or of a transaction that did not commit; `other`: arrays, sizes, times, owners.
+    transaction not stored as decided, on both sides of the cut, or hanging; `group_offsets`: outside the log, or of an
+    uncommitted transaction; `other`: arrays, sizes, times, owners.
     """
 
     topic: str
@@ -82,8 +82,8 @@ class TopicAudit:
 class AuditReport:
     """The counts and findings of the audit.
 
-    `snapshot`: the consistent cut that transactions were compared with. `offsets_behind`: offsets of groups that retention
-    has overtaken, which is no violation. `violations`: the first ones, by place; `violations_found` counts all.
+    `snapshot`: the consistent cut that transactions were compared with. `offsets_behind`: offsets of groups below the log
+    start; no violation. `violations`: the first ones, by place; `violations_found` counts all.
     """
 
     topics: list[TopicAudit]

@@ -38,7 +38,7 @@ Statements = Callable[[sqlalchemy.Connection], object]
 class BatchReport:
     """The outcome of a batch. `skipped`: it was committed before, and nothing was written.
 
-    `attempts`: tasks that wrote something; `aborted`: attempts that were not accepted (retries, speculation, earlier runs).
+    `attempts`: tasks that wrote records; `aborted`: attempts not accepted (retries, speculation, earlier runs).
     """
 
     app_id: str

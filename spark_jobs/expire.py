@@ -49,8 +49,8 @@ def run(
     """Do one round of sweeps, or one every `every` seconds until `stop` is set; a round that takes longer delays the next.
 
     `spark` is not used: a session may be there or not. `url` as in `msgtx.connect`; `only` and `dry_run` as in
-    `Client.sweep`. Raise `ConfigError` for a sweep that is not known, `InvalidRequest` for less than a hundredth of a
-    second; with `every` only errors that no later round can fix.
+    `Client.sweep`. Raise `ConfigError` for an unknown sweep, `InvalidRequest` for less than a hundredth of a second; with
+    `every` only errors that no later round can fix.
     """
     if every is not None and not every >= LEAST_SECONDS:
         raise errors.InvalidRequest(f"rounds begin at least every {LEAST_SECONDS:g} s, not every {every:g}")

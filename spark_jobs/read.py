@@ -1,8 +1,8 @@
 """`read_committed`: committed ranges as a DataFrame with the columns of Spark's Kafka source.
 
-Planned on the driver (`offsets`), read by the executors through JDBC: a task asks for the rows of its range, with the
-arrays of the used columns, and Spark takes the arrays apart. The statement that reads a range also checks that it still
-matches the plan (`check_range`).
+Planned on the driver (`offsets`), read by the executors through JDBC: a task asks for the rows of its range, with the arrays
+of the used columns, and Spark takes the arrays apart. The statement for a range also compares the range with the plan
+(`check_range`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Spark sessions that can read and write msgtx: Java, the JDBC driver, and settings that fit.
+"""Spark sessions that can read and write msgtx: Java, the JDBC driver, and the settings for it.
 
 A session is the one that runs, the one of `spark-submit`, or a new one with a JVM of its own. That JVM writes into a
 file instead of on the user's terminal, is out of reach of Ctrl-C, and ends with its standard input: so it ends with

@@ -42,15 +42,15 @@ def write_transactional(
     """Write a DataFrame exactly once: all its records, the group's offsets and `statements` in one commit, or none of it.
 
     Columns as of Spark's Kafka sink: `value` and, if they are there, `key`, `topic`, `partition`, `headers`; also
-    `timestamp`; others are ignored. `topic` replaces the column. (`app_id`, `batch_id`) names the batch; the ids of an
-    app rise. A batch that is committed, or lies before one that is, is skipped, and the report says so. `group` commits
-    the ends of `snapshot` as its offsets; `start` is compared with where the group is (`BatchConflict`).
-    In `foreachBatch` (in its own thread) a batch is one of its query: a checkpoint that was lost or fell behind is an error
-    (`CheckpointLost`, `BatchConflict`), each write needs an `app_id` of its own, and `group` without a snapshot commits
-    the ranges that the query's sources read for it. `statements(connection)` runs the user's own SQL just before the
-    decision, at READ COMMITTED; after a lost answer it runs again, and is taken back if the first time counted. A batch
-    that takes longer than `transaction_timeout_ms` (at most `transaction_max_timeout_ms` of the installation) is
-    aborted. Raise `InvalidRequest` for wrong columns, `UnknownTopicOrPartition`, `IncarnationChanged`.
+    `timestamp`; others are ignored. `topic` replaces the column. (`app_id`, `batch_id`) names the batch; the ids of an app
+    rise. A committed batch, or one before it, is skipped, and the report says so. `group` commits the ends of `snapshot` as
+    its offsets; `start` is compared with where the group is (`BatchConflict`). In `foreachBatch` (in its own thread) a batch
+    belongs to its query. A lost checkpoint, or an older one, is then an error (`CheckpointLost`, `BatchConflict`), each
+    write needs an `app_id` of its own, and `group` without a snapshot commits the ranges that the query's sources read.
+    `statements(connection)` runs the user's own SQL just before the decision, at READ COMMITTED; after a lost answer it runs
+    again, and is taken back if the first time counted. A batch that takes longer than `transaction_timeout_ms` (at most
+    `transaction_max_timeout_ms` of the installation) is aborted. Raise `InvalidRequest` for wrong columns,
+    `UnknownTopicOrPartition`, `IncarnationChanged`.
     """
     stream = _stream_of(df)
     if group is not None and snapshot is None and stream is None:

@@ -16,7 +16,7 @@ from msgtx.cli.terminal.output import row_of, show_many, show_one
 
 @click.group("coordinator", cls=Group)
 def command() -> None:
-    """Run the daemon that sweeps, and see which one leads which shard."""
+    """Run the sweeping daemon, and show the leader of each shard."""
 
 
 @command.command("run")

@@ -193,8 +193,8 @@ def grant(
 ) -> None:
     """Let a role produce to topics, consume them or administer them, and nothing else.
 
-    Consumer groups are open to every role that may consume, and transactional ids to every role that may produce. Once a
-    grant names a group or an id, only the roles that were granted it may use it, and such a role may use no others.
+    At first, every consuming role may use all consumer groups, and every producing role all transactional ids. Once a grant
+    names a group or an id, only roles with such a grant may use it, and these roles may use no others.
 
     The role must exist; its logins may then use msgtx with this right. A role that administers every topic may also run
     sweeps, coordinators, `doctor` and `verify`. Run this command as the schema's owner, who needs no rights. It shows what
@@ -232,7 +232,7 @@ def revoke(
 @command.command("grants")
 @pass_invocation
 def grants(invocation: Invocation) -> None:
-    """Show what each role may do to which topics, groups and transactional ids.
+    """Show the rights of each role on topics, groups and transactional ids.
 
     The owner, members of the owner's role and superusers may do everything.
     """
@@ -251,7 +251,7 @@ def _show_rights(invocation: Invocation, found: "Sequence[RoleRight]") -> None:
 @destructive
 @pass_invocation
 def after_failover(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
-    """Declare that the database may have lost data that was acknowledged.
+    """Declare that the database may have lost acknowledged data.
 
     Run it once after a failover to an asynchronous standby, or after a
     restore, before you let clients in again. Every existing client gets

@@ -24,7 +24,7 @@ from msgtx.types import Level
 )
 @pass_invocation
 def command(invocation: Invocation, most: int, level: str) -> int:
-    """Report what holds partitions back, what else is wrong, and what to do.
+    """Report problems, such as transactions that hold partitions back, and their remedies.
 
     The exit code is 1 if there is a problem. -o json adds the numbers behind each finding.
     """

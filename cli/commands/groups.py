@@ -96,7 +96,7 @@ def describe(invocation: Invocation, group: str) -> None:
 @click.argument("group", shell_complete=completion.groups)
 @pass_invocation
 def members(invocation: Invocation, group: str) -> None:
-    """Show the members of a group: what each owns, and what it will own once others have released it."""
+    """Show the members of a group, and the partitions of each: now, and once others have released theirs."""
     with connect(invocation) as client:
         _known(client, group)
         found = client.admin.groups.members(group)

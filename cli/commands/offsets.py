@@ -122,10 +122,8 @@ def delete_snapshot(invocation: Invocation, names: tuple[str, ...], *, dry_run: 
 def ranges(invocation: Invocation, topics: tuple[str, ...], *, start: str | None, end: str | None) -> None:
     """Show what is committed between two cuts, per partition: offsets from `start` to below `end`.
 
-    `records` counts the records that a reader would get now, `bytes` estimates
-    their stored size, and `removed` counts the offsets that retention has since
-    removed from the front. Without TOPIC, it shows the topics of the snapshots,
-    or all topics.
+    `records` counts the records for a reader now, `bytes` estimates their stored size, and `removed` counts the offsets that
+    retention has removed from the front since then. Without TOPIC, it shows the topics of the snapshots, or all topics.
     """
     with connect(invocation) as client:
         first, last = cuts_of(client, topics, start, end)

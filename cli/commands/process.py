@@ -89,7 +89,7 @@ def command(
     commit.
 
     A record on which FUNCTION fails stops the worker; with --into, it is tried again with pauses until it succeeds.
-    --on-error says what to do instead: stop, skip the record, keep it in another topic with headers that say why, or try it
+    --on-error chooses another way: stop, skip the record, keep it in another topic with the reason in its headers, or try it
     again. The worker prints a line for each such record.
 
     With --share-members, any number of members work on each partition; several members of one process append a number to

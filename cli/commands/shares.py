@@ -45,7 +45,7 @@ def command() -> None:
 def list_groups(invocation: Invocation) -> None:
     """List the share groups.
 
-    `members` counts the members whose session has not expired, `dead_letters` the dead letters that were not sent back.
+    `members` counts the living members, `dead_letters` the dead letters that were not sent back.
     """
     with connect(invocation) as client:
         found = client.admin.shares.list()

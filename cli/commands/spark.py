@@ -39,6 +39,6 @@ def command() -> None:
 
     It needs the extra `spark`: pip install 'msgtx[spark]'. Java and PostgreSQL's
     JDBC driver are found on the machine, or fetched. On a cluster, the workers'
-    Python needs msgtx, too (PYSPARK_PYTHON says which Python that is). Each job
+    Python needs msgtx, too (PYSPARK_PYTHON names it). Each job
     can also be run with `spark-submit spark_jobs/JOB.py` and the same options.
     """

@@ -132,7 +132,7 @@ def find_hanging(
 def outcome(invocation: Invocation, transaction_id: TransactionId, *, resolve: bool) -> int:
     """Show how the transaction ID (producer_id.epoch.number) ended, and who decided that.
 
-    UNKNOWN (exit code 1) means that it never began, or that its producer's history has expired.
+    UNKNOWN (exit code 1): it never began, or its producer's history has expired.
     """
     with connect(invocation) as client:
         if resolve:
@@ -162,7 +162,7 @@ def abort(invocation: Invocation, transaction_id: TransactionId, *, dry_run: boo
 @command.command("prepared")
 @pass_invocation
 def prepared(invocation: Invocation) -> None:
-    """List transactions that wait for an outside decision, with the token that `complete` takes."""
+    """List transactions that wait for an outside decision, with their tokens for `complete`."""
     with connect(invocation) as client:
         found = client.admin.transactions.prepared()
     show_many(

@@ -116,7 +116,7 @@ def run(*, url: str | None, input_path: Path | None, folder: Path, output: Conso
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction of the pipeline that has records and no decision, and the process that writes it."""
+    """An undecided transaction of the pipeline with records, and the process that writes it."""
 
     name: TransactionId
     process: int
@@ -174,7 +174,7 @@ class _Drive:
         )
 
     def _kill_executor(self, driver: subprocess.Popen[bytes]) -> _Open:
-        """Kill the executor whose task writes, and with it the task; another one if that had answered: its records count."""
+        """Kill the executor of a writing task. If the task had answered, its records count: kill another one."""
         while True:
             seen: _Open = self._await(driver, self._open, "a task that writes")
             executor = next(

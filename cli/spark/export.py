@@ -23,13 +23,10 @@ from msgtx.cli.terminal.output import show_one
 def command(invocation: Invocation, *, topics: tuple[str, ...], target: str, by_date: bool, read_url: str | None) -> None:
     """Write what was committed since the last export as Parquet: each record once.
 
-    A run adds one folder batch=N, completely or not at all. It ends at a
-    consistent cut, so it holds all of a transaction or nothing of it. Read the
-    whole target folder as one table. A run that is killed leaves nothing that
-    readers see; run it again. If two exports run at once, one of them fails and
-    writes nothing. On object stores, where renaming takes many steps, readers
-    may see part of the batch that is being written, and you must not run two
-    exports at once.
+    A run adds one folder batch=N, completely or not at all. It ends at a consistent cut, so it holds all of a transaction or
+    nothing of it. Read the whole target folder as one table. A killed run leaves nothing that readers see; run it again. If
+    two exports run at once, one of them fails and writes nothing. On object stores, where renaming takes many steps, readers
+    may see part of the batch that is being written, and you must not run two exports at once.
     """
     with running(invocation, "export") as spark:
         from msgtx.spark_jobs.export import export

@@ -82,7 +82,7 @@ class Job(Command):
 
 @contextlib.contextmanager
 def running(invocation: Invocation, name: str, *, show_tasks: bool = True) -> "Iterator[SparkSession]":
-    """Hold the session that the options ask for; with `show_tasks`, show what its tasks do as long as the block runs."""
+    """Hold the session that the options ask for; with `show_tasks`, show its tasks during the block."""
     require_extra()
     with deferred():
         from msgtx.spark_jobs.session import opened

@@ -1,8 +1,8 @@
 """Ctrl-C and SIGTERM: end at once, or end a long verb at its next safe place.
 
 Outside `stopping` a signal raises `Interrupted` wherever the program is. Inside, it only asks: the verb looks at
-`Stop.is_set` where nothing is half done, ends its transaction and goes. A verb that does not look in time (it is stuck
-in a write, or waits for a database that is away) is interrupted after all.
+`Stop.is_set` where nothing is half done, ends its transaction and goes. A verb that does not look in time is interrupted
+after all: a write is stuck, or the database is away.
 """
 
 import contextlib

@@ -78,7 +78,7 @@ class GroupsAdmin:
         )
 
     def members(self, group: str) -> "builtins.list[MemberDescription]":
-        """Return the members of a group, in the order in which they joined; also those whose session is over."""
+        """Return the members of a group in the order of their joins, including those with an expired session."""
         group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             known = describe_members(connection, group)

@@ -54,7 +54,7 @@ def why(one: Undecided) -> str:
 
 
 def how_to_end(transaction_id: TransactionId, *, seal_kind: str | None, transactional_id: str | None) -> str:
-    """Return the command that ends a transaction that will not end by itself."""
+    """Return the command to end a transaction that will not end by itself."""
     if seal_kind != "external":
         return f"`msgtx transactions abort {transaction_id}`"
     decide = "decide it where it was prepared, by its token (`msgtx transactions prepared`)"

@@ -93,7 +93,7 @@ class TransactionsAdmin:
         )
 
     def outcome(self, transaction_id: TransactionId) -> Decision:
-        """Return a transaction's outcome and who decided it; UNKNOWN for a name that is not known."""
+        """Return a transaction's outcome and its decider; UNKNOWN for an unknown name."""
         transaction_id = arguments.transaction_id(transaction_id)
         with self._engine.connection() as connection:
             return transaction_outcome(connection, transaction_id)

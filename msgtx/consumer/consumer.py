@@ -123,11 +123,11 @@ class Consumer:
     ) -> None:
         """Read these topics, or those whose whole name matches `pattern`. Called again, it replaces the former.
 
-        With a group, its members divide the partitions: free ones are this member's when this returns, later ones
-        change hands within `poll`, which calls `on_assign` (partitions that it got), `on_revoke` (that it is about to
-        give away: commit there) and `on_lost` (that it no longer had: its session was over, or `max_poll_interval_ms`).
-        Partitions for which `on_assign` raises are not read: it is called again. Without a group it reads all
-        partitions. Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
+        With a group, its members divide the partitions. When this returns, free ones are assigned to this member; later ones
+        change hands within `poll`. It calls `on_assign` with new partitions, `on_revoke` before it gives partitions away
+        (commit there), and `on_lost` with partitions that are lost already (the session or `max_poll_interval_ms` was over).
+        Partitions for which `on_assign` raises are not read: it is called again. Without a group it reads all partitions.
+        Raise `ConfigError` for a bad pattern, or another `assignment` than the group's.
         """
         with self._use():
             self._integrity.require()
@@ -136,8 +136,8 @@ class Consumer:
     def rewind(self) -> None:
         """Go back to the committed offsets, as after an aborted transaction; without one to where reading began.
 
-        Call it after an exception, also one that a signal handler raised (Ctrl-C): polls and commits of a consumer that was
-        interrupted in the middle of a step raise `IllegalState` until then.
+        Call it after an exception, including one of a signal handler (Ctrl-C). Until then, polls and commits of a consumer
+        that was interrupted in the middle of a step raise `IllegalState`.
         """
         with self._use():
             with self._integrity.steps():
@@ -546,10 +546,9 @@ class Consumer:
     def close(self) -> None:
         """Commit positions (if that is automatic) and those of `commit(wait=False)`, and end. May be called twice.
 
-        It takes no longer than `request_timeout_ms` in all: positions that are not committed then are logged. In
-        another thread a poll that waits ends; another call that is under way there is waited for. The records of the
-        last poll count as processed: if another thread may still work on them, call `stop`, and close when its loop has
-        ended.
+        It takes no longer than `request_timeout_ms` in all: positions that are not committed then are logged. A waiting poll
+        in another thread ends; any other call there is waited for. The records of the last poll count as processed: if
+        another thread may still work on them, call `stop`, and close when its loop has ended.
         """
         if self._closed or self._engine.origin.is_parent:
             return

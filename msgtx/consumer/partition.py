@@ -21,8 +21,7 @@ UNKNOWN_HOLDER: Final = TransactionId(-1, -1, -1)  # a transaction that was seal
 class Assigned:
     """One partition of this consumer.
 
-    `at` belongs to `place`: the position, the time that is looked up, the offset that is out of range, or the transaction
-    that is waited for.
+    `at` belongs to `place`: the position, the time to look up, the offset out of range, or the transaction to wait for.
     """
 
     topic_partition: TopicPartition

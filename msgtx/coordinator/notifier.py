@@ -33,9 +33,8 @@ ANSWER_SECONDS: Final = 10.0  # a notification without an answer by then is repe
 class Notifier:
     """Sends notifications on a connection of its own, since the pool's may all be busy, and waits for none of the answers.
 
-    `tell` may be called by any thread. Notifications that it cannot send (commits come fast, the connection is lost)
-    and the answers are left to `tend`, which one thread calls at `due`. Only that thread opens and closes the
-    connection.
+    `tell` may be called by any thread. It leaves some notifications to `tend` (commits come fast, the connection is lost),
+    and all answers. One thread calls `tend` at `due`; only this thread opens and closes the connection.
     """
 
     def __init__(self, engine: Engine, changed: threading.Condition) -> None:

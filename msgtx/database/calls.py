@@ -48,7 +48,7 @@ def call_and_notify(
 def call_and_flush(
     connection: RawConnection, function: Function[Row], *arguments: object, flush: Function[Any]
 ) -> list[Row]:
-    """Call a function that does not flush, and after its COMMIT one that does: its locks are free during the flush.
+    """Call a function without a flush, and flush after its COMMIT: its locks are free during the flush.
 
     Raise `DatabaseUnavailable` if the second one failed: whether the first one lasts is not known then.
     """

@@ -1,11 +1,10 @@
 """Our own connections: one loop that sends and receives, and a limit on each wait for an answer.
 
-psycopg passes each send and each receive to `Connection.wait`, as a generator that yields the awaited event. Here two
-things are added. While it waits for an answer, it sends the rest of the question: psycopg's pipeline flushes once and
-then only reads, so the server and we would wait for each other. And no wait is without an end: a server that is
-stopped, or a COMMIT that waits for a standby, answers nothing, and the system's own timeouts see a connection in good
-order. When time is over the connection is closed, so that no late answer is taken for that of another call; the server
-may still do the work.
+psycopg passes each send and each receive to `Connection.wait`, as a generator that yields the awaited event. Here two things
+are added. While it waits for an answer, it sends the rest of the question: psycopg's pipeline flushes once and then only
+reads, so the server and we would wait for each other. And every wait has an end. A stopped server, or a COMMIT that waits
+for a standby, answers nothing, and the system's own timeouts see a connection in good order. When time is over the
+connection is closed, so that no late answer is taken for that of another call; the server may still do the work.
 """
 
 import contextlib
@@ -88,8 +87,8 @@ class Pipeline(psycopg.Pipeline):
     taken the session back with that answer. It gives the client another session for the Flush, until the next Sync,
     which an idle client never sends.
 
-    The COMMIT of a Sync that fails has two answers, its error and the end of the Sync. psycopg expects one; whatever it
-    expects next would get the other.
+    A failed COMMIT of a Sync has two answers: its error and the end of the Sync. psycopg expects one, and would take the
+    other for its next answer.
     """
 
     def _process_results(self, queued: Any, results: list[pq.abc.PGresult]) -> None:

@@ -51,7 +51,7 @@ def _refuse_ended(connection: RawConnection, *_: object) -> None:
 def _primary(connection: RawConnection) -> Iterator[None]:
     """Give a connection up whose server has become a standby: another attempt finds the primary (the session may survive).
 
-    A server that is read-only for another reason stays so: that is `ConfigError`.
+    A server that is read-only for another reason stays so: raise `ConfigError`.
     """
     try:
         yield
@@ -125,9 +125,9 @@ class _Pool(QueuePool):
 class Engine:
     """A pool of connections to one database.
 
-    `url` is any address that libpq takes; `embedded` says whose server it is. `connect` replaces `Connection.connect` (tests
-    use it to count and to break the boundary to the database). `silence`: how long a call waits for a sign of life, unless
-    `until` says otherwise.
+    `url`: any address for libpq. `embedded`: whether it is the embedded server's. `connect` replaces `Connection.connect`
+    (tests use it to count and to break the boundary to the database). `silence`: how long a call waits for a sign of life,
+    unless `until` says otherwise.
 
     `hook`: for tests, None else. It is called with "connect" before a connection is opened, with "check out" before one of
     the pool is taken, with "before NAME" and "after NAME" around each call of a function. What it raises, the caller gets.

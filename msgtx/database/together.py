@@ -3,8 +3,8 @@
 As PostgreSQL's sessions share a flush, only earlier: the setting up of plans and the COMMIT are shared, too. While a call is
 in flight others queue; then they go together. Without others a call goes out at once, by itself.
 
-With `gather_seconds`, a call waits for the members of the last group: a pool of workers that all come back within a
-moment would otherwise fall apart in two halves, which take turns. A call that was alone the last time waits for nobody.
+With `gather_seconds`, a call waits for the members of the last group. Otherwise a pool of workers that all come back within
+a moment would fall apart in two halves, and these would take turns. A call that was alone the last time waits for nobody.
 """
 
 import threading

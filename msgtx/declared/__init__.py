@@ -1,1 +1,1 @@
-"""What is declared once: tables without logic, from which `make generate` writes the copies."""
+"""Tables of facts, without logic; `make generate` writes the copies."""

@@ -249,7 +249,7 @@ class ConsumerGroup(ReadOnly):
 
 
 class GroupOffset(ReadOnly):
-    """An offset that a group has committed. `newest`: of the rows that count, the one from which the group continues.
+    """An offset that a group has committed. `newest`: the group continues from this row, of those that count.
 
     `counts`: it is decided. `pending`: it waits for the decision of a sealed transaction.
     """
@@ -350,8 +350,8 @@ class ShareSpan(ReadOnly):
 def read(topic: str, partition: int, start: int | None = None, end: int | None = None) -> type[CommittedRecord]:
     """Return `CommittedRecord` over the offsets start ≤ offset < end of one partition, for select() and joins.
 
-    Of the log only the rows of this range are read. None: from the log start, up to the last stable offset, which no end
-    goes beyond. Topics that the role may not consume are absent, as are those that do not exist.
+    It reads only the rows of this range. None: from the log start, up to the last stable offset; a later `end` means the
+    same. An unknown topic, or one that the role may not consume, has no records.
     """
     topic, partition = arguments.topic(topic), arguments.whole("partition", partition, most=arguments.LARGEST_INT4)
     start, end = (

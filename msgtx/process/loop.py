@@ -214,7 +214,7 @@ def pause(seconds: float, stop: StopSignal | None) -> None:
 
 @dataclass(slots=True)
 class _Trial:
-    """A record that failed alone, whose partition waits until `due`."""
+    """A record that failed alone; its partition waits until `due`."""
 
     offset: int
     error: Exception

@@ -89,9 +89,9 @@ def process(
 
     Each transaction holds the outputs of the records polled within `transaction_ms`, and the consumer's positions (I10).
     After an abortable error it aborts, rewinds and continues, also when partitions were revoked. An exception of the
-    transform aborts; the worker's `failure` says what becomes of the record. One that is set aside without a retry is so
-    beside the others, in the same transaction (of a batch that fails, each record is tried alone). An output that is refused
-    counts as raised by the transform of its record, unless `to` itself is missing.
+    transform aborts; the worker's `failure` decides about the record. If the record is set aside without a retry, this
+    happens beside the others, in the same transaction. After a failed batch, each record is tried alone. A refused output
+    counts as an exception of its record's transform, unless `to` itself is missing.
     """
     called = watched_call(transform, observers, worker.group)
     work = Filler(ConsumerInput(consumer), producer, to, called, worker, worker.transaction_ms / 1000)

@@ -1,4 +1,4 @@
-"""Batches on their way: open ones that `send` fills, and the queue from which the sender takes them.
+"""Batches on their way: open ones, filled by `send`, and the sender's queue.
 
 Kafka's record accumulator. `Producer.send` fills the open batch by itself, to save a call per record.
 """

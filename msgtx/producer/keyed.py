@@ -1,7 +1,7 @@
 """Sends records with a dedup_key: for programs that keep no sequence and repeat their sends.
 
-Records that come during a call wait, and go together with the next one. A call whose answer was lost is simply
-repeated: the keys show which records are stored. One thread per producer, from the first such record on.
+Records that come during a call wait, and go together with the next one. A call is repeated if its answer was lost: the keys
+show the stored records. One thread per producer, from the first such record on.
 """
 
 import threading
@@ -71,7 +71,7 @@ class Deduplicator:
     def close(self, timeout: float | None = None) -> None:
         """Discard waiting records.
 
-        End the thread after the call that is on its way, wait for that at most `timeout` seconds.
+        End the thread after its current call; wait for it at most `timeout` seconds.
         """
         with self._accumulator.lock:
             self._closing = True

@@ -194,7 +194,7 @@ class Producer:
         return self._batcher.send_at_once(topic, value, **rest)
 
     def begins_here(self) -> None:
-        """Note that the open transaction began in this task: the thread that began it had a copy of the task's context."""
+        """Note that the open transaction began in this task: its thread had only a copy of the task's context."""
         if self._state.transaction is not None:
             begins_here(self._state.transaction)
 

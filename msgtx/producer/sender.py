@@ -424,7 +424,7 @@ class Sender:
     def _has_expired(self, error: MsgtxError) -> bool:
         """Return whether a producer without transactional id was idle for so long that its id was removed.
 
-        Nothing that it waits for is stored under that id then: it would have been in use (I13).
+        No unanswered batch is stored under that id then: otherwise the id would have been in use (I13).
         """
         known = not isinstance(error, errors.InvalidProducerIdMapping) or self._state.transactional
         return not known and self._engine.cause_of(error) is error

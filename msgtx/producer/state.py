@@ -1,4 +1,4 @@
-"""The state of a producer: the calls that it allows now, and the error that ended it. Only this module changes it."""
+"""The state of a producer: the calls allowed now, and the error that ended it. Only this module changes it."""
 
 from dataclasses import dataclass, field
 from typing import Final, NoReturn

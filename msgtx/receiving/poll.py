@@ -1,4 +1,4 @@
-"""A poll in two halves, and the end of polls: what an event loop needs beside a thread that waits."""
+"""A poll in two halves, and the end of polls, for an event loop beside a waiting thread."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -48,7 +48,7 @@ class SoleUse:
 
     @contextlib.contextmanager
     def close(self, seconds: float) -> Iterator[None]:
-        """Close it within the block, after a call that is under way in another thread; wait for that at most `seconds`."""
+        """Close it within the block, after another thread's current call; wait for this call at most `seconds`."""
         # A callback of this thread's own call is not waited for.
         is_alone = self.user != threading.get_ident() and self._lock.acquire(timeout=seconds)
         try:

@@ -1,4 +1,4 @@
-"""Which member of a consumer group gets which partition: Kafka's `range`, `roundrobin` and `cooperative-sticky`.
+"""The assignment of partitions to the members of a consumer group: Kafka's `range`, `roundrobin` and `cooperative-sticky`.
 
 The answer depends on its arguments alone, and not on their order. The protocol decides when a new owner may have a
 partition (internals: groups#assignment-and-handover); here only the goal is named. Source: Kafka's `RangeAssignor`,
@@ -102,7 +102,7 @@ def _sticky(members: Sequence[Subscriber], topics: Mapping[str, Sequence[int]], 
 class _Kind:
     """The partitions of all topics with the same subscribers: each of these members may have each partition.
 
-    By place of a member, `own`: partitions that it owned and keeps; `guests`: those that it gets. Keys of a dict are a set
+    By place of a member: `own`, its kept partitions; `guests`, its new ones. Keys of a dict are a set
     that keeps its order.
     """
 
@@ -199,7 +199,7 @@ class _Layout:
         return moved
 
     def _exchangeable(self, place: int, taker: int) -> int | None:
-        """Return a partition at a place that is not at home there, and that the taker may have."""
+        """Return one of the guests at a place, of a kind that the taker may have."""
         for kind in self._kinds.values():
             if kind.guests.get(place) and taker in kind.own:
                 return next(reversed(kind.guests[place]))

@@ -1,4 +1,4 @@
-"""Where a batch may end that is not to take everything: at ends that divide no transaction (I15)."""
+"""The ends of a batch that is not to take everything: they divide no transaction (I15)."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""Two tables for a partition that a consumer reads: where it reads on, and what becomes of the records that it has returned.
+"""Two tables of moves for a consumer's partition: one of its next position, one of its last returned records.
 
 A move that a table does not list is illegal. Source: internals: groups; Kafka's `SubscriptionState.FetchStates`.
 """
@@ -29,7 +29,7 @@ PLACES: Final[Mapping[FetchState, frozenset[FetchState]]] = {
 
 
 class Returned(enum.StrEnum):
-    """What becomes of the records that were returned last."""
+    """The state of the records returned last."""
 
     SETTLED = "settled"  # a commit holds them, or there are none
     HANDED = "handed"  # no commit and no transaction holds them yet

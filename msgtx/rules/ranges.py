@@ -89,8 +89,8 @@ def _divided(whole: PartitionRange, parts: int) -> list[PartitionRange]:
 def limit(ranges: Sequence[PartitionRange], most: int) -> list[PartitionRange]:
     """Return the fronts of ranges, together about `most` offsets, each in proportion to its range.
 
-    A range that holds anything keeps one offset at least, so that no partition waits forever; by that many the sum may be
-    above `most`. An end that was moved is below the last stable offset still, and may divide a transaction.
+    A range that is not empty keeps one offset at least, so no partition waits forever. By these offsets the sum may exceed
+    `most`. An end that was moved is below the last stable offset still, and may divide a transaction.
     """
     total = sum(each.size for each in ranges)
     if total <= most:

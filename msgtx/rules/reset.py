@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_of(target: Target, now: datetime) -> int | None:
-    """Return the time that a target means, in milliseconds since 1970 UTC; None for a target that means none."""
+    """Return the time of a target, in milliseconds since 1970 UTC; None for a target without a time."""
     if isinstance(target, timedelta):
         if target < timedelta():
             raise InvalidRequest(f"a duration of {target} does not go back in time", name="target")

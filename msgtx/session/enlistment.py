@@ -56,7 +56,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True)
 class Writing:
-    """A transaction that is still written to, in a block that the user's COMMIT must wait for."""
+    """A block that writes to a transaction: the user's COMMIT must wait for its end."""
 
     owner: Owner
     open: bool = True
@@ -64,7 +64,7 @@ class Writing:
 
 @dataclass(slots=True)
 class Riding:
-    """Consumer offsets that the user's COMMIT writes. `refusal`: why it must not, as yet.
+    """Consumer offsets that the user's COMMIT writes. `refusal`: the reason why it must not yet.
 
     `written`: the COMMIT was sent, and may be done; False again once it is known that it was not. `committed`: it was done.
     """
@@ -455,7 +455,7 @@ def _rollback(connection: sqlalchemy.Connection, savepoint: str | None = None, _
 
 
 def _failed(context: sqlalchemy.engine.ExceptionContext) -> Exception | None:
-    """Handle that something failed; if it was the COMMIT, the transaction is over, and whose it was must know.
+    """Handle a failure. A failed COMMIT ends the transaction, and its owner must know.
 
     Other failures have no statement either, and the transaction continues: those of a requested isolation level, or,
     with the context of their statement, of unreadable rows. Returns msgtx's error for a refusal of its own functions at

@@ -1,7 +1,7 @@
-"""What a share consumer has asked for, until it is there.
+"""The acquisition of a share consumer, until its records are there.
 
-An acquisition is in one of three states. There is none (`sent` is None); it was sent, and its answer did not come (then the
-same call is made again, which returns what it has acquired); it was answered, its records wait, and there is none again.
+An acquisition is in one of three states. *None*: `sent` is None. *Sent*: its answer did not come; then the same call is made
+again, and returns the same records. *Answered*: its records wait, and there is none again.
 """
 
 import time
@@ -83,7 +83,7 @@ class Acquisitions:
         return not self.has_waiting and self._member.number is not None and self.sent is None
 
     def forget(self) -> None:
-        """Note that the session is over: others have what waits."""
+        """Forget the waiting records: the session has expired, so other members may acquire them."""
         self._waiting.rows.clear()
         self.sent = None
 
@@ -118,7 +118,7 @@ class Acquisitions:
         return has_passed
 
     def _next(self, number: int, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
-        """Return what the member is to ask for, and the commit that goes with it."""
+        """Return the member's next acquisition, and the commit sent with it."""
         shares = most <= MOST_RECORDS
         self._answering.of_single_records = most == 1
         first = self._polls.place(list(self.places)) if shares else order[0]

@@ -73,16 +73,16 @@ class Answering:
     # ── before a poll ──
 
     def accept(self) -> bool:
-        """In implicit mode, note that what was handed out is accepted. Return whether there is a commit to send."""
+        """In implicit mode, accept the records handed out. Return whether there is a commit to send."""
         self.settle_all()
         if transactions_here() and not self._was_left_behind():
             return False
         return self._note(self._holdings.given)
 
     def _was_left_behind(self) -> bool:
-        """Return whether transactions took what was handed out for done: it was in them, and they ended without it.
+        """Return whether the records handed out within transactions were left out: these transactions ended without them.
 
-        Whoever gives answers to transactions may have polled for the next one: then it is that one's.
+        A caller that gives answers to transactions may have polled for the next one: then the records belong to it.
         """
         if not self._handed_out_in or any(map(is_open, self._handed_out_in)) or not self._holdings.given():
             return False
@@ -172,7 +172,7 @@ class Answering:
         return self._dead_letters
 
     def forget(self) -> None:
-        """Note that the session is over: others have what was held."""
+        """Forget the held records: the session has expired, so other members may acquire them."""
         self._member.gone()
         self._holdings.clear()
         self.sent = None

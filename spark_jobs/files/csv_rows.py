@@ -114,8 +114,8 @@ def _encoding(name: str) -> str:
 def read_csv(spark: SparkSession, uris: Sequence[str], dialect: Dialect) -> DataFrame:
     """Return the rows of files, each column a text, without those that are empty.
 
-    Raise `InvalidRequest` for a header that names a column twice. Other errors fail the task that reads the file, with
-    `InvalidRequest`: a malformed row, another header than the first file's, bytes that are not of the encoding.
+    Raise `InvalidRequest` for a header that names a column twice. Other errors fail the reading task, with `InvalidRequest`:
+    a malformed row, another header than the first file's, bytes of another encoding.
     """
     names = _header(spark, uris, dialect)
     if not names:

@@ -59,8 +59,8 @@ def read_files(
 ) -> DataFrame:
     """Return the rows of files as a sink takes them.
 
-    Raise `InvalidRequest` for a column that is not there or of a wrong type, and for files that are not of one kind;
-    `ConfigError` for options that make no sense. An error in a row fails the task that reads it.
+    Raise `InvalidRequest` for a missing column or one of a wrong type, and for files of several kinds; `ConfigError` for
+    senseless options. An error in a row fails the task that reads it.
     """
     strict = _strict(spark, files)
     uris = [file.uri for file in files]

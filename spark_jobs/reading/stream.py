@@ -218,10 +218,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def _follow(self, start: Offset) -> None:
-        """See after a batch that the group is where it ended. `start`: of the next one.
+        """Check after a batch that the group is at its end. `start`: of the next batch.
 
-        The sink commits the ranges that the batch's tasks noted. A batch whose reading Spark left out has none; nothing
-        depends on what lay there, and the group passes it by. If there were some, no sink has this group.
+        The sink commits the ranges noted by the batch's tasks. There are none if Spark did not read the batch: then no
+        output depends on its records, and the group skips them. If there were some, no sink has this group.
         """
         begun, group = self._begun, self.options.group
         if group is not None and begun is not None and begun != start:

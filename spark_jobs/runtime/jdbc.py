@@ -1,4 +1,4 @@
-"""PostgreSQL's JDBC driver: a jar that is there, else one that is fetched once, from Debian's packages or by Ivy.
+"""PostgreSQL's JDBC driver: an existing jar, else one fetched once, from Debian's packages or by Ivy.
 
 The network comes into play only when there is no jar. Debian's tools go first: without their lists they say no at once,
 and they check signatures. Ivy is part of Spark; it asks Maven's repository.

@@ -1,7 +1,7 @@
 """Warnings of `format("msgtx")`, from Spark's Python workers into the user's log.
 
-A worker writes on its JVM's stderr. Of a JVM that the user has started, that is the user's log; one that we start writes
-into a file, out of which the warnings are handed on.
+A worker writes on its JVM's stderr. If the user has started the JVM, this is the user's log. If we have, it is a file, and
+its warnings are handed on.
 """
 
 import logging

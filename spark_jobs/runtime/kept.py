@@ -1,7 +1,7 @@
 """Connections that Spark's Python workers keep: a worker does many small tasks, and a new connection costs more than most.
 
-Each process has its own. A connection that was not used for a while is closed, so that idle workers hold no sessions; a
-worker that ends takes its connection along.
+Each process has its own. A connection unused for a while is closed, so that idle workers hold no sessions; the end of a
+worker ends its connection, too.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """The sink half of `format("msgtx")`: exactly once by attempts and one decision (P20; see `attempt.py` and `sink.py`).
 
-A batch of a stream is named by the application, by the query, whose id lives in the checkpoint, and by its number; so a
-batch that Spark repeats is the same, and a checkpoint that was lost is noticed. A write in `foreachBatch` is named
-alike.
+A batch of a stream is named by the application, the query (its id is in the checkpoint) and its number. So a batch repeated
+by Spark is the same one, and a lost checkpoint is noticed. A write in `foreachBatch` is named alike.
 """
 
 import uuid

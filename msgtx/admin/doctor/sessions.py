@@ -1,4 +1,4 @@
-"""Sessions that hold locks of msgtx; sessions, snapshots and slots that pin the horizon of VACUUM."""
+"""Holders of msgtx's locks; sessions, snapshots and slots that pin the horizon of VACUUM."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Transactions that hold partitions back, are prepared, or whose second phase is not complete."""
+"""Transactions that hold partitions back, prepared ones, and those with an incomplete second phase."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -21,7 +21,7 @@ MORE = "they are listed when these are gone, or with a larger number"
 
 
 def held_partitions(look: Look) -> Iterator[Finding]:
-    """Find partitions whose last stable offset is below their log end, and the transactions that hold it."""
+    """Find partitions with a last stable offset below their log end, and the transactions that hold them back."""
     found, total = undecided_transactions(look.connection, each_partition=1, most=look.most)
     pids = {one.database_backend for one in found if one.database_backend is not None}
     sessions = describe_sessions(look.connection, sorted(pids))

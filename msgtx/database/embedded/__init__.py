@@ -2,8 +2,8 @@
 
 It starts a server in a folder (`MSGTX_HOME`) with programs that are there already (`binaries`). One server serves all
 processes of that folder and outlives the command that started it; `stop` ends it. It listens on 127.0.0.1 with SCRAM
-passwords, never on a Unix socket: JDBC needs TCP. Its addresses ask for SCRAM, in which the server shows that it knows
-the password: a program that listens on the port while the server is down learns nothing, and is refused.
+passwords, never on a Unix socket: JDBC needs TCP. Its addresses ask for SCRAM, so the server has to prove the password, too:
+a program on the port of a stopped server learns nothing, and is refused.
 
 The folder holds `data/`, `log/`, `port`, `lock` and two password files of mode 600: `password` of the role `msgtx`, an
 ordinary role that owns the database `msgtx`, and `superuser-password` of `postgres`.

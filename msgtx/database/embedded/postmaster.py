@@ -75,7 +75,7 @@ def await_orphans(data: Path) -> None:
 
 
 def remove_misleading_pid_file(data: Path) -> None:
-    """Remove a pid file whose number now belongs to another program, or to a dead process that was not reaped.
+    """Remove a pid file if its number belongs to another program now, or to a dead process that was not reaped.
 
     PostgreSQL would take both for a living server. PostgreSQL itself handles every other pid file.
     """

@@ -40,7 +40,8 @@ class Beat:
 class Assignment:
     """The partitions of a member, by id with the generation in which it got each, and those planned for it.
 
-    It releases those that are not planned for it; a planned one that it does not own still belongs to another member.
+    It releases owned partitions that are not planned. A planned partition that it does not own still belongs to another
+    member.
     """
 
     generation: int

@@ -145,12 +145,12 @@ class Acquiring(NamedTuple):
     is_again: bool = False  # the same call was made before: perhaps it was done, and its answer was lost
 
     def accepted(self) -> tuple[int, int] | None:
-        """Return what it accepts if that is one whole range of the first partition, and there is no other answer."""
+        """Return the accepted range if it is the only answer: one whole range of the first partition."""
         return _accepted(self.answers, self.partition_ids[0])
 
 
 class Acknowledging(NamedTuple):
-    """A call of a member that answers for what it has, and asks for nothing.
+    """A member's answers for its records, in a call without an acquisition.
 
     `is_whole`: the answers are for all that was acquired in one call, as far as the member knows.
     """

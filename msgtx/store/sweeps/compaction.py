@@ -93,7 +93,7 @@ def compact_batches(
     seen: Sequence[int],
     leases: Leases | None,
 ) -> datetime | None:
-    """Rewrite rows; `seen`: offsets of rows that stay whole, whose tombstones' time begins. Returns when; None: not done."""
+    """Rewrite rows. `seen`: rows that stay whole; their tombstones' time begins now. Returns when; None: not done."""
     ((done, done_at),) = call(
         connection,
         calls.COMPACT_BATCHES,

@@ -55,7 +55,7 @@ def seal(
 ) -> Sealing:
     """Seal a transaction: verified, flushed, closed. `tails`: the last sequence sent, by partition id. Repeatable.
 
-    `seat`: of the session that is to decide it; when that is left, anyone may abort.
+    `seat`: of the deciding session. After it has left its seat, anyone may abort.
     """
     arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
     answer: tuple[Any, ...]
