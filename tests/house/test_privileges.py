@@ -58,7 +58,9 @@ def test_what_names_topics_or_partitions_checks_the_callers_rights_there() -> No
     for name in given - VIEWS - OF_THE_CALLER - OF_A_GROUP - OF_A_TRANSACTION - OF_ALL_TOPICS - SIGNED:
         arguments = CODE[name].split("returns ")[0].split(" out ")[0]
         if re.search(r"partition|topic|batches|\bnames\b", arguments):
-            assert re.search(r"msgtx\.(require_right\w*|(topics|patterns)_of_caller|check_offsets)\(", CODE[name]), name
+            assert re.search(
+                r"msgtx\.(require_right\w*|(topics|patterns)_of_caller|(check|commit_batch)_offsets)\(", CODE[name]
+            ), name
 
 
 def test_whatever_checks_rights_is_called_by_hand_without_them() -> None:
@@ -70,7 +72,7 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
     """This includes functions that act under a producer id: that is a name, too."""
     given = given_by(ANY, *Right) & CODE.keys()
     asks = {
-        r"\bgroup_names?\b|\bin_group_name\b": r"msgtx\.(require_names\('group'|check_offsets|commit_offsets)",
+        r"\bgroup_names?\b|\bin_group_name\b": r"msgtx\.(require_names\('group'|(check|commit|commit_batch)_offsets)",
         r"transactional_id|\bin_app_id\b": r"msgtx\.require_names\('transactional_id'",
         r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": r"msgtx\.(require_producers|decide|append)\(",
     }

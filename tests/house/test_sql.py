@@ -32,8 +32,8 @@ LINE, HEADER_LINES, FUNCTION_LINES = 125, 12, 120
 # Functions that remove what is no longer needed, or date what a clock that was set back has left in the future.
 SWEEPS = {
     "compact_batches", "date_producer", "expire_overdue", "forget_transactions", "purge_transactions",
-    "remove_decided_seals", "remove_log", "remove_front", "remove_heartbeats", "remove_idle_producers",
-    "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets", "remove_superseded_shares",
+    "remove_decided_seals", "remove_log", "remove_front", "remove_idle_producers", "remove_superseded",
+    "remove_spark_history", "remove_superseded_offsets", "remove_superseded_shares",
     "remove_wake_ups", "settle_shares", "note_swept", "forget_swept",
 }  # fmt: skip
 

@@ -100,8 +100,8 @@ begin
             b.base_sequence, b.base_sequence + last_offsets[at] - first_offsets[at], times[at],
             case when stamped[at] then floor(extract(epoch from times[at]) * 1000)::bigint else b.max_timestamp end,
             cardinality(b."values"), msgtx.batch_bytes(b.keys, b."values", b.header_keys, b.header_values),
-            b.keys, b."values", case when not stamped[at] then b.timestamps end, b.header_counts, b.header_keys,
-                b.header_values);
+            b.keys, b."values", case when not stamped[at] then b.timestamps end,
+            b.header_counts, b.header_keys, b.header_values);
         return next;
     end loop;
     insert into msgtx.transaction_decision (

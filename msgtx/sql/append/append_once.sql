@@ -37,9 +37,7 @@ begin
         select coalesce((select p.topic_id from msgtx.partition p where p.partition_id = asked.partition_id), 0)
         from unnest(partition_ids) with ordinality asked(partition_id, ordinal) order by asked.ordinal);
     -- After the look: a topic that is created in between was either not seen by the look, or is seen here.
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{produce}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{produce}', partition_ids);
     ignored := msgtx.flush_at_commit();
 
     -- If another call holds a key, this waits here for its COMMIT. Until the offset is known, the row holds the

@@ -28,9 +28,7 @@ begin
         stamped[at] := place.log_append_time;
     end loop;
     ignored := msgtx.store_batches(batches, first_offsets, times, stamped, '{}');
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{produce}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{produce}', partition_ids);
     ignored := msgtx.flush_at_commit();
     return msgtx.wake_readers(partition_ids);
 end $$;

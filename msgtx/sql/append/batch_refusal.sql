@@ -14,6 +14,7 @@ begin
             select r.error, r.detail into error, detail from msgtx.refusal(
                 found.status, found.outcome, found.decided_by, found.current_epoch,
                 b.producer_id, b.producer_epoch, b.transaction_number) r;
+            error := case found.status when 'fenced' then 'InvalidProducerEpoch' else error end;
         when 'large' then
             largest := (select max(r.record_bytes) from msgtx.record_sizes(b) r);
             error := case when largest > found.max_message_bytes then 'RecordTooLarge' end;

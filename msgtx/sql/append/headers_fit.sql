@@ -2,7 +2,7 @@
 -- records count, and no key is null. A column that is null is as an empty one. Records mostly have the same headers: no sum
 -- is needed then.
 create function msgtx.headers_fit(counts int[], keys text[], "values" bytea[]) returns boolean language plpgsql immutable
-    as $$
+as $$
 declare
     expected constant bigint := case when counts[1] = all(counts) then counts[1]::bigint * cardinality(counts)
                                      else (select coalesce(sum(c), 0) from unnest(counts) c) end;

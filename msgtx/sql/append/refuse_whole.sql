@@ -28,9 +28,8 @@ begin
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     duplicate := state.outcome = 'COMMIT';
     if duplicate then
-        select d.partitions, d.first_offsets, d.decided_at into decided from msgtx.transaction_decision d
-        where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
-          and d.transaction_number = in_transaction_number;
+        select d.partitions, d.first_offsets, d.decided_at into decided
+        from msgtx.decision_of(in_producer_id, in_producer_epoch, in_transaction_number) d;
         foreach b in array batches loop
             base_offset := decided.first_offsets[array_position(decided.partitions, b.partition_id)];
             appended_at := coalesce((
@@ -43,7 +42,6 @@ begin
     select r.error, r.detail into error, detail from msgtx.refusal(
         state.status, state.outcome, state.decided_by, state.current_epoch,
         in_producer_id, in_producer_epoch, in_transaction_number) r;
-    error := replace(error, 'InvalidProducerEpoch', 'ProducerFenced');
     if state.status = 'open' then
         error := 'InvalidTransactionState: rows';
         detail := format('transaction %s.%s.%s has rows: append and decide it in steps',

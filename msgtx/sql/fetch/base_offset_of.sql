@@ -7,9 +7,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', array[in_partition_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', array[in_partition_id]);
     return coalesce((
         select r.base_offset from msgtx.record_batch r
         where r.partition_id = in_partition_id and r.base_offset <= in_offset

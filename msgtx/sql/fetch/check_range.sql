@@ -18,9 +18,7 @@ declare
     found_incarnation uuid := (select i.incarnation from msgtx.installation i);
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', array[in_partition_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', array[in_partition_id]);
     if found_incarnation is distinct from planned_incarnation then
         raise exception using errcode = 'MX000', column = 'IncarnationChanged', message = format(
             'this range was planned in incarnation %s, the database has %s since a failover: plan it anew',

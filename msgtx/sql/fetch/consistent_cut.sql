@@ -34,9 +34,7 @@ declare
     found record;
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,admin}', partition_ids);
     select array_agg(a.id order by a.id), array_agg(a.position order by a.id) into asked, reached
     from (select u.id, max(u.position) as position
           from unnest(partition_ids, positions) u(id, position) where u.id is not null group by u.id) a;
@@ -47,9 +45,7 @@ begin
            array_agg(l.last_stable_offset order by l.partition_id), array_agg(l.log_end_offset order by l.partition_id),
            array_agg(greatest(l.log_start_offset, reached[width_bucket(l.partition_id, asked)]) order by l.partition_id)
     into ids, starts, ends, looked_from, lowest
-    from msgtx.fetch_batches(
-        asked, array_fill(0::bigint, array[cardinality(asked)]), array_fill(null::text, array[cardinality(asked)]),
-        'read_committed', 0, 0) l;
+    from msgtx.log_ends(asked, 'read_committed') l;
     if ids is null then
         return;
     end if;
@@ -76,31 +72,7 @@ begin
         span as (
             select a.*, s.id, s.first_offset, s.last_offset
             from above a
-            cross join lateral (
-                select d.outcome, d.partitions, d.first_offsets, d.last_offsets from msgtx.transaction_decision d
-                where d.producer_id = a.producer_id and d.producer_epoch = a.producer_epoch
-                  and d.transaction_number = a.transaction_number limit 1) d
-            cross join lateral unnest(d.partitions, d.first_offsets, d.last_offsets) s(id, first_offset, last_offset)
-            where d.outcome = 'COMMIT'
-            union all
-            -- Its history is gone: it was decided long ago, and its rows show where it is.
-            select a.*, u.id, gone.first_offset, gone.last_offset
-            from above a
-            cross join unnest(ids) u(id)
-            cross join lateral (
-                select min(r.base_offset) as first_offset, max(r.last_offset) as last_offset from msgtx.record_batch r
-                where r.partition_id = u.id and r.producer_id = a.producer_id and r.producer_epoch = a.producer_epoch
-                  and r.transaction_number = a.transaction_number) gone
-            where gone.first_offset is not null
-              and (select true from msgtx.transaction_decision d
-                   where d.producer_id = a.producer_id and d.producer_epoch = a.producer_epoch
-                     and d.transaction_number = a.transaction_number) is null
-              and (select true from msgtx.transaction t
-                   where t.producer_id = a.producer_id and t.producer_epoch = a.producer_epoch
-                     and t.transaction_number = a.transaction_number) is null
-              and (select true from msgtx.transaction_marker m
-                   where m.partition_id = u.id and m.producer_id = a.producer_id and m.producer_epoch = a.producer_epoch
-                     and m.transaction_number = a.transaction_number and m.outcome = 'ABORT') is null),
+            cross join lateral msgtx.spans_of(a.producer_id, a.producer_epoch, a.transaction_number, ids) s),
         crossing as (
             select distinct on (s.at) s.at, ends[s.at] as looked_from, greatest(s.first_offset, lowest[s.at]) as upto,
                    s.producer_id, s.producer_epoch, s.transaction_number

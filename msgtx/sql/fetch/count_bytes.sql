@@ -4,7 +4,7 @@
 -- Reads record_batch. Writes partition.
 -- plan: look-ups, in order
 create function msgtx.count_bytes(in_partition_id int, until_offset bigint default 9223372036854775807) returns bigint
-    language plpgsql volatile as $$
+language plpgsql volatile as $$
 declare
     rows_at_once constant int := 10000;  -- some milliseconds
     rows_uncounted constant int := 1000;  -- these are read again and again; it saves updates of the partition's row

@@ -10,30 +10,20 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,admin}', partition_ids);
     return query
     select asked.partition_id, coalesce(n.records, 0)::bigint
     from unnest(partition_ids, positions) asked(partition_id, position)
     cross join lateral (
-        select f.log_start_offset,
-               case when isolation = 'read_committed' then f.last_stable_offset else f.log_end_offset end as readable_end
-        from msgtx.fetch_batches(array[asked.partition_id], array[0::bigint], array[null::text], isolation, 0, 0) f) e
+        select greatest(asked.position, f.log_start_offset) as start, f.readable_end
+        from msgtx.log_ends(array[asked.partition_id], isolation) f offset 0) e
     left join lateral (
         select sum(case
-                   when b.base_offset >= greatest(asked.position, e.log_start_offset) then b.record_count
+                   when b.base_offset >= e.start then b.record_count
                    else (select count(*) from generate_series(1, b.record_count) i
-                         where b.base_offset + coalesce(b.offset_deltas[i], i - 1)
-                               >= greatest(asked.position, e.log_start_offset)
+                         where b.base_offset + coalesce(b.offset_deltas[i], i - 1) >= e.start
                            and b.base_offset + coalesce(b.offset_deltas[i], i - 1) < e.readable_end) end) as records
-        from msgtx.record_batch b
-        where b.partition_id = asked.partition_id and b.base_offset < e.readable_end
-          and b.base_offset >= coalesce((
-              select r.base_offset from msgtx.record_batch r
-              where r.partition_id = asked.partition_id and r.base_offset <= greatest(asked.position, e.log_start_offset)
-              order by r.base_offset desc limit 1), 0)
-          and b.last_offset >= greatest(asked.position, e.log_start_offset)
-          and (isolation <> 'read_committed' or b.transaction_number is null or msgtx.is_committed(
+        from msgtx.rows_between(asked.partition_id, e.start, e.readable_end - 1) b
+        where (isolation <> 'read_committed' or b.transaction_number is null or msgtx.is_committed(
               b.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number))) n on true;
 end $$;

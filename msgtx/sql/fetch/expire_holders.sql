@@ -55,9 +55,8 @@ begin
                         select tp.producer_id, tp.producer_epoch, tp.transaction_number
                         from msgtx.transaction_partition tp
                         where tp.partition_id = asked.partition_id and tp.first_offset >= coalesce(floor.stable_floor, 0)
-                          and (select true from msgtx.transaction_decision d
-                               where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
-                                 and d.transaction_number = tp.transaction_number) is null
+                          and not exists (
+                              select from msgtx.decision_of(tp.producer_id, tp.producer_epoch, tp.transaction_number))
                         order by tp.first_offset limit 1) blocking
                     where group_name is null
                     union all
@@ -73,22 +72,13 @@ begin
                         select o.producer_id, o.producer_epoch, o.transaction_number from msgtx.group_offset o
                         where o.group_id = g.group_id and o.partition_id = asked.partition_id
                           and o.commit_sequence > coalesce(newest.commit_sequence, 0)
-                          and (select true from msgtx.transaction_seal s
-                               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
-                                 and s.transaction_number = o.transaction_number) is not null
-                          and (select true from msgtx.transaction_decision d
-                               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
-                                 and d.transaction_number = o.transaction_number) is null) o
+                          and exists (select from msgtx.seal_of(o.producer_id, o.producer_epoch, o.transaction_number))
+                          and not exists (
+                              select from msgtx.decision_of(o.producer_id, o.producer_epoch, o.transaction_number))) o
                     where g.name = group_name) u
                 group by u.producer_id, u.producer_epoch, u.transaction_number) h
-            left join lateral (
-                select s.kind from msgtx.transaction_seal s
-                where s.producer_id = h.producer_id and s.producer_epoch = h.producer_epoch
-                  and s.transaction_number = h.transaction_number limit 1) s on true
-            left join lateral (
-                select t.opened_at, t.timeout_ms, t.database_backend, t.seen_at from msgtx.transaction t
-                where t.producer_id = h.producer_id and t.producer_epoch = h.producer_epoch
-                  and t.transaction_number = h.transaction_number limit 1) t on true
+            left join lateral msgtx.seal_of(h.producer_id, h.producer_epoch, h.transaction_number) s on true
+            left join lateral msgtx.transaction_of(h.producer_id, h.producer_epoch, h.transaction_number) t on true
         loop
             expired := false;
             if holder.overdue and may_write and ended < 100 then

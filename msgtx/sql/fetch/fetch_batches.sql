@@ -42,10 +42,9 @@ begin
     -- Below the floor, absence of an ABORT marker means committed; above it, only a COMMIT decision does. A stable token
     -- counts only behind the log start, in front of which there may be an open transaction (delete_records). No sort and no
     -- bitmap scan: a plan that was made while the log was empty must not read a whole partition later.
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights(
+    ignored := msgtx.acts_for_owner()
+        or msgtx.require_rights(
             case when max_rows = 0 then '{produce,consume,admin}'::text[] else '{consume}' end, partition_ids);
-    end if;
 
     -- The usual case, row by row (see append_and_decide): every position has a stable token, and at most three rows behind
     -- it, all committed. In front of a stable position nothing is undecided, and so nothing is below the end of the log.

@@ -15,19 +15,13 @@ begin
     from unnest(partition_ids, positions) asked(partition_id, position)
     cross join lateral (
         select f.last_stable_offset, greatest(asked.position, f.log_start_offset) as start
-        from msgtx.fetch_batches(array[asked.partition_id], array[0::bigint], array[null::text], 'read_committed', 0, 0) f) e
+        from msgtx.log_ends(array[asked.partition_id], 'read_committed') f offset 0) e
     cross join lateral (
         select b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) as at_offset,
                coalesce(u.record_timestamp, b.max_timestamp) as at_timestamp
-        from msgtx.record_batch b
+        from msgtx.rows_between(asked.partition_id, e.start, e.last_stable_offset - 1) b
         cross join lateral unnest(b."values", b.timestamps) with ordinality u(record_value, record_timestamp, ordinal)
-        where b.partition_id = asked.partition_id and b.base_offset < e.last_stable_offset
-          and b.base_offset >= coalesce((
-              select r.base_offset from msgtx.record_batch r
-              where r.partition_id = asked.partition_id and r.base_offset <= e.start
-              order by r.base_offset desc limit 1), 0)
-          and b.last_offset >= e.start
-          and (b.transaction_number is null or msgtx.is_committed(
+        where (b.transaction_number is null or msgtx.is_committed(
                   b.partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number))
           and b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) >= e.start
           and b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) < e.last_stable_offset

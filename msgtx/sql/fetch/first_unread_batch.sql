@@ -7,13 +7,8 @@ as $$
     select b.base_offset, b.max_timestamp
     from (select r.base_offset, r.max_timestamp, r.producer_id, r.producer_epoch, r.transaction_number,
                  row_number() over (order by r.base_offset) as place
-          from msgtx.record_batch r
-          where r.partition_id = in_partition_id and r.base_offset < until
-            and r.base_offset >= coalesce((
-                select before.base_offset from msgtx.record_batch before
-                where before.partition_id = in_partition_id and before.base_offset <= "position"
-                order by before.base_offset desc limit 1), 0)
-            and r.last_offset >= "position" and r.record_count > 0
+          from msgtx.rows_between(in_partition_id, "position", until - 1) r
+          where r.record_count > 0
           order by r.base_offset limit 101) b
     where b.place > 100 or b.transaction_number is null or isolation = 'read_uncommitted' or msgtx.is_committed(
         in_partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number)

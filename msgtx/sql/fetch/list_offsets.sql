@@ -16,20 +16,13 @@ declare
     known constant int[] := array(select distinct u from unnest(partition_ids) u);
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{produce,consume,admin}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{produce,consume,admin}', partition_ids);
     return query
     select asked.partition_id, e.log_start_offset, e.last_stable_offset, e.log_end_offset,
            case asked.time when -2 then e.log_start_offset when -1 then e.readable_end else found.at_offset end,
            found.at_timestamp
     from unnest(partition_ids, times) asked(partition_id, time)
-    join (
-        select f.partition_id, f.log_start_offset, f.last_stable_offset, f.log_end_offset,
-               case when isolation = 'read_committed' then f.last_stable_offset else f.log_end_offset end as readable_end
-        from msgtx.fetch_batches(
-            known, array_fill(0::bigint, array[cardinality(known)]), array_fill(null::text, array[cardinality(known)]),
-            isolation, 0, 0) f) e using (partition_id)
+    join msgtx.log_ends(known, isolation) e using (partition_id)
     left join lateral (
         select b.base_offset + coalesce(b.offset_deltas[u.ordinal], u.ordinal - 1) as at_offset,
                coalesce(u.record_timestamp, b.max_timestamp) as at_timestamp

@@ -16,9 +16,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume,admin}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,admin}', partition_ids);
     if bucket_ms <= 0 then
         raise exception using errcode = 'MX042', message = format('a bucket has at least a millisecond, not %s', bucket_ms),
             detail = jsonb_build_object('name', 'bucket_ms', 'given', bucket_ms, 'limit', 1);
@@ -31,13 +29,8 @@ begin
         from unnest(partition_ids, starts, ends) a(partition_id, range_start, range_end)
         cross join lateral (select p.* from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
         cross join lateral (
-            select coalesce((
-                select w.base_offset from msgtx.record_batch w
-                where w.partition_id = a.partition_id and w.base_offset <= greatest(a.range_start, p.log_start_offset)
-                order by w.base_offset desc limit 1), 0) as base_offset) first
-        cross join lateral (
-            select b.* from msgtx.record_batch b
-            where b.partition_id = a.partition_id and b.base_offset >= first.base_offset and b.base_offset < a.range_end
+            select b.* from msgtx.rows_between(
+                a.partition_id, greatest(a.range_start, p.log_start_offset), a.range_end - 1) b
             order by b.base_offset limit max_rows) r),
     came_to as (
         select c.partition_id, case when count(*) < max_rows then max(c.range_end)

@@ -7,8 +7,6 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{produce}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{produce}', partition_ids);
     return msgtx.wake_readers(partition_ids);
 end $$;

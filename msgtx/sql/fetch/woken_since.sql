@@ -6,7 +6,7 @@
 -- null: words
 -- plan: look-ups
 create function msgtx.woken_since(in_snapshot text, out snapshot text, out words text)
-    language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     earlier pg_snapshot := in_snapshot;
 begin

@@ -8,7 +8,7 @@
 create function msgtx.assign_partitions(
     group_name text, expected_generation int, in_topics_version bigint, partition_ids int[], targets bigint[]
 ) returns boolean language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-    as $$
+as $$
 declare
     assigned int;
     raised int;
@@ -17,9 +17,7 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_group(group_name);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     select g.group_id into assigned from msgtx.consumer_group g
     where g.name = group_name and g.generation = expected_generation;
     if not found then

@@ -103,9 +103,9 @@ begin
                 format('%s is a share group: choose another name for the consumer group, or delete that group',
                     bad.group_name)
             when 'LogTruncated' then
-                format('%s: what was read at offset %s is no longer in the log: a crash of the server took it back; rewind, '
-                    'or'
-                       ' seek to where you want to go on', place, bad.read_offset)
+                format(
+                    '%s: what was read at offset %s is no longer in the log: a crash of the server took it back; rewind, or'
+                    ' seek to where you want to go on', place, bad.read_offset)
             else format('group %s: offset %s cannot be committed', bad.group_name, bad.committed_offset) end;
     end loop;
     if not msgtx.acts_for_owner() then

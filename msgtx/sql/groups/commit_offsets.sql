@@ -8,12 +8,9 @@ create function msgtx.commit_offsets(
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();
-    refused record := msgtx.check_offsets(group_names, partition_ids, offsets, metadata, member_ids, generations,
-        instance_ids,
-                                          read_identities);
 begin
-    error := refused.error;
-    detail := refused.detail;
+    select c.error, c.detail into error, detail from msgtx.check_offsets(
+        group_names, partition_ids, offsets, metadata, member_ids, generations, instance_ids, read_identities) c;
     if error is null then
         ignored := msgtx.insert_offsets(
             group_names, partition_ids, offsets, metadata, member_ids, generations, null, null, null);

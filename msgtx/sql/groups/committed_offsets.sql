@@ -40,12 +40,8 @@ begin
         select true as pending from msgtx.group_offset o
         where o.group_id = g.group_id and o.partition_id = p.partition_id
           and o.commit_sequence > coalesce(newest.commit_sequence, 0)
-          and (select true from msgtx.transaction_seal s
-               where s.producer_id = o.producer_id and s.producer_epoch = o.producer_epoch
-                 and s.transaction_number = o.transaction_number)
-          and (select true from msgtx.transaction_decision d
-               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
-                 and d.transaction_number = o.transaction_number) is null
+          and exists (select from msgtx.seal_of(o.producer_id, o.producer_epoch, o.transaction_number))
+          and not exists (select from msgtx.decision_of(o.producer_id, o.producer_epoch, o.transaction_number))
         limit 1) waiting on true
     where g.name = group_name and (newest.commit_sequence is not null or waiting.pending);
 end $$;

@@ -23,9 +23,7 @@ declare
     asked msgtx.consumer_group;
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     select g.* into asked from msgtx.consumer_group g where g.name = group_name;
     if not found then
         return;
@@ -50,8 +48,6 @@ begin
     left join (select m.* from msgtx.group_member m where m.group_id = asked.group_id offset 0) m on true
     left join owners o on o.owner = m.member_number
     left join targets t on t.target = m.member_number
-    left join lateral (
-        select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-        order by h.heartbeat_number desc limit 1) newest on true
+    left join lateral msgtx.newest_heartbeat(m.member_number) newest on true
     order by m.joined_at, m.member_number;
 end $$;

@@ -23,9 +23,7 @@ declare
     gone bigint[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     -- One statement: each one, and each expression, is set up anew in every SQL transaction.
     select g.group_id, g.generation, 
            g.stale or g.topics_version <> i.topics_version
@@ -39,9 +37,7 @@ begin
                    (select m.member_number, m.session_timeout_ms from msgtx.group_member m
                     where m.group_id = g.group_id and m.member_id < in_member_id order by m.member_id limit watched)
                    limit watched) m
-               cross join lateral (
-                   select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-                   order by h.heartbeat_number desc limit 1) newest
+               cross join lateral msgtx.newest_heartbeat(m.member_number) newest
                where msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment)) as others_overdue
     into member
     from msgtx.consumer_group g

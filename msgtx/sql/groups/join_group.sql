@@ -9,7 +9,6 @@
 --   member_number           its key in the group's tables; a number is never given out twice
 -- The installation's settings bound the session timeout and the number of members; constants bound texts and topics.
 -- Locks the group (exclusive). Writes consumer_group, group_member, group_assignment, group_heartbeat (number 0). Flushed.
--- long: its checks and writes share what they read
 -- right: consume
 -- null: group_id, member_number, generation
 -- plan: look-ups
@@ -22,46 +21,22 @@ create function msgtx.join_group(
 #variable_conflict use_column
 declare
     found_version constant bigint := case when in_pattern is not null then in_topics_version end;
-    most_topics constant int := 10000;  -- names that each division of the group reads, of each member
-    most_bytes constant int := 1000;  -- of an id, a host, a pattern: `groups describe` and each division read them
     joined record;
     before msgtx.group_member;
     gone bigint[];
     changed boolean;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    detail := case
-        when coalesce(group_name, '') = '' then 'a consumer group has a name'
-        when coalesce(in_member_id, '') = '' then format('group %s: a member has an id', group_name)
-        when in_instance_id = '' then format('group %s: the group_instance_id of member %s is empty', group_name,
-            in_member_id)
-        when coalesce(in_session_timeout_ms, 0) <= 0 then format(
-            'group %s: the session timeout of member %s is not above 0', group_name, in_member_id)
-        when in_topics is null or (in_pattern is not null and in_topics_version is null) then format(
-            'group %s: member %s names the topics that it subscribes to; with a pattern, those that match it and their '
-            'version',
-            group_name, in_member_id)
-        when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_instance_id),
-                      octet_length(in_client_host), octet_length(in_pattern)) > most_bytes then format(
-            'group %s: its name, and id, instance id, host and pattern of a member have at most %s bytes each',
-            left(group_name, 50), most_bytes)
-        when cardinality(in_topics) > most_topics then format(
-            'group %s: member %s subscribes to %s topics, at most %s are allowed',
-            group_name, in_member_id, cardinality(in_topics), most_topics)
-        when exists (select from unnest(in_topics) u(name) where u.name is null or octet_length(u.name) > most_bytes)
-            then format(
-            'group %s: member %s subscribes to what is no name of a topic', group_name, in_member_id) end;
+    detail := msgtx.why_no_member(
+        group_name, in_member_id, in_instance_id, in_client_host, in_session_timeout_ms, in_topics, in_pattern,
+        in_topics_version);
     if detail is not null then
         error := 'InvalidRequest';
         return;
     end if;
-    if in_session_timeout_ms not between msgtx.setting_value('group_min_session_timeout_ms')
-                                     and msgtx.setting_value('group_max_session_timeout_ms') then
+    detail := msgtx.why_no_session('group', group_name, in_member_id, in_session_timeout_ms);
+    if detail is not null then
         error := 'InvalidSessionTimeout';
-        detail := format('group %s: the session timeout of member %s is %s ms; group_min_session_timeout_ms is %s,'
-                         ' group_max_session_timeout_ms is %s', group_name, in_member_id, in_session_timeout_ms,
-                         msgtx.setting_value('group_min_session_timeout_ms'),
-                         msgtx.setting_value('group_max_session_timeout_ms'));
         return;
     end if;
     if in_strategy is null or in_strategy not in ('range', 'roundrobin', 'cooperative-sticky') then
@@ -72,9 +47,7 @@ begin
     end if;
 
     ignored := msgtx.lock_group(group_name);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     if not exists (select from msgtx.consumer_group g where g.name = group_name) then
         insert into msgtx.consumer_group (name) values (group_name) on conflict do nothing;
     end if;
@@ -135,7 +108,7 @@ begin
         delete from msgtx.group_member m where m.member_number = before.member_number;
         insert into msgtx.group_member (
             group_id, member_id, group_instance_id, client_host, client_process, session_timeout_ms, topics, pattern,
-                topics_version, joined_at)
+            topics_version, joined_at)
         values (joined.group_id, in_member_id, in_instance_id, in_client_host, in_client_process, in_session_timeout_ms,
                 in_topics, in_pattern, found_version, msgtx.clock())
         returning msgtx.group_member.member_number into member_number;

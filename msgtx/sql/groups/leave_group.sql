@@ -12,9 +12,7 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_group(group_name);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     group_left := (select g.group_id from msgtx.consumer_group g where g.name = group_name);
     leaving := (
         select m.member_number from msgtx.group_member m where m.group_id = group_left and m.member_id = in_member_id

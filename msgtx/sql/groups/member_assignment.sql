@@ -12,9 +12,7 @@ declare
     asked msgtx.consumer_group;
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     select g.* into asked from msgtx.consumer_group g where g.name = group_name;
     if not exists (
         select from msgtx.group_member m where m.member_number = in_member_number and m.group_id = asked.group_id) then

@@ -34,9 +34,7 @@ begin
         cross join lateral (
             select count(*) as members, max(m.session_timeout_ms) as session_timeout_ms
             from msgtx.group_member m
-            cross join lateral (
-                select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-                order by h.heartbeat_number desc limit 1) newest
+            cross join lateral msgtx.newest_heartbeat(m.member_number) newest
             where m.group_id = g.group_id
               and not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, checked_now)) living
         cross join lateral (
@@ -47,9 +45,7 @@ begin
                 where a.group_id = g.group_id group by a.owner) a
             cross join lateral (
                 select m.session_timeout_ms from msgtx.group_member m where m.member_number = a.owner limit 1) m
-            cross join lateral (
-                select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = a.owner
-                order by h.heartbeat_number desc limit 1) newest
+            cross join lateral msgtx.newest_heartbeat(a.owner) newest
             where abs(extract(epoch from checked_now - newest.heartbeat_at)) * 1000
                 > 2 * m.session_timeout_ms::bigint) dead) n
     where (n.stale_since is not null or n.dead > 0) and not n.is_share

@@ -5,8 +5,6 @@ create function msgtx.overdue_members(in_group_id int, moment timestamptz)
 returns table (member_number bigint, member_id text, group_instance_id text) language sql stable as $$
     select m.member_number, m.member_id, m.group_instance_id
     from msgtx.group_member m
-    cross join lateral (
-        select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-        order by h.heartbeat_number desc limit 1) newest
+    cross join lateral msgtx.newest_heartbeat(m.member_number) newest
     where m.group_id = in_group_id and msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment)
 $$;

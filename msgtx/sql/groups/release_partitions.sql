@@ -12,9 +12,7 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_group(group_name);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     select g.group_id, g.generation into released from msgtx.consumer_group g where g.name = group_name;
     if not exists (
         select from msgtx.group_assignment a where a.group_id = released.group_id and a.owner = in_member_number

@@ -10,7 +10,6 @@ create function msgtx.reset_offsets(
 declare
     found_group int;
     gone bigint[];
-    refused record;
     named text[] := array_fill(group_name, array[cardinality(partition_ids)]);
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -30,9 +29,8 @@ begin
     if gone <> '{}' then
         ignored := msgtx.take_out_members(found_group, gone) is not null;
     end if;
-    refused := msgtx.check_offsets(named, partition_ids, offsets, '{}', '{}', '{}', '{}', '{}');
-    error := refused.error;
-    detail := refused.detail;
+    select c.error, c.detail into error, detail
+    from msgtx.check_offsets(named, partition_ids, offsets, '{}', '{}', '{}', '{}', '{}') c;
     if error is null then
         ignored := msgtx.insert_offsets(named, partition_ids, offsets, '{}', '{}', '{}', null, null, null);
         ignored := msgtx.flush_at_commit();

@@ -29,9 +29,8 @@ begin
            or msgtx.is_record_time(b.max_timestamp) is not true then
             ignored := msgtx.check_times(array[b.max_timestamp] || b.timestamps);
             raise exception using errcode = 'MX042', message = format(
-                'the batch for partition %s is empty, or its columns do not have one length, or a timestamp is missing or '
-                'above '
-                'the highest', b.partition_id),
+                'the batch for partition %s is empty, or its columns do not have one length, or a timestamp is missing or'
+                ' above the highest', b.partition_id),
                 detail = jsonb_build_object('name', 'batches', 'reason', 'columns', 'partition_id', b.partition_id);
         end if;
         if (b.producer_id is null) <> (b.producer_epoch is null)

@@ -24,17 +24,12 @@ begin
     ends as materialized (
         select f.partition_id, f.log_start_offset, f.log_end_offset
         from (select coalesce(array_agg(distinct u.partition_id), '{}') as ids from places u) known
-        cross join lateral msgtx.fetch_batches(
-            known.ids, array_fill(0::bigint, array[cardinality(known.ids)]),
-            array_fill(null::text, array[cardinality(known.ids)]), 'read_uncommitted', 0, 0) f)
+        cross join lateral msgtx.log_ends(known.ids, 'read_uncommitted') f)
     select g.name, coalesce((
                select sum(greatest(e.log_end_offset - greatest(e.log_start_offset, newest.next_offset), 0))
                from places l
                join ends e on e.partition_id = l.partition_id
-               left join lateral (
-                   select v.next_offset from msgtx.share_state v
-                   where v.group_id = l.group_id and v.partition_id = l.partition_id order by v.version desc limit 1) newest
-                       on true
+               left join lateral msgtx.share_state_of(l.group_id, l.partition_id) newest on true
                where l.group_id = k.group_id), 0)::bigint,
            case when cardinality(group_ids) = most then group_ids[most:most] end
     from unnest(group_ids) k(group_id)

@@ -20,19 +20,8 @@ declare
     partition_ids int[];
     came_to int[];
 begin
-    with recursive keys(group_id, partition_id, place) as (
-        (select o.group_id, o.partition_id, 1 from msgtx.group_offset o
-         where (o.group_id, o.partition_id) > (coalesce(in_after[1], -1), coalesce(in_after[2], -1))
-         order by o.group_id, o.partition_id limit 1)
-        union all
-        select next.group_id, next.partition_id, k.place + 1 from keys k
-        cross join lateral (
-            select o.group_id, o.partition_id from msgtx.group_offset o
-            where (o.group_id, o.partition_id) > (k.group_id, k.partition_id)
-            order by o.group_id, o.partition_id limit 1) next
-        where k.place < most)
-    select array_agg(k.group_id order by k.place), array_agg(k.partition_id order by k.place) into group_ids, partition_ids
-    from keys k;
+    select array_agg(k.key_1::int), array_agg(k.key_2::int) into group_ids, partition_ids
+    from msgtx.keys_after('offset', coalesce(in_after[1], -1), coalesce(in_after[2], -1), most) k;
     if cardinality(group_ids) = most then
         came_to := array[group_ids[most], partition_ids[most]];
     end if;
@@ -40,9 +29,7 @@ begin
     with ends as materialized (
         select f.partition_id, f.log_start_offset, f.last_stable_offset
         from (select coalesce(array_agg(distinct u.id), '{}') as ids from unnest(partition_ids) u(id)) known
-        cross join lateral msgtx.fetch_batches(
-            known.ids, array_fill(0::bigint, array[cardinality(known.ids)]),
-            array_fill(null::text, array[cardinality(known.ids)]), 'read_committed', 0, 0) f),
+        cross join lateral msgtx.log_ends(known.ids, 'read_committed') f),
     positions as (
         select k.group_id, k.partition_id, greatest(newest.committed_offset, e.log_start_offset) as position,
                e.last_stable_offset

@@ -21,9 +21,7 @@ begin
     select f.partition_id, t.name, p.partition_index, f.log_start_offset, f.last_stable_offset, f.log_end_offset,
            case when few.batches <= places then few.bytes
                 else ((f.log_end_offset - f.log_start_offset) * sampled.bytes_per_offset)::bigint end
-    from msgtx.fetch_batches(
-        ids, array_fill(0::bigint, array[cardinality(ids)]), array_fill(null::text, array[cardinality(ids)]),
-        'read_committed', 0, 0) f
+    from msgtx.log_ends(ids, 'read_committed') f
     cross join lateral (select p.* from msgtx.partition p where p.partition_id = f.partition_id limit 1) p
     cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     cross join lateral (

@@ -25,15 +25,8 @@ declare
     partition_ids int[];
     came_to int[];
 begin
-    with recursive keys(group_id, partition_id, place) as (
-        (select n.key_1::int, n.key_2::int, 1
-         from msgtx.next_shares(coalesce(in_after[1], -1), coalesce(in_after[2], -1)) n)
-        union all
-        select n.key_1::int, n.key_2::int, k.place + 1
-        from keys k cross join lateral msgtx.next_shares(k.group_id, k.partition_id) n
-        where k.place < most)
-    select array_agg(k.group_id order by k.place), array_agg(k.partition_id order by k.place) into group_ids, partition_ids
-    from keys k;
+    select array_agg(k.key_1::int), array_agg(k.key_2::int) into group_ids, partition_ids
+    from msgtx.keys_after('state', coalesce(in_after[1], -1), coalesce(in_after[2], -1), most) k;
     if cardinality(group_ids) = most then
         came_to := array[group_ids[most], partition_ids[most]];
     end if;
@@ -41,9 +34,7 @@ begin
     with ends as materialized (
         select f.partition_id, f.log_start_offset, f.last_stable_offset, f.log_end_offset
         from (select coalesce(array_agg(distinct u.id), '{}') as ids from unnest(partition_ids) u(id)) known
-        cross join lateral msgtx.fetch_batches(
-            known.ids, array_fill(0::bigint, array[cardinality(known.ids)]),
-            array_fill(null::text, array[cardinality(known.ids)]), 'read_committed', 0, 0) f),
+        cross join lateral msgtx.log_ends(known.ids, 'read_committed') f),
     positions as (
         select k.group_id, k.partition_id, s.isolation, greatest(newest.next_offset, e.log_start_offset) as next_offset,
                case s.isolation when 'read_committed' then e.last_stable_offset else e.log_end_offset end as readable_end,
@@ -53,9 +44,7 @@ begin
         from unnest(group_ids, partition_ids) k(group_id, partition_id)
         join ends e on e.partition_id = k.partition_id
         join msgtx.share_group s on s.group_id = k.group_id
-        cross join lateral (
-            select v.next_offset, v.spans from msgtx.share_state v
-            where v.group_id = k.group_id and v.partition_id = k.partition_id order by v.version desc limit 1) newest
+        cross join lateral msgtx.share_state_of(k.group_id, k.partition_id) newest
         cross join lateral (
             select min(u.first_offset) as start_offset,
                    coalesce(sum(u.last_offset - greatest(u.first_offset, e.log_start_offset) + 1), 0)::bigint as offsets

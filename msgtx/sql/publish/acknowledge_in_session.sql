@@ -14,9 +14,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', share_partitions) and msgtx.require_names('group', share_groups);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', share_partitions)
+        and msgtx.require_names('group', share_groups);
     if current_setting('transaction_isolation') <> 'read committed' then
         error := 'stale';
         return next;
@@ -24,10 +23,9 @@ begin
     end if;
     insert into msgtx.staged_commit (
         share_groups, share_members, share_partitions, share_firsts, share_lasts, share_answers, share_reasons, share_delays,
-            round)
+        round)
     values (share_groups, share_members, share_partitions, share_firsts, share_lasts, share_answers, share_reasons,
-            share_delays,
-            case when not exists (
+            share_delays, case when not exists (
                 select from msgtx.staged_commit c where c.staged_by = pg_current_xact_id() and c.round is not null)
                     then 0 end);
 end $$;

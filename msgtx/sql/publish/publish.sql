@@ -21,9 +21,7 @@ declare
     timestamp_ms bigint;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_right_on_topic('produce', topic);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_right_on_topic('produce', topic);
     if (value is not null and value_bytes is not null) or (key is not null and key_bytes is not null) then
         raise exception using errcode = 'MX042', message = 'a record has one value and one key: text, or bytes',
             detail = jsonb_build_object('name', 'value');

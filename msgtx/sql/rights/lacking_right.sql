@@ -2,7 +2,7 @@
 -- resource, and the command with which the owner of the schema gives it. The topic is null when the caller must not
 -- learn its name.
 create function msgtx.lacking_right(cans text[], topic_name text, partition_id int) returns text language plpgsql stable
-    as $$
+as $$
 begin
     return format(
         'role %s lacks the right to %s on %s: the owner of the schema gives it with `msgtx db grant --role %s --can %s '

@@ -29,9 +29,8 @@ begin
             and asked < (select i.first_owned_producer_id from msgtx.installation i);
         continue when msgtx.acts_for_role(known.role_name);
         raise exception using errcode = '42501', message = format(
-            'producer %s is not of role %s: its transactions are decided, and its batches appended, by the role that '
-            'initialized'
-            ' it, or one that inherits its rights, or was given its transactional id', asked, msgtx.caller()),
+            'producer %s is not of role %s: its transactions are decided, and its batches appended, by the role that'
+            ' initialized it, or one that inherits its rights, or was given its transactional id', asked, msgtx.caller()),
             detail = jsonb_build_object('role', msgtx.caller(), 'producer_id', asked, 'reason', 'owner');
     end loop;
     return true;

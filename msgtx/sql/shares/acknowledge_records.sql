@@ -16,9 +16,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', partition_ids) and msgtx.require_names('group', group_names);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', partition_ids)
+        and msgtx.require_names('group', group_names);
     -- A member waits for the answer to a call before it makes the next one: a late call has no caller any more.
     if in_call_number <= (select c.call_number from msgtx.share_call c where c.member_number = member_numbers[1]
                           order by c.call_number desc limit 1) then

@@ -53,10 +53,8 @@ declare
     had int[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', partition_ids || answered_partitions)
-            and msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', partition_ids || answered_partitions)
+        and msgtx.require_names('group', array[group_name]);
     select s as settings, asked.living, asked.answered_call, asked.is_answered into home
     from (select c.group_id from msgtx.consumer_group c where c.name = group_name limit 1) c
     cross join lateral (select s.* from msgtx.share_group s where s.group_id = c.group_id limit 1) s
@@ -64,16 +62,11 @@ begin
         select count(*) as living, max(answered.call_number) as answered_call,
                coalesce(bool_or(u.call_number <= answered.call_number), false) as is_answered
         from unnest(member_numbers, call_numbers) u(member_number, call_number)
-        cross join lateral (
-            select m.session_timeout_ms from msgtx.group_member m
-            where m.member_number = u.member_number and m.group_id = c.group_id limit 1) m
-        cross join lateral (
-            select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = u.member_number
-            order by h.heartbeat_number desc limit 1) newest
+        cross join lateral msgtx.session_of(u.member_number, moment) s
         left join lateral (
             select c.call_number from msgtx.share_call c where c.member_number = u.member_number
             order by c.call_number desc limit 1) answered on true
-        where not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment)) asked;
+        where s.group_id = c.group_id and not s.is_over) asked;
     if members > 1 and (home.living is distinct from members or home.is_answered) then
         return;
     elsif home.living is distinct from members then
@@ -123,9 +116,7 @@ begin
         if place = 1 and is_again then  -- behind a lock of the first try: if it was done, that is over
             had := array(
                 select p from unnest(partition_ids) p
-                cross join lateral (
-                    select s.spans from msgtx.share_state s
-                    where s.group_id = g.group_id and s.partition_id = p order by s.version desc limit 1) newest
+                cross join lateral msgtx.share_state_of(g.group_id, p) newest
                 where exists (select from unnest(newest.spans) u
                               where u.call_number = call_numbers[1] and u.member_number = member_numbers[1]));
             is_repeated := had <> '{}';
@@ -175,7 +166,7 @@ begin
                 if mosts[1] > 0 then
                     max_bytes := max_bytes - bytes;
                     inline_bytes := coalesce(
-                        inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
+                        inline_bytes - msgtx.batch_bytes(keys, "values", header_keys, header_values), 0);
                 end if;
             end loop;
         end if;
@@ -213,7 +204,7 @@ begin
                 return next;
                 mosts[1] := mosts[1] - records;
                 inline_bytes := coalesce(
-                    inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values), 0);
+                    inline_bytes - msgtx.batch_bytes(keys, "values", header_keys, header_values), 0);
                 is_repeated := again;
             end loop;
             offsets := null;

@@ -55,9 +55,9 @@ begin
         return;
     end if;
     select array_agg(u.span) filter (where u.is_accepted is not true) as spans,
-        count(*) filter (where u.is_accepted) as accepted,
-           coalesce(sum((u.span).last_offset - (u.span).first_offset + 1) filter (where u.is_accepted is not true),
-               0) as records, array_agg((u.span).member_number) filter (where u.at is null) as others,
+           count(*) filter (where u.is_accepted) as accepted, coalesce(
+               sum((u.span).last_offset - (u.span).first_offset + 1) filter (where u.is_accepted is not true), 0) as records,
+           array_agg((u.span).member_number) filter (where u.at is null) as others,
            bool_and((u.span).status = 'acquired' and msgtx.is_running((u.span).locked_until, g.longest_lock_ms, moment)
                     and (u.span).first_offset >= state.log_start
                     and (u.span).call_number is distinct from call_numbers[u.at]) as is_usual
@@ -73,11 +73,7 @@ begin
     room := least(wanted, g.max_record_locks - flight.records);
     if exists (
         select from unnest(flight.others) o
-        left join lateral (select m.session_timeout_ms from msgtx.group_member m where m.member_number = o limit 1) m on true
-        left join lateral (
-            select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = o
-            order by h.heartbeat_number desc limit 1) newest on true
-        where msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) is not false)
+        left join lateral msgtx.session_of(o, moment) s on true where s.is_over is not false)
     then
         return;
     end if;
@@ -86,10 +82,10 @@ begin
     end_offset := state.next_offset;
     for f in
         select b.base_offset, b.last_offset, b.byte_size,
-               msgtx.batch_identity(b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence,
-                   b.appended_at) as identity,
-               b.last_offset < end_offset or b.offset_deltas is null and (b.header_keys @> '{msgtx.deliver-at}') is not true
-                   and (
+               msgtx.batch_identity(
+                   b.base_offset, b.producer_id, b.producer_epoch, b.base_sequence, b.appended_at) as identity,
+               b.last_offset < end_offset or b.offset_deltas is null
+                   and (b.header_keys @> '{msgtx.deliver-at}') is not true and (
                    b.base_offset < end_offset or b.transaction_number is null or (
                        select d.outcome from msgtx.transaction_decision d
                        where d.producer_id = b.producer_id and d.producer_epoch = b.producer_epoch
@@ -138,9 +134,8 @@ begin
             end if;
             max_timestamp := f.max_timestamp;
             values_from := next_offset - 1;
-            is_inline := f.byte_size * (least(end_offset, f.last_offset + 1) - next_offset) / (f.last_offset - f.base_offset
-                + 1)
-                <= inline_bytes;
+            is_inline := inline_bytes >= f.byte_size * (least(end_offset, f.last_offset + 1) - next_offset)
+                / (f.last_offset - f.base_offset + 1);
             if members > 1 and is_inline then  -- the row's values are unpacked once, for all
                 some_values := f."values"[next_offset - f.base_offset + 1:end_offset - f.base_offset];
             end if;
@@ -171,7 +166,7 @@ begin
                         header_values := f.header_values[headers_from + 1:headers_from + headers];
                     end if;
                     -- Other records of the row may be the smaller ones.
-                    inline_bytes := inline_bytes - msgtx.bytes_of_columns(keys, "values", header_keys, header_values);
+                    inline_bytes := inline_bytes - msgtx.batch_bytes(keys, "values", header_keys, header_values);
                     is_inline := inline_bytes >= 0;
                 end if;
                 if not is_inline then
@@ -186,10 +181,10 @@ begin
                 if taken[cardinality(taken)].member_number = member_numbers[asker] then
                     taken[cardinality(taken)].last_offset := last_offset;
                 else
-                    taken := taken || row(first_offset, last_offset, 'acquired', 1, member_numbers[asker],
-                        call_numbers[asker],
-                                          moment + g.record_lock_duration_ms * interval '1 ms', null, null, null, null,
-                                          null)::msgtx.share_span;
+                    taken := taken || row(
+                        first_offset, last_offset, 'acquired', 1, member_numbers[asker], call_numbers[asker],
+                        moment + g.record_lock_duration_ms * interval '1 ms',
+                        null, null, null, null, null)::msgtx.share_span;
                 end if;
                 next_offset := next_offset + count;
                 need := need - count;
@@ -199,10 +194,9 @@ begin
     asker := 0;
     return next;
     if next_offset > state.next_offset or flight.accepted > 0 then
-        insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due,
-            waiting_keys)
+        insert into msgtx.share_state (
+            group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
         values (g.group_id, in_partition_id, state.version + 1, next_offset, next_token,
-            coalesce(flight.spans, '{}') || taken,
-                state.next_due, state.waiting_keys);
+                coalesce(flight.spans, '{}') || taken, state.next_due, state.waiting_keys);
     end if;
 end $$;

@@ -23,11 +23,11 @@ begin
             case when refused.last_offset > refused.first_offset then ' to ' || refused.last_offset else '' end,
             case refused.error when 'TransactionConflict'
                 then 'it is acknowledged in a transaction that is not decided'
-                else 'the lock has expired, or the session of this member is over, and others get it; or the topic was '
-                    'deleted' end),
-            detail = jsonb_build_object('group', refused.group_name, 'topic', refused.topic, 'partition',
-                refused.partition_index,
-                                        'offset', refused.first_offset);
+                else 'the lock has expired, or the session of this member is over, and others get it; or the topic was'
+                    ' deleted' end),
+            detail = jsonb_build_object(
+                'group', refused.group_name, 'topic', refused.topic, 'partition', refused.partition_index,
+                'offset', refused.first_offset);
     end if;
     return msgtx.flush_at_commit();
 end $$;

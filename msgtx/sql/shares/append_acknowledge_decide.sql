@@ -22,13 +22,10 @@ declare
     locked_id int;
     ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.lock_producer(in_producer_id);
     is_repeated constant boolean := exists (
-        select from msgtx.transaction_decision d where d.producer_id = in_producer_id
-            and d.producer_epoch = in_producer_epoch
-        and d.transaction_number = in_transaction_number);
+        select from msgtx.decision_of(in_producer_id, in_producer_epoch, in_transaction_number));
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', share_partitions) and msgtx.require_names('group', share_groups);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', share_partitions)
+        and msgtx.require_names('group', share_groups);
     if not is_repeated and array_position(share_answers, 'reject') is not null then
         for share_group in select g from unnest(group_names) g group by g order by hashtext(g) loop
             ignored := msgtx.lock_group_shared(share_group);

@@ -60,14 +60,9 @@ begin
                    b.keys[i.at] as key, b."values"[i.at] as value,
                        coalesce(b.timestamps[i.at], b.max_timestamp) as "timestamp",
                    b.header_counts, b.header_keys, b.header_values
-            from msgtx.record_batch b
+            from msgtx.rows_between(in_partition_id, span.first_offset, span.last_offset) b
             cross join lateral generate_series(1, b.record_count) i(at)
-            where b.partition_id = in_partition_id and b.base_offset <= span.last_offset
-              and b.base_offset >= coalesce((
-                  select e.base_offset from msgtx.record_batch e
-                  where e.partition_id = in_partition_id and e.base_offset <= span.first_offset
-                  order by e.base_offset desc limit 1), 0)
-              and b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) between span.first_offset and span.last_offset
+            where b.base_offset + coalesce(b.offset_deltas[i.at], i.at - 1) between span.first_offset and span.last_offset
             order by b.base_offset, i.at
         loop
             if buried >= most or bytes >= max_bytes then

@@ -30,19 +30,11 @@ begin
                                 when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) then 'session over'
                                 else 'lock expired' end)::msgtx.share_span end
         from unnest(spans) s
-        left join lateral (
-            select d.outcome from msgtx.transaction_decision d
-            where s.status = 'pending' and d.producer_id = s.producer_id and d.producer_epoch = s.producer_epoch
-              and d.transaction_number = s.transaction_number limit 1) decided on true
+        left join lateral msgtx.decision_of(s.producer_id, s.producer_epoch, s.transaction_number) decided on true
         cross join lateral (
             select decided.outcome, case s.status
                 when 'acquired' then case when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) and exists (
-                    select from msgtx.group_member m
-                    cross join lateral (
-                        select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-                        order by h.heartbeat_number desc limit 1) newest
-                    where m.member_number = s.member_number
-                      and not msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment))
+                    select from msgtx.session_of(s.member_number, moment) o where not o.is_over)
                     then 'acquired' else 'available' end
                 when 'pending' then case decided.outcome
                     when 'COMMIT' then case s.answer when 'accept' then 'acknowledged' when 'reject' then 'rejected'
@@ -61,17 +53,14 @@ begin
     if again <> '{}' then
         behind := array(
             select h.offset_behind
-            from (select array_agg(s.first_offset) as firsts, array_agg(s.last_offset) as lasts,
-                array_agg('release'::text) as answers
-                  from unnest(again) s) a
-            cross join lateral msgtx.held_behind(spans, in_partition_id, a.firsts, a.lasts, a.answers) h(offset_behind)
+            from msgtx.held_behind(
+                spans, in_partition_id, array(select s.first_offset from unnest(again) s),
+                array(select s.last_offset from unnest(again) s), array_fill('release'::text, array[cardinality(again)]))
+                h(offset_behind)
             order by h.offset_behind);
         if behind <> '{}' then
             spans := array(
-                select case when c.answer is null
-                    then row(c.first_offset, c.last_offset, (c.span).status, (c.span).delivery_count, (c.span).member_number,
-                             (c.span).call_number, (c.span).locked_until, (c.span).producer_id, (c.span).producer_epoch,
-                             (c.span).transaction_number, (c.span).answer, (c.span).reason)::msgtx.share_span
+                select case when c.answer is null then c.span
                     else row(c.first_offset, c.last_offset, 'available', (c.span).delivery_count, (c.span).member_number,
                              null, null, null, null, null, null, 'released')::msgtx.share_span end
                 from msgtx.cut_spans(spans, behind, behind, array_fill('release'::text, array[cardinality(behind)])) c

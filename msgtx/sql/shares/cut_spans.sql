@@ -1,7 +1,7 @@
 -- cut_spans(spans, ranges, answers) → spans and answered ranges, cut wherever one of them begins or ends: each piece lies in
--- one span or none, and has one answer or none; at_answer: which one of the answers it is. Spans and ranges ascend and do
--- not overlap. Hash joins, with any settings of the caller: a nested loop over 2,000 spans takes 0.4 s, a hash join 5
--- ms.
+-- one span or none (`span` is this part of it), and has one answer or none; at_answer: which one of the answers it is. Spans
+-- and ranges ascend and do not overlap. Hash joins, with any settings of the caller: a nested loop over 2,000 spans takes
+-- 0.4 s, a hash join 5 ms.
 create function msgtx.cut_spans(spans msgtx.share_span[], first_offsets bigint[], last_offsets bigint[], answers text[])
 returns table (first_offset bigint, last_offset bigint, span msgtx.share_span, answer text, at_answer int)
 language plpgsql immutable set plan_cache_mode = force_generic_plan set jit = off set enable_hashjoin = on as $$
@@ -10,7 +10,7 @@ begin
     return query
     select p.first_offset, p.last_offset,
            case when s.last_offset >= p.first_offset then row(
-               s.first_offset, s.last_offset, s.status, s.delivery_count, s.member_number, s.call_number, s.locked_until,
+               p.first_offset, p.last_offset, s.status, s.delivery_count, s.member_number, s.call_number, s.locked_until,
                s.producer_id, s.producer_epoch, s.transaction_number, s.answer, s.reason)::msgtx.share_span end,
            case when a.last_offset >= p.first_offset then a.answer end,
            case when a.last_offset >= p.first_offset then a.place::int end

@@ -20,8 +20,7 @@ declare
 begin
     return query
     select c.name, g.settings, g.members, n.partition_id, coalesce(least(f.start_offset, w.start_offset), n.next_offset),
-        n.next_offset, f.available, f.acquired, f.pending,
-           f.rejected, l.lag, w.parked, case when l.lag > 0 then (
+           n.next_offset, f.available, f.acquired, f.pending, f.rejected, l.lag, w.parked, case when l.lag > 0 then (
                select r.age_ms from msgtx.first_records(
                    array[n.partition_id], array[coalesce(least(f.start_offset, w.start_offset), n.next_offset)]) r) end
     from msgtx.share_group s
@@ -31,10 +30,7 @@ begin
         select to_jsonb(s) - '{group_id,writes_dead_letters,longest_lock_ms}'::text[]
             || jsonb_build_object('dead_letter_topic', msgtx.dead_letter_topic_of(c.name)) as settings,
                (select count(*)::int from msgtx.living_members(s.group_id)) as members,
-               array(select case s.isolation when 'read_committed' then e.last_stable_offset else e.log_end_offset end
-                     from msgtx.fetch_batches(k.ids, array_fill(0::bigint, array[cardinality(k.ids)]),
-                                              array_fill(null::text, array[cardinality(k.ids)]), s.isolation, 0, 0) e
-                     order by e.partition_id) as ends
+               array(select e.readable_end from msgtx.log_ends(k.ids, s.isolation) e order by e.partition_id) as ends
         from (select coalesce(array_agg(p.partition_id), '{}') as ids
               from msgtx.newest_share_states(s.group_id) v
               cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p) k
@@ -45,14 +41,9 @@ begin
         from msgtx.newest_share_states(s.group_id) v
         cross join lateral (select p.* from msgtx.partition p where p.partition_id = v.partition_id limit 1) p) n on true
     left join lateral (
-        select min(u.first_offset) as start_offset,
-               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'available'),
-                   0)::bigint as available,
-               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'acquired'), 0)::bigint as acquired,
-               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'pending'), 0)::bigint as pending,
-               coalesce(sum(u.last_offset - u.first_offset + 1) filter (where u.status = 'rejected'), 0)::bigint as rejected
-        from unnest(msgtx.current_spans(s, n.partition_id, n.spans, n.log_start_offset, moment)) u) f
+        select msgtx.current_spans(s, n.partition_id, n.spans, n.log_start_offset, moment) as spans offset 0) now
             on n.partition_id is not null
+    left join lateral msgtx.counts_of_spans(now.spans, s.delivery_count_limit) f on n.partition_id is not null
     left join lateral (
         select min(greatest(p.first_offset, n.log_start_offset)) as start_offset,
                coalesce(sum(p.last_offset - greatest(p.first_offset, n.log_start_offset) + 1), 0)::bigint as parked
@@ -60,11 +51,10 @@ begin
         where p.group_id = s.group_id and p.partition_id = n.partition_id and p.last_offset >= n.log_start_offset
         ) w on n.partition_id is not null
     left join lateral (
-        select f.available + f.acquired + f.pending + f.rejected + w.parked + case when n.next_offset < g.ends[n.number]
-            then (
-            select r.records from msgtx.count_records(array[n.partition_id], array[n.next_offset], s.isolation) r)
-                else 0 end as lag
-        ) l on n.partition_id is not null
+        select f.available + f.acquired + f.pending + f.rejected + w.parked
+               + case when n.next_offset < g.ends[n.number] then (
+                   select r.records from msgtx.count_records(array[n.partition_id], array[n.next_offset], s.isolation) r)
+                   else 0 end as lag) l on n.partition_id is not null
     where names is null or c.name = any(names)
     order by c.name, n.partition_id;
 end $$;

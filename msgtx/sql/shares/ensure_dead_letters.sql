@@ -10,9 +10,8 @@ declare
     topic constant text := msgtx.dead_letter_topic_of(group_name);
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]) and msgtx.require_dead_letters(array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name])
+        and msgtx.require_dead_letters(array[group_name]);
     if exists (select from msgtx.share_group s
                where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name))
        and not exists (select from msgtx.topic t where t.name = topic) then

@@ -16,23 +16,16 @@ language sql stable as $$
                        b.byte_size::float8 / (b.last_offset - b.base_offset + 1) as each
                 from unnest(spans) with ordinality s(first_offset, last_offset, status, delivery_count, member_number,
                     call_number, locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
-                cross join lateral (
-                    select b.base_offset, b.last_offset, b.byte_size from msgtx.record_batch b
-                    where b.partition_id = in_partition_id and b.base_offset <= s.last_offset
-                        and b.last_offset >= s.first_offset
-                      and b.base_offset >= coalesce((
-                          select e.base_offset from msgtx.record_batch e
-                          where e.partition_id = in_partition_id and e.base_offset <= s.first_offset
-                          order by e.base_offset desc limit 1), 0)) b) o) r
+                cross join lateral msgtx.rows_between(in_partition_id, s.first_offset, s.last_offset) b) o) r
     ), cut as (
         select p.place, p.begins + p.fitting as next_offset from pieces p
         where p.fitting < p.records order by p.place, p.begins limit 1
     )
     select array(
-               select row(s.first_offset, case when s.place = c.place then c.next_offset - 1 else s.last_offset end,
-                   s.status,
-                          s.delivery_count, s.member_number, s.call_number, s.locked_until, s.producer_id, s.producer_epoch,
-                          s.transaction_number, s.answer, s.reason)::msgtx.share_span
+               select row(
+                   s.first_offset, case when s.place = c.place then c.next_offset - 1 else s.last_offset end, s.status,
+                   s.delivery_count, s.member_number, s.call_number, s.locked_until, s.producer_id, s.producer_epoch,
+                   s.transaction_number, s.answer, s.reason)::msgtx.share_span
                from unnest(spans) with ordinality s(first_offset, last_offset, status, delivery_count, member_number,
                    call_number, locked_until, producer_id, producer_epoch, transaction_number, answer, reason, place)
                left join cut c on true

@@ -9,7 +9,6 @@
 -- The group may write dead letters from the first member on that may (may_write_dead_letters). Locks the group (exclusive).
 -- Removes members whose session is over (take_out_members). Reads topic, partition. Deletes from group_heartbeat. Writes
 -- consumer_group, share_group, share_topic, group_member, group_heartbeat (number 0), share_state. Flushed.
--- long: its checks and writes share what they read
 -- right: consume
 -- null: group_id, member_number
 -- plan: look-ups
@@ -21,7 +20,8 @@ create function msgtx.join_share_group(
 #variable_conflict use_column
 declare
     most_topics constant int := 10000;  -- as in join_group
-    readable text[];
+    drawn constant bigint := ('x' || left(translate(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
+    readable constant text[] := msgtx.patterns_of_caller('{consume}');
     begun text[];
     gone bigint[];
     ignored boolean := msgtx.refuse_stale_snapshot();
@@ -38,28 +38,22 @@ begin
             'share group %s: the number of member %s is to be drawn at random, from 2^60 on', group_name, in_member_id)
         when cardinality(in_topics) <= most_topics is not true then format(
             'share group %s: member %s subscribes to %s topics; at most %s', group_name, in_member_id,
-                cardinality(in_topics), most_topics)
+            cardinality(in_topics), most_topics)
         when exists (select from unnest(in_topics) u where msgtx.is_topic_name(u) is not true) then format(
             'share group %s: member %s subscribes to %s, which is no name of a topic', group_name, in_member_id, (
-                select quote_nullable(left(u, 50)) from unnest(in_topics) u where msgtx.is_topic_name(u) is not true
-                    limit 1)) end;
+                select quote_nullable(left(u, 50)) from unnest(in_topics) u
+                where msgtx.is_topic_name(u) is not true limit 1)) end;
     if detail is not null then
         error := 'InvalidRequest';
         return;
     end if;
-    if (in_session_timeout_ms between msgtx.setting_value('group_min_session_timeout_ms')
-                                 and msgtx.setting_value('group_max_session_timeout_ms')) is not true then
+    detail := msgtx.why_no_session('share group', group_name, in_member_id, in_session_timeout_ms);
+    if detail is not null then
         error := 'InvalidSessionTimeout';
-        detail := format('share group %s: the session timeout of member %s is %s ms; group_min_session_timeout_ms is %s,'
-                         ' group_max_session_timeout_ms is %s', group_name, in_member_id, in_session_timeout_ms,
-                         msgtx.setting_value('group_min_session_timeout_ms'),
-                         msgtx.setting_value('group_max_session_timeout_ms'));
         return;
     end if;
     ignored := msgtx.lock_group(group_name);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     select g.group_id into group_id from msgtx.consumer_group g where g.name = group_name;
     if found and not exists (select from msgtx.share_group s where s.group_id = join_share_group.group_id) then
         error := 'ConfigError: consumer group';
@@ -110,16 +104,13 @@ begin
     insert into msgtx.group_member (
         member_number, group_id, member_id, client_host, client_process, session_timeout_ms, topics, joined_at)
     overriding system value
-    values (coalesce(in_member_number, 1152921504606846976 | (('x' || left(translate(gen_random_uuid()::text, '-', ''),
-        16))::bit(64)::bigint
-                                       & 4611686018427387903)),
+    values (coalesce(in_member_number, 1152921504606846976 | (drawn & 4611686018427387903)),
             group_id, in_member_id, in_client_host, in_client_process, in_session_timeout_ms, in_topics, msgtx.clock())
     returning msgtx.group_member.member_number into member_number;
     -- Its session may have ended before: the first answer was lost, and a sweep came.
     delete from msgtx.group_heartbeat h where h.member_number = join_share_group.member_number;
     insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at)
     values (join_share_group.member_number, 0, msgtx.clock());
-    readable := msgtx.patterns_of_caller('{consume}');
     with names as (
         insert into msgtx.share_topic (group_id, topic_name)
         select distinct join_share_group.group_id, u from unnest(in_topics) u where readable is null or u like any (readable)

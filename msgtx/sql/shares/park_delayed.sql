@@ -12,9 +12,9 @@ begin
     end if;
     insert into msgtx.share_parked (
         group_id, partition_id, first_offset, last_offset, parked_at, due_at, key_hash, delivery_count, member_number,
-            reason)
+        reason)
     select in_group_id, in_partition_id, r.first_offset, r.last_offset, moment, s.locked_until, r.key_hash, s.delivery_count,
-        s.member_number, s.reason
+           s.member_number, s.reason
     from unnest(spans) s
     cross join lateral (
         select s.first_offset, s.last_offset, null::bigint as key_hash where ordering = 'none'

@@ -10,9 +10,7 @@ as $$
     from unnest(partition_ids) a(partition_id)
     cross join lateral (
         select p.log_start_offset from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
-    left join lateral (
-        select s.next_offset, s.spans, s.next_due, s.waiting_keys from msgtx.share_state s
-        where s.group_id = (g).group_id and s.partition_id = a.partition_id order by s.version desc limit 1) s on true
+    left join lateral msgtx.share_state_of((g).group_id, a.partition_id) s on true
     left join lateral (
         select b.last_offset from msgtx.record_batch b
         where b.partition_id = a.partition_id order by b.base_offset desc limit 1) tail on true
@@ -20,13 +18,8 @@ as $$
        or s.next_due <= moment or s.waiting_keys <> '{}'
        or exists (
            select from unnest(s.spans) u
-           left join lateral (
-               select m.session_timeout_ms from msgtx.group_member m where m.member_number = u.member_number limit 1) m
-                   on true
-           left join lateral (
-               select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = u.member_number
-               order by h.heartbeat_number desc limit 1) newest on true
+           left join lateral msgtx.session_of(u.member_number, moment) o on true
            where u.status <> 'acquired' or not msgtx.is_running(u.locked_until, (g).longest_lock_ms, moment)
-              or msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) is not false)
+              or o.is_over is not false)
     limit most
 $$;

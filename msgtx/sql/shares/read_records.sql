@@ -13,9 +13,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{consume}', partition_ids);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', partition_ids);
     return query
     select r.place::int, r.first_offset, r.last_offset, r.max_timestamp, r.offsets, r.keys, r."values", r.timestamps,
         r.header_counts, r.header_keys, r.header_values

@@ -9,7 +9,7 @@ set enable_hashjoin = on set enable_sort = on set jit = off as $$
 begin
     return query
     select b.base_offset + coalesce(u.delta, u.at - 1), ('x' || left(md5(u.key), 16))::bit(64)::bigint, h.deliver_at
-    from msgtx.record_batch b
+    from msgtx.rows_between(in_partition_id, record_places.first_offset, record_places.last_offset) b
     cross join lateral (
         select case when b.offset_deltas is null then greatest(1, record_places.first_offset - b.base_offset + 1)
             else 1 end::int,
@@ -26,11 +26,6 @@ begin
             on p.place = c.place and p.key = 'msgtx.deliver-at'
         where b.header_keys @> '{msgtx.deliver-at}'
         group by c.at) h on h.at = u.at
-    where b.partition_id = in_partition_id and b.base_offset <= record_places.last_offset
-      and b.base_offset >= coalesce((
-          select e.base_offset from msgtx.record_batch e
-          where e.partition_id = in_partition_id and e.base_offset <= record_places.first_offset
-          order by e.base_offset desc limit 1), 0)
-      and b.base_offset + coalesce(u.delta, u.at - 1) between record_places.first_offset and record_places.last_offset
+    where b.base_offset + coalesce(u.delta, u.at - 1) between record_places.first_offset and record_places.last_offset
     order by b.base_offset, u.at;
 end $$;

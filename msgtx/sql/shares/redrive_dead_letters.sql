@@ -55,9 +55,7 @@ begin
     sent := 0;
     skipped := 0;
     is_over := true;
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('group', array[group_name]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
     found_id := (
         select s.group_id from msgtx.share_group s
         where s.group_id = (select c.group_id from msgtx.consumer_group c where c.name = group_name));
@@ -71,9 +69,7 @@ begin
         cross join lateral (
             select p.partition_id from msgtx.partition p where p.topic_id = t.topic_id and p.partition_index = in_index) p
         where t.name = letters_topic);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_right_on_topic('consume', letters_topic);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_right_on_topic('consume', letters_topic);
     if letters_id is null then
         return;
     end if;
@@ -81,8 +77,7 @@ begin
         perform from msgtx.expire_holders(array[letters_id]);
     end if;
     upto := coalesce(in_upto, msgtx.last_stable_offset(letters_id));
-    select s.version, s.next_offset, s.spans, s.next_due, s.waiting_keys into state from msgtx.share_state s
-    where s.group_id = found_id and s.partition_id = letters_id order by s.version desc limit 1;
+    select s.* into state from msgtx.share_state_of(found_id, letters_id) s;
     start := greatest(state.next_offset, (
         select p.log_start_offset from msgtx.partition p where p.partition_id = letters_id));
     next_offset := start;
@@ -124,9 +119,9 @@ begin
                 if target is null and not skip_missing then
                     if sent + skipped = 0 then
                         error := 'UnknownTopicOrPartition';
-                        detail := format('the dead letter %s-%s offset %s came from topic %s, which is gone: create it, or '
-                            'skip such'
-                                         ' letters', letters_topic, in_index, here, source);
+                        detail := format(
+                            'the dead letter %s-%s offset %s came from topic %s, which is gone: create it, or skip such'
+                            ' letters', letters_topic, in_index, here, source);
                         return;
                     end if;
                     exit letters;
@@ -168,10 +163,7 @@ begin
         ignored := msgtx.lock_partitions(batches);
     end if;
     ignored := msgtx.lock_share_partition(found_id, letters_id);
-    if state.version is distinct from (
-        select s.version from msgtx.share_state s
-        where s.group_id = found_id and s.partition_id = letters_id order by s.version desc limit 1)
-    then
+    if state.version is distinct from (select s.version from msgtx.share_state_of(found_id, letters_id) s) then
         sent := 0;
         skipped := 0;
         is_over := false;

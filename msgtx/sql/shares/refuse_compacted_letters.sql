@@ -9,9 +9,8 @@ declare
 begin
     if group_name is not null then
         raise exception using errcode = 'MX040', message = format(
-            'topic %s takes the dead letters of share group %s, and compaction would keep one for each key: give the group '
-            'another'
-            ' dead_letter_topic first', topic_name, group_name),
+            'topic %s takes the dead letters of share group %s, and compaction would keep one for each key: give the group'
+            ' another dead_letter_topic first', topic_name, group_name),
             detail = jsonb_build_object('topic', topic_name, 'group', group_name, 'name', 'cleanup_policy');
     end if;
     return true;

@@ -14,9 +14,8 @@ begin
     limit 1;
     if found then
         raise exception using errcode = '42501', message = format(
-            'role %s lacks the right to produce on topic %s, to which the dead letters of share group %s go (or to create '
-            'it): who'
-            ' administers every topic allows it with `msgtx shares configure %s --dead-letter-topic %s`',
+            'role %s lacks the right to produce on topic %s, to which the dead letters of share group %s go (or to create'
+            ' it): who administers every topic allows it with `msgtx shares configure %s --dead-letter-topic %s`',
             msgtx.caller(), refused.letters, refused.group_name, refused.group_name, refused.letters),
             detail = jsonb_build_object('role', msgtx.caller(), 'right', 'produce', 'topic', refused.letters, 'group',
                 refused.group_name);

@@ -43,9 +43,8 @@ begin
         ignored := msgtx.lock_share_partition(found_id, asked.partition_id);
         delete from msgtx.share_parked p where p.group_id = found_id and p.partition_id = asked.partition_id;
         insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
-        select found_id, asked.partition_id, 1 + coalesce((
-                   select s.version from msgtx.share_state s
-                   where s.group_id = found_id and s.partition_id = asked.partition_id order by s.version desc limit 1), 0),
+        select found_id, asked.partition_id,
+               1 + coalesce((select s.version from msgtx.share_state_of(found_id, asked.partition_id) s), 0),
                greatest(p.log_start_offset, least(asked.at_offset, coalesce((
                    select b.last_offset + 1 from msgtx.record_batch b
                    where b.partition_id = asked.partition_id order by b.base_offset desc limit 1), p.log_start_offset))),

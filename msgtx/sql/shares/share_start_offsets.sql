@@ -6,7 +6,6 @@ create function msgtx.share_start_offsets(g msgtx.share_group, partition_ids int
 returns table (partition_id int, start_offset bigint) language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    size constant int := cardinality(partition_ids);
     since constant bigint := case when g.auto_offset_reset like 'by_duration:%' then greatest(0, floor(extract(
         epoch from moment - least(split_part(g.auto_offset_reset, ':', 2)::interval, interval '1000 years')) * 1000)) end;
 begin
@@ -16,13 +15,10 @@ begin
         cross join lateral (select p.* from msgtx.partition p where p.partition_id = u limit 1) p;
     elsif g.auto_offset_reset = 'latest' then
         return query
-        select f.partition_id, f.last_stable_offset
-        from msgtx.fetch_batches(
-            partition_ids, array_fill(0::bigint, array[size]), array_fill(null::text, array[size]), 'read_committed', 0,
-                0) f;
+        select f.partition_id, f.last_stable_offset from msgtx.log_ends(partition_ids, 'read_committed') f;
     else
         return query
         select l.partition_id, coalesce(l.at_offset, l.last_stable_offset)
-        from msgtx.list_offsets(partition_ids, array_fill(since, array[size]), g.isolation) l;
+        from msgtx.list_offsets(partition_ids, array_fill(since, array[cardinality(partition_ids)]), g.isolation) l;
     end if;
 end $$;

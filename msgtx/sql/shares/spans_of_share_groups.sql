@@ -19,8 +19,7 @@ begin
     return query
     select c.name, t.name, p.partition_index, u.first_offset, u.last_offset, u.status, u.delivery_count, u.reason,
            m.member_id, m.client_host, m.client_process, case when u.status = 'acquired' then u.locked_until end, u.due_at,
-               u.producer_id, u.producer_epoch, u.transaction_number,
-           u.answer, p.partition_id
+           u.producer_id, u.producer_epoch, u.transaction_number, u.answer, p.partition_id
     from msgtx.share_group s
     cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral msgtx.newest_share_states(s.group_id) v
@@ -28,8 +27,7 @@ begin
     cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
     cross join lateral (
         select c.first_offset, c.last_offset, c.status, c.delivery_count, c.member_number, c.locked_until,
-            null::timestamptz as due_at,
-               c.producer_id, c.producer_epoch, c.transaction_number, c.answer, c.reason
+               null::timestamptz as due_at, c.producer_id, c.producer_epoch, c.transaction_number, c.answer, c.reason
         from unnest(msgtx.current_spans(s, v.partition_id, v.spans, p.log_start_offset, moment)) c
         union all
         select greatest(k.first_offset, p.log_start_offset), k.last_offset,

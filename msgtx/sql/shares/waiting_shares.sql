@@ -18,14 +18,12 @@
 create function msgtx.waiting_shares(most int)
 returns table (
     group_name text, topic text, partition_index int, members int, start_offset bigint, next_offset bigint,
-        readable_end bigint,
-    max_record_locks int, available bigint, acquired bigint, pending bigint, rejected bigint, delayed bigint,
-    waiting bigint, due_at timestamptz, reason text, deliveries int,
+    readable_end bigint, max_record_locks int, available bigint, acquired bigint, pending bigint, rejected bigint,
+    delayed bigint, waiting bigint, due_at timestamptz, reason text, deliveries int,
     member_id text, client_host text, client_process int, locked_until timestamptz, lock_ms int,
     producer_id bigint, producer_epoch int, transaction_number bigint, transactional_id text, opened_at timestamptz,
-        timeout_ms int,
-    opener_host text, opener_process int, database_backend int, seal_kind text, checked_at timestamptz, found bigint,
-        writes_letters boolean, exhausted bigint)
+    timeout_ms int, opener_host text, opener_process int, database_backend int, seal_kind text, checked_at timestamptz,
+    found bigint, writes_letters boolean, exhausted bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
@@ -33,13 +31,11 @@ declare
 begin
     return query
     select c.name, t.name, p.partition_index, n.members, coalesce(least(f.start_offset, k.start_offset), next.at), next.at,
-        e.readable_end,
-           s.max_record_locks, f.available, f.acquired, f.pending, f.rejected, k.delayed, k.waiting, k.due_at, again.reason,
-               again.delivery_count,
-           m.member_id, m.client_host, m.client_process, held.locked_until, s.record_lock_duration_ms,
-           waits.producer_id, waits.producer_epoch, waits.transaction_number, w.transactional_id, o.opened_at, o.timeout_ms,
-           o.client_host, o.client_process, o.database_backend, l.kind, moment, count(*) over (), s.writes_dead_letters,
-               f.exhausted
+           e.readable_end, s.max_record_locks, f.available - f.exhausted, f.acquired, f.pending, f.rejected, k.delayed,
+           k.waiting, k.due_at, again.reason, again.delivery_count, m.member_id, m.client_host, m.client_process,
+           held.locked_until, s.record_lock_duration_ms, waits.producer_id, waits.producer_epoch, waits.transaction_number,
+           w.transactional_id, o.opened_at, o.timeout_ms, o.client_host, o.client_process, o.database_backend, l.kind,
+           moment, count(*) over (), s.writes_dead_letters, f.exhausted
     from msgtx.share_group s
     cross join lateral (select c.* from msgtx.consumer_group c where c.group_id = s.group_id limit 1) c
     cross join lateral (select count(*)::int as members from msgtx.living_members(s.group_id)) n
@@ -49,26 +45,12 @@ begin
     cross join lateral (select greatest(v.next_offset, p.log_start_offset) as at) next
     cross join lateral (
         select msgtx.current_spans(s, v.partition_id, v.spans, p.log_start_offset, moment) as spans offset 0) now
-    cross join lateral (
-        select case s.isolation when 'read_committed' then b.last_stable_offset else b.log_end_offset end as readable_end
-        from msgtx.fetch_batches(array[v.partition_id], array[0::bigint], array[null::text], s.isolation, 0, 0) b limit 1) e
-    cross join lateral (
-        select min(u.first_offset) as start_offset,
-               coalesce(sum(case when u.status = 'available' and u.delivery_count < s.delivery_count_limit
-                   then u.last_offset - u.first_offset + 1 end), 0)::bigint as available,
-               coalesce(sum(case u.status when 'acquired' then u.last_offset - u.first_offset + 1 end),
-                   0)::bigint as acquired,
-               coalesce(sum(case u.status when 'pending' then u.last_offset - u.first_offset + 1 end), 0)::bigint as pending,
-               coalesce(sum(case u.status when 'rejected' then u.last_offset - u.first_offset + 1 end),
-                   0)::bigint as rejected,
-               coalesce(sum(case when u.status = 'available' and u.delivery_count >= s.delivery_count_limit
-                   then u.last_offset - u.first_offset + 1 end), 0)::bigint as exhausted
-        from unnest(now.spans) u) f
+    cross join lateral (select b.readable_end from msgtx.log_ends(array[v.partition_id], s.isolation) b limit 1) e
+    cross join lateral msgtx.counts_of_spans(now.spans, s.delivery_count_limit) f
     cross join lateral (
         select min(greatest(k.first_offset, p.log_start_offset)) as start_offset, min(k.due_at) as due_at,
-               coalesce(sum(case when k.due_at is not null then k.last_offset - k.first_offset + 1 end),
-                   0)::bigint as delayed,
-               coalesce(sum(case when k.due_at is null then k.last_offset - k.first_offset + 1 end), 0)::bigint as waiting
+               coalesce(sum(k.last_offset - k.first_offset + 1) filter (where k.due_at is not null), 0)::bigint as delayed,
+               coalesce(sum(k.last_offset - k.first_offset + 1) filter (where k.due_at is null), 0)::bigint as waiting
         from msgtx.share_parked k
         where k.group_id = s.group_id and k.partition_id = v.partition_id and k.last_offset >= p.log_start_offset) k
     left join lateral (
@@ -84,16 +66,10 @@ begin
     left join lateral (
         select u.producer_id, u.producer_epoch, u.transaction_number from unnest(now.spans) u where u.status = 'pending'
         order by u.first_offset limit 1) waits on true
-    left join lateral (
-        select o.* from msgtx.transaction o
-        where o.producer_id = waits.producer_id and o.producer_epoch = waits.producer_epoch
-          and o.transaction_number = waits.transaction_number limit 1) o on true
+    left join lateral msgtx.transaction_of(waits.producer_id, waits.producer_epoch, waits.transaction_number) o on true
     left join lateral (
         select w.transactional_id from msgtx.producer w where w.producer_id = waits.producer_id limit 1) w on true
-    left join lateral (
-        select l.kind from msgtx.transaction_seal l
-        where l.producer_id = waits.producer_id and l.producer_epoch = waits.producer_epoch
-          and l.transaction_number = waits.transaction_number limit 1) l on true
+    left join lateral msgtx.seal_of(waits.producer_id, waits.producer_epoch, waits.transaction_number) l on true
     where t.name <> msgtx.dead_letter_topic_of(c.name)
       and (now.spans <> '{}' or k.start_offset is not null or n.members = 0 and next.at < e.readable_end)
     order by f.pending > 0 desc, n.members, c.name, t.name, p.partition_index

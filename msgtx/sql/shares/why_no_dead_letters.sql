@@ -3,7 +3,7 @@
 -- keeps one dead letter for each key. Another group may read them.
 -- Locks the topic's row (share): so it cannot become compacted. Reads topic.
 create function msgtx.why_no_dead_letters(group_name text, letters text, topics text[]) returns text
-    language plpgsql volatile as $$
+language plpgsql volatile as $$
 begin
     return case
         when letters = any (topics) then format(

@@ -14,16 +14,11 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_spark_app(in_app_id);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('transactional_id', array[in_app_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('transactional_id', array[in_app_id]);
     ignored := msgtx.flush_at_commit();
     for attempt in select a.producer_id from msgtx.undecided_attempts(in_app_id, in_query_id, in_batch_id) a limit most loop
         perform msgtx.decide(attempt, 0, 0, 'ABORT');
-        perform msgtx.wake_readers(d.partitions) from (
-            select d.partitions from msgtx.transaction_decision d
-            where d.producer_id = attempt and d.producer_epoch = 0 and d.transaction_number = 0 limit 1) d
-        where d.partitions <> '{}';
+        perform msgtx.wake_readers(d.partitions) from msgtx.decision_of(attempt, 0, 0) d;
         aborted := aborted + 1;
     end loop;
     if coalesce(in_query_id, '') = '' then

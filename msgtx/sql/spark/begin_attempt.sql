@@ -14,9 +14,7 @@ declare
 begin
     ignored := msgtx.check_timeout(in_timeout_ms);
     ignored := msgtx.lock_spark_app_shared(in_app_id);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('transactional_id', array[in_app_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('transactional_id', array[in_app_id]);
     if msgtx.is_batch_committed(in_app_id, in_query_id, in_batch_id) then
         return;
     end if;

@@ -10,7 +10,6 @@
 --   aborted       how many attempts were; 250: there may be more; error, detail: why nothing is decided
 -- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition.
 -- Writes transaction_decision, consumer_group, group_offset, spark_batch, spark_floor. Flushed.
--- long: its checks and writes share what they read
 -- right: produce
 -- plan: look-ups
 create function msgtx.decide_batch(
@@ -24,8 +23,6 @@ declare
     aborted_at_once constant int := 250;  -- each takes a place of the lock table
     attempt bigint;
     answer record;
-    moved record;
-    newest bigint;
     noted text;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -36,31 +33,13 @@ begin
     -- committed one has an old checkpoint: Spark repeats no other batch than the last one.
     aborted := 0;
     ignored := msgtx.lock_spark_app(in_app_id);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_names('transactional_id', array[in_app_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_names('transactional_id', array[in_app_id]);
     ignored := msgtx.flush_at_commit();
     skipped := msgtx.is_batch_committed(in_app_id, in_query_id, in_batch_id);
     if skipped then
-        newest := msgtx.last_batch(in_app_id, in_query_id);
-        if in_query_id <> '' and newest > in_batch_id then
-            error := 'BatchConflict: checkpoint';
-            detail := format('application %s has committed batch %s of query %s, which is at batch %s: the checkpoint fell '
-                'behind;'
-                             ' restore the newest one, or start with a new one from the offsets of a group',
-                             in_app_id, newest, in_query_id, in_batch_id);
-        elsif in_run_id <> '' and exists (
-            select from msgtx.spark_batch b
-            where b.app_id = in_app_id and b.query_id = in_query_id and b.batch_id = in_batch_id and b.run_id = in_run_id)
-           and not exists (
-            select from msgtx.transaction_decision d
-            where d.producer_id = any(accepted) and d.producer_epoch = 0 and d.transaction_number = 0
-              and d.outcome = 'COMMIT') then
-            error := 'BatchConflict: run';
-            detail := format('batch %s of application %s was written before in this run of the query: each write of one '
-                'batch'
-                             ' needs an application of its own (app_id, txnAppId)', in_batch_id, in_app_id);
-        else
+        select w.error, w.detail into error, detail
+        from msgtx.why_batch_conflicts(in_app_id, in_query_id, in_batch_id, in_run_id, accepted) w;
+        if error is null then
             aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id, aborted_at_once);
         end if;
         return;
@@ -81,9 +60,9 @@ begin
     if in_group_name is not null and offset_partitions is null and accepted <> '{}' and not exists (
         select from msgtx.spark_range r where r.query_id = in_query_id and r.group_name = in_group_name) then
         error := 'ConfigError: source';
-        detail := format('the sink has group %s, and no source of the query has read for it in this database: give the '
-            'source the'
-                         ' same option group and the same database, or leave the group out at the sink', in_group_name);
+        detail := format(
+            'the sink has group %s, and no source of the query has read for it in this database: give the source the same'
+            ' option group and the same database, or leave the group out at the sink', in_group_name);
         return;
     end if;
     if in_group_name is not null and offset_partitions is null then
@@ -103,9 +82,9 @@ begin
                 then
         if accepted <> '{}' then
             error := 'CheckpointLost';
-            detail := format('application %s has committed batches of another query, and none of query %s: its checkpoint '
-                'was lost;'
-                             ' restore it, or give source and sink the option group, or take another txnAppId',
+            detail := format(
+                'application %s has committed batches of another query, and none of query %s: its checkpoint was lost;'
+                ' restore it, or give source and sink the option group, or take another txnAppId',
                              in_app_id, in_query_id);
         end if;
         return;
@@ -132,29 +111,8 @@ begin
             end if;
         end loop;
         if in_group_name is not null and offset_partitions <> '{}' then
-            select c.* into answer from msgtx.check_offsets(
-                array_fill(in_group_name, array[cardinality(offset_partitions)]), offset_partitions, end_offsets,
-                array[]::text[], array[]::text[], array[]::int[], array[]::text[], array[]::text[]) c;
-            if answer.error is not null then
-                raise exception using errcode = 'MX120', message = answer.detail, column = answer.error;
-            end if;
-            select o.partition_id, o.start_offset, c.committed_offset into moved
-            from unnest(offset_partitions, start_offsets) o(partition_id, start_offset)
-            join msgtx.committed_offsets(in_group_name, offset_partitions) c on c.partition_id = o.partition_id
-            where o.start_offset >= 0 and c.committed_offset <> o.start_offset
-            order by o.partition_id limit 1;
-            if found then
-                raise exception using errcode = 'MX120', column = 'BatchConflict', message = format(
-                    'group %s is at offset %s of partition %s, and batch %s begins at %s: another run has committed what '
-                    'this'
-                    ' one read', in_group_name, moved.committed_offset, (
-                        select t.name || '-' || p.partition_index from msgtx.partition p
-                        join msgtx.topic t on t.topic_id = p.topic_id where p.partition_id = moved.partition_id),
-                    in_batch_id, moved.start_offset);
-            end if;
-            ignored := msgtx.insert_offsets(
-                array_fill(in_group_name, array[cardinality(offset_partitions)]), offset_partitions, end_offsets,
-                array[]::text[], array[]::text[], array[]::int[], null, null, null);
+            ignored := msgtx.commit_batch_offsets(
+                in_batch_id, in_group_name, offset_partitions, start_offsets, end_offsets);
         end if;
         if not whole_query or tail_partitions <> '{}' or offset_partitions <> '{}' then
             insert into msgtx.spark_batch (app_id, query_id, batch_id, decided_at, run_id)

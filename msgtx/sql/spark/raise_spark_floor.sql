@@ -6,14 +6,13 @@
 -- itself: one that a crash took back costs a longer look.
 -- plan: look-ups, nested loops
 create function msgtx.raise_spark_floor(in_app_id text, in_of_program boolean) returns boolean language plpgsql volatile
-    as $$
+as $$
 declare
     raised bigint;
 begin
     raised := coalesce(
         (select a.producer_id & 1099511627775 from msgtx.recent_attempts(in_app_id, in_of_program) a
-         where (select true from msgtx.transaction_decision d
-                where d.producer_id = a.producer_id and d.producer_epoch = 0 and d.transaction_number = 0) is null
+         where not exists (select from msgtx.decision_of(a.producer_id, 0, 0))
            and (select p.epoch = 0 from msgtx.producer p where p.producer_id = a.producer_id)
          limit 1),
         (select max(a.producer_id & 1099511627775) + 1 from msgtx.recent_attempts(in_app_id, in_of_program) a));

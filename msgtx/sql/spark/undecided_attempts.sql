@@ -11,8 +11,7 @@ returns table (producer_id bigint) language sql stable as $$
     where coalesce(k.of_program = (in_query_id = ''), true)
       and (a.batch_id <= in_batch_id and (in_query_id is null or a.query_id = in_query_id)
            or in_query_id <> '' and a.query_id <> in_query_id)
-      and (select true from msgtx.transaction_decision d
-           where d.producer_id = a.producer_id and d.producer_epoch = 0 and d.transaction_number = 0) is null
+      and not exists (select from msgtx.decision_of(a.producer_id, 0, 0))
       and (select p.epoch = 0 from msgtx.producer p where p.producer_id = a.producer_id)
     order by (a.producer_id << 32) >> 32
 $$;

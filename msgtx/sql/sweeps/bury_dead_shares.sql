@@ -3,7 +3,6 @@
 -- It looks at `most` share partitions, and writes at most 500 letters or 8 MiB; → how many. One bad row does not stop the
 -- rest (P12).
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the locks of share partitions and of partitions of dead letters, and never waits. Reads
 -- share_state, share_group, group_member, group_heartbeat. Writes through settle_share_partition share_state, share_parked
 -- and dead letters. Flushed.
@@ -26,30 +25,18 @@ begin
     buried := 0;
     ignored := msgtx.require_leases(shards, epochs);
     for waiting in
-        with recursive keys(key_1, key_2) as (
-            (select n.key_1, n.key_2 from msgtx.next_shares(place[1], place[2]) n)
-            union all
-            select n.key_1, n.key_2 from keys k cross join lateral msgtx.next_shares(k.key_1, k.key_2) n)
         select k.key_1::int as group_id, k.key_2::int as partition_id, exists (
                    select from unnest(n.spans) u
                    where u.status = 'rejected' or u.delivery_count >= g.delivery_count_limit and case u.status
                        when 'available' then true
                        when 'acquired' then not msgtx.is_running(u.locked_until, g.longest_lock_ms, moment) or not exists (
-                           select from msgtx.group_member m
-                           cross join lateral (
-                               select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-                               order by h.heartbeat_number desc limit 1) heard
-                           where m.member_number = u.member_number
-                             and not msgtx.is_session_over(heard.heartbeat_at, m.session_timeout_ms, moment))
+                           select from msgtx.session_of(u.member_number, moment) o where not o.is_over)
                        else false end) as has_dead
-        from keys k
-        left join lateral (
-            select s.spans from msgtx.share_state s
-            where s.group_id = k.key_1 and s.partition_id = k.key_2 order by s.version desc limit 1) n on true
+        from msgtx.keys_after('state', place[1], place[2], most) k
+        left join lateral msgtx.share_state_of(k.key_1::int, k.key_2::int) n on true
         left join lateral (
             select s.delivery_count_limit, s.longest_lock_ms from msgtx.share_group s where s.group_id = k.key_1 limit 1) g
                 on true
-        limit most
     loop
         exit when letters <= 0 or letter_bytes <= 0;
         looked_at := looked_at + 1;

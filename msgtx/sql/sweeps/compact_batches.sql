@@ -6,7 +6,6 @@
 --   stay          per row a bit per record (the lowest of the first byte is the first record); null: none stays
 --   waiting       per row 1 if tombstones are among what stays: their time counts from the first pass that has seen them
 --   seen          rows of which all stays, with tombstones that no pass had seen
---   shards, epochs   those of a coordinator; null: all
 -- Locks the leases (share) and the partition's row. Producers are not held up. Reads topic. Writes record_batch, partition.
 -- Not flushed by itself: a reader that gets less than before has lost nothing when a crash brings it back.
 -- right: admin of all topics

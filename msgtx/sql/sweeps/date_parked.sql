@@ -18,13 +18,11 @@ begin
             update msgtx.share_parked p set parked_at = moment, due_at = moment
             where p.group_id = place.group_id and p.partition_id = place.partition_id
               and p.parked_at > moment and p.parked_at - moment > p.due_at - p.parked_at;
-            insert into msgtx.share_state (group_id, partition_id, version, next_offset, next_token, spans, next_due,
-                waiting_keys)
+            insert into msgtx.share_state (
+                group_id, partition_id, version, next_offset, next_token, spans, next_due, waiting_keys)
             select s.group_id, s.partition_id, s.version + 1, s.next_offset, s.next_token, s.spans,
-                least(s.next_due, moment),
-                   s.waiting_keys
-            from msgtx.share_state s where s.group_id = place.group_id and s.partition_id = place.partition_id
-            order by s.version desc limit 1;
+                   least(s.next_due, moment), s.waiting_keys
+            from msgtx.share_state_of(place.group_id, place.partition_id) s;
             dated := dated + 1;
         exception when others then
             raise warning 'share group % on partition %: delays could not be dated: %', place.group_id, place.partition_id,

@@ -19,8 +19,6 @@ begin
     update msgtx.transaction t set opened_at = moment
     where t.producer_id = in_producer_id and t.producer_epoch = opened.producer_epoch
       and t.transaction_number = opened.transaction_number and opened.is_ahead
-      and (select true from msgtx.transaction_decision d
-           where d.producer_id = t.producer_id and d.producer_epoch = t.producer_epoch
-             and d.transaction_number = t.transaction_number);
+      and exists (select from msgtx.decision_of(t.producer_id, t.producer_epoch, t.transaction_number));
     return true;
 end $$;

@@ -25,7 +25,6 @@ declare
     numbers bigint[];
     last_id bigint;
     overdue record;
-    already boolean;
     moment constant timestamptz := msgtx.clock();
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -83,30 +82,23 @@ begin
     for overdue in
         select distinct t.producer_id, t.producer_epoch, t.transaction_number
         from unnest(producer_ids, producer_epochs, numbers) n(producer_id, producer_epoch, transaction_number)
-        cross join lateral (
-            select t.* from msgtx.transaction t
-            where t.producer_id = n.producer_id and t.producer_epoch = n.producer_epoch
-              and t.transaction_number = n.transaction_number limit 1) t
-        where (select true from msgtx.transaction_decision d where d.producer_id = t.producer_id
-               and d.producer_epoch = t.producer_epoch and d.transaction_number = t.transaction_number) is null
+        cross join lateral msgtx.transaction_of(n.producer_id, n.producer_epoch, n.transaction_number) t
+        left join lateral msgtx.seal_of(n.producer_id, n.producer_epoch, n.transaction_number) s on true
+        where not exists (select from msgtx.decision_of(t.producer_id, t.producer_epoch, t.transaction_number))
           and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at)
                or msgtx.is_deserted(t.producer_id, t.producer_epoch, t.transaction_number))
-          and (select true from msgtx.transaction_seal s where s.producer_id = t.producer_id and s.kind = 'external'
-               and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number) is null
+          and s.kind is distinct from 'external'
           and (shards is null or (
               select p.shard from msgtx.producer p where p.producer_id = t.producer_id) = any(shards))
         limit most
     loop
         begin
             -- After the lock: transactions that another sweep has ended in between are not counted here.
-            if msgtx.try_lock_producer(overdue.producer_id) then
-                already := (
-                    select true from msgtx.transaction_decision d where d.producer_id = overdue.producer_id
-                    and d.producer_epoch = overdue.producer_epoch and d.transaction_number = overdue.transaction_number);
-                if already is null then
-                    expired := expired + msgtx.expire_transaction(
-                        overdue.producer_id, overdue.producer_epoch, overdue.transaction_number)::int;
-                end if;
+            if msgtx.try_lock_producer(overdue.producer_id) and not exists (
+                select from msgtx.decision_of(overdue.producer_id, overdue.producer_epoch, overdue.transaction_number))
+            then
+                expired := expired + msgtx.expire_transaction(
+                    overdue.producer_id, overdue.producer_epoch, overdue.transaction_number)::int;
             end if;
         exception when others then
             raise warning 'transaction %.%.% could not be expired: %',

@@ -4,7 +4,6 @@
 --   compacted_offset, until_offset   between them lie the rows that no pass has compacted, all of them decided
 --   partition_id                     null: none is
 --   in_after, next_after             where the last call came to: partition; null: from the start, and: this was the end
---   shards, epochs                   those of a coordinator; null: all
 -- Locks the leases (share) and partitions' rows, passing by those that another cleaner has. Reads partition, topic,
 -- record_batch. Writes partition through count_bytes.
 -- right: admin of all topics

@@ -2,7 +2,6 @@
 -- front of `until` only the newest record is left. → whether it has; not if another pass has been faster, or another cleaner
 -- has the partition.
 --   in_tombstones_since   when the first of the tombstones that are left was seen; null: there is none
---   shards, epochs        those of a coordinator; null: all
 -- Locks the leases (share) and the partition's row. Reads record_batch. Writes partition. Not flushed by itself.
 -- right: admin of all topics
 -- commit: asynchronous
@@ -11,7 +10,7 @@ create function msgtx.finish_compaction(
     in_partition_id int, from_offset bigint, until_offset bigint, in_tombstones_since timestamptz,
     shards int[] default null, epochs int[] default null)
 returns boolean language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s'
-    as $$
+as $$
 declare
     place record;
     ignored boolean := msgtx.refuse_stale_snapshot();

@@ -18,9 +18,8 @@ begin
         left join lateral (
             select c.coordinator_epoch from msgtx.producer p
             join msgtx.coordinator_shard c on c.shard = p.shard where p.producer_id = d.producer_id limit 1) led on true
-        where (select true from msgtx.transaction_marker m
-               where m.partition_id = s.partition_id and m.producer_id = d.producer_id
-                 and m.producer_epoch = d.producer_epoch and m.transaction_number = d.transaction_number) is null);
+        where not exists (
+            select from msgtx.marker_of(s.partition_id, d.producer_id, d.producer_epoch, d.transaction_number)));
     if missing = '{}' then
         return 0;
     end if;

@@ -24,8 +24,7 @@ begin
     order by d.producer_epoch desc, d.transaction_number desc limit 1;
     if greatest(opened.opened_at, decided.decided_at) >= expired
        or (opened.opened_at is not null and not exists (
-           select from msgtx.transaction_decision d where d.producer_id = in_producer_id
-           and d.producer_epoch = opened.producer_epoch and d.transaction_number = opened.transaction_number))
+           select from msgtx.decision_of(in_producer_id, opened.producer_epoch, opened.transaction_number)))
        or not msgtx.is_below_floors(decided.partitions, decided.last_offsets) then
         return false;
     end if;

@@ -31,9 +31,8 @@ begin
     floors := markers;
     ignored := msgtx.require_leases(shards, epochs);
     -- A round marks all that was decided before it: the oldest of this time tells whether there was one since.
-    if (select (select true from msgtx.transaction_marker m
-                where m.partition_id = d.partitions[1] and m.producer_id = d.producer_id
-                  and m.producer_epoch = d.producer_epoch and m.transaction_number = d.transaction_number)
+    if (select exists (
+            select from msgtx.marker_of(d.partitions[1], d.producer_id, d.producer_epoch, d.transaction_number))
         from msgtx.transaction_decision d
         where d.partitions <> '{}' and d.decided_at > now_at - rest_ms * interval '1 ms' and d.decided_at <= now_at
         order by d.decided_at limit 1)
@@ -47,10 +46,8 @@ begin
     floors := 0;
     marked_until := (
         select d.decided_at from msgtx.transaction_decision d
-        where d.partitions <> '{}'
-          and (select true from msgtx.transaction_marker m
-               where m.partition_id = d.partitions[1] and m.producer_id = d.producer_id
-                 and m.producer_epoch = d.producer_epoch and m.transaction_number = d.transaction_number)
+        where d.partitions <> '{}' and exists (
+            select from msgtx.marker_of(d.partitions[1], d.producer_id, d.producer_epoch, d.transaction_number))
         order by d.decided_at desc limit 1);
 
     decided := array(
@@ -63,11 +60,8 @@ begin
                 where d.partitions <> '{}' and d.decided_at <= now_at + interval '2 s'
                   and d.decided_at >= coalesce(least(marked_until, now_at) - interval '2 s', '-infinity')
                   and exists (
-                      select from unnest(d.partitions) s(partition_id)
-                      where (select true from msgtx.transaction_marker m
-                             where m.partition_id = s.partition_id and m.producer_id = d.producer_id
-                               and m.producer_epoch = d.producer_epoch
-                               and m.transaction_number = d.transaction_number) is null)
+                      select from unnest(d.partitions) s(id) where not exists (
+                          select from msgtx.marker_of(s.id, d.producer_id, d.producer_epoch, d.transaction_number)))
                 order by d.decided_at limit 20000) d) d
         where d.before < 20000);
     markers := msgtx.insert_markers(decided);

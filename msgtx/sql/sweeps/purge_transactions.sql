@@ -4,7 +4,6 @@
 -- is still there, nor one whose acknowledgements are not settled. One bad row does not stop the rest. The history of one
 -- that lies further in the future than it lasts begins here.
 --   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer,
 -- transaction, transaction_decision, share_pending. Deletes through forget_transactions. Not flushed by itself.
 -- right: admin of all topics

@@ -3,7 +3,6 @@
 -- waited for an ABORT go with it.
 --   in_after, next_after   where the last call came to: the name of a transaction; null: from the start, and: this was the
 --                          end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads transaction_decision, producer. Deletes from
 -- transaction_seal, group_offset. Not flushed by itself.
 -- right: admin of all topics
@@ -38,9 +37,7 @@ begin
                 select x.ctid from msgtx.transaction_seal x
                 where x.producer_id = a.producer_id and x.producer_epoch = a.producer_epoch
                   and x.transaction_number = a.transaction_number
-                  and (select true from msgtx.transaction_decision d
-                       where d.producer_id = x.producer_id and d.producer_epoch = x.producer_epoch
-                         and d.transaction_number = x.transaction_number)
+                  and exists (select from msgtx.decision_of(x.producer_id, x.producer_epoch, x.transaction_number))
                 limit 1 for update skip locked) x
             where shards is null or coalesce((select p.shard from msgtx.producer p where p.producer_id = a.producer_id),
                                              a.producer_id % 50) = any(shards)))
@@ -55,8 +52,7 @@ begin
                 select x.ctid from msgtx.group_offset x
                 where x.group_id = w.group_id and x.partition_id = w.partition_id
                   and x.commit_sequence = w.commit_sequence limit 1) x
-            where (select d.outcome = 'ABORT' from msgtx.transaction_decision d
-                   where d.producer_id = g.producer_id and d.producer_epoch = g.producer_epoch
-                     and d.transaction_number = g.transaction_number))))
+            cross join lateral msgtx.decision_of(g.producer_id, g.producer_epoch, g.transaction_number) d
+            where d.outcome = 'ABORT')))
     select count(*) into removed from gone;
 end $$;

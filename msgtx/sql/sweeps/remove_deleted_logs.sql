@@ -2,7 +2,6 @@
 -- 1,000 rows and some 32 MiB of a log; → how many rows. Nothing reads them any more. A partition that a call of before
 -- the deletion still holds is left for later.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries partitions' locks and never waits. Deletes from deleted_partition, and through remove_log.
 -- Not flushed by itself.
 -- right: admin

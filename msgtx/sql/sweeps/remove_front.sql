@@ -90,9 +90,7 @@ begin
             where x.partition_id = in_partition_id and x.producer_id = gone.producer_id
               and x.producer_epoch = gone.producer_epoch and x.transaction_number = gone.transaction_number limit 1) x
         where x.last_offset <= upto
-          and (select true from msgtx.transaction_decision d
-               where d.producer_id = gone.producer_id and d.producer_epoch = gone.producer_epoch
-                 and d.transaction_number = gone.transaction_number) is null));
+          and not exists (select from msgtx.decision_of(gone.producer_id, gone.producer_epoch, gone.transaction_number))));
     with gone as (
         delete from msgtx.record_batch r where r.partition_id = in_partition_id and r.base_offset <= upto
         returning r.base_offset, r.byte_size)

@@ -7,7 +7,6 @@
 -- may have written without transactions, and at epoch 0 it needs no row.
 --   in_after, next_after   where the last call came to: producer, or producer and how far its partitions were looked at, or
 --                          the greatest number there is: retention's rows; null: from the start, and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision, partition.
 -- Deletes from producer, producer_state. Flushed.
 -- right: admin of all topics

@@ -31,8 +31,7 @@ begin
                 select x.ctid from msgtx.transaction_marker x
                 where x.partition_id = in_partition_id and x.producer_id = g.producer_id
                   and x.producer_epoch = g.producer_epoch and x.transaction_number = g.transaction_number limit 1) x
-            where (select true from msgtx.transaction_decision d where d.producer_id = g.producer_id
-                   and d.producer_epoch = g.producer_epoch and d.transaction_number = g.transaction_number) is null)))
+            where not exists (select from msgtx.decision_of(g.producer_id, g.producer_epoch, g.transaction_number)))))
     select count(*) into removed from gone;
     is_more := removed > 0 and exists (select from msgtx.record_batch r where r.partition_id = in_partition_id);
     if is_more then
@@ -49,8 +48,7 @@ begin
     where tp.ctid = any(array(
         select o.ctid from msgtx.transaction_partition o
         where o.partition_id = in_partition_id
-          and (select true from msgtx.transaction_decision d where d.producer_id = o.producer_id
-               and d.producer_epoch = o.producer_epoch and d.transaction_number = o.transaction_number)
+          and exists (select from msgtx.decision_of(o.producer_id, o.producer_epoch, o.transaction_number))
         limit most_rows - removed));
     get diagnostics removed_now = row_count;
     removed := removed + removed_now;

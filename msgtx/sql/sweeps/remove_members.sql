@@ -1,7 +1,6 @@
 -- remove_members(after, most) removes members whose session is over from their groups, after looking at `most` of them; →
 -- how many. One bad row does not stop the rest.
 --   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries the groups' locks and never waits. Reads group_member, group_heartbeat, consumer_group.
 -- Deletes and writes through take_out_members. Flushed.
 -- right: admin of all topics
@@ -24,9 +23,7 @@ begin
         select m.member_number, m.group_id,
                msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment) as overdue
         from msgtx.group_member m
-        left join lateral (
-            select h.heartbeat_at from msgtx.group_heartbeat h where h.member_number = m.member_number
-            order by h.heartbeat_number desc limit 1) newest on true
+        left join lateral msgtx.newest_heartbeat(m.member_number) newest on true
         where m.member_number > coalesce(in_after[1], -1)
         order by m.member_number limit most
     loop

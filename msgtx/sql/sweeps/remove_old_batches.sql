@@ -2,7 +2,6 @@
 -- partitions, at most 1,000 rows and some 32 MiB; → how many (internals: cleaning#retention). One bad partition does not
 -- stop the rest.
 --   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); remove_front passes by partitions that another cleaner has locked. Reads partition, topic,
 -- record_batch. Deletes through remove_front. Flushed if a row goes.
 -- right: admin of all topics

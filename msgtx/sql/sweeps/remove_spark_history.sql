@@ -5,7 +5,6 @@
 -- without a committed batch go with the history; for rows that lie further in the future than it lasts it begins here.
 -- A floor goes that is superseded, or of an application without attempts. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads producer, transaction_decision. Deletes from spark_batch,
 -- spark_attempt, spark_range, spark_floor. Not flushed by itself.
 -- right: admin of all topics
@@ -39,8 +38,7 @@ begin
         select s.ctid from msgtx.spark_attempt s
         where (s.begun_at < oldest or msgtx.is_batch_committed(s.app_id, s.query_id, s.batch_id))
           and (shards is null or msgtx.shard_of(s.app_id, null) = any(shards))
-          and (exists (select from msgtx.transaction_decision d
-                       where d.producer_id = s.producer_id and d.producer_epoch = 0 and d.transaction_number = 0)
+          and (exists (select from msgtx.decision_of(s.producer_id, 0, 0))
                or not exists (select from msgtx.producer p where p.producer_id = s.producer_id and p.epoch = 0))
         limit rows_at_once for update skip locked));
     get diagnostics removed = row_count;

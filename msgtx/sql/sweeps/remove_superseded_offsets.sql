@@ -3,7 +3,6 @@
 -- committed while their topic was being deleted go, too; and the last one of a group that has had no members, and has
 -- committed nothing there, for offsets_retention_ms, unless one is pending.
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal,
 -- consumer_group, group_member, setting. Deletes from group_offset. Writes swept through note_swept. Not flushed by
 -- itself.
@@ -29,26 +28,20 @@ declare
 begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
-    -- As in remove_superseded_floors.
+    -- As in remove_superseded.
     for key in
-        with recursive keys(group_id, partition_id) as (
-            (select n.key_1::int, n.key_2::int from msgtx.next_offsets(coalesce(in_after[1], -1),
-                coalesce(in_after[2], -1)) n)
-            union all
-            select n.key_1::int, n.key_2::int from keys k
-                cross join lateral msgtx.next_offsets(k.group_id, k.partition_id) n)
         select k.group_id, k.partition_id, case
                    when (select true from msgtx.partition p where p.partition_id = k.partition_id) is null
                        then 9223372036854775807
                    when expired.is_so then newest.commit_sequence + 1
                    else newest.commit_sequence end as commit_sequence, expired.is_so as is_expired,
                case when newest.committed_at > moment + retention then newest.commit_sequence end as ahead
-        from keys k
+        from (select f.key_1::int as group_id, f.key_2::int as partition_id
+              from msgtx.keys_after('offset', coalesce(in_after[1], -1), coalesce(in_after[2], -1), most) f) k
         left join lateral (
             select o.commit_sequence, greatest(o.committed_at, (  -- a sealed one may have waited for long
-                       select d.decided_at from msgtx.transaction_decision d
-                       where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
-                         and d.transaction_number = o.transaction_number)) as committed_at
+                       select d.decided_at
+                       from msgtx.decision_of(o.producer_id, o.producer_epoch, o.transaction_number) d)) as committed_at
             from msgtx.group_offset o
             where o.group_id = k.group_id and o.partition_id = k.partition_id
               and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
@@ -58,13 +51,12 @@ begin
                    and (select true from msgtx.group_offset o
                         where o.group_id = k.group_id and o.partition_id = k.partition_id
                           and o.commit_sequence > newest.commit_sequence  -- it does not count: it is pending or aborted
-                          and (select true from msgtx.transaction_decision d
-                               where d.producer_id = o.producer_id and d.producer_epoch = o.producer_epoch
-                                 and d.transaction_number = o.transaction_number) is null limit 1) is null as is_so
+                          and not exists (
+                              select from msgtx.decision_of(o.producer_id, o.producer_epoch, o.transaction_number))
+                        limit 1) is null as is_so
             from msgtx.consumer_group g
             where g.group_id = k.group_id and greatest(g.emptied_at, newest.committed_at) < moment - retention
                 limit 1) expired on true
-        limit most
     loop
         looked_at := looked_at + 1;
         begin
@@ -88,9 +80,7 @@ begin
                     order by s.commit_sequence limit rows_at_once - removed for update skip locked));
                 get diagnostics removed_now = row_count;
                 removed := removed + removed_now;
-                if is_last then
-                    ignored := msgtx.forget_swept('offset', key.group_id, key.partition_id);
-                elsif key.commit_sequence is null and not exists (
+                if is_last or key.commit_sequence is null and not exists (
                     select from msgtx.group_offset s where s.group_id = key.group_id and s.partition_id = key.partition_id)
                 then
                     ignored := msgtx.forget_swept('offset', key.group_id, key.partition_id);

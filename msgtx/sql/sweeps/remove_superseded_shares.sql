@@ -3,11 +3,9 @@
 -- how many. Rows of a group, partition or member that is gone go, too, and parked records that are gone from the log.
 --   in_after, next_after   where the last call came to: 1, group, partition, or 2 and a member; null: from the start, and:
 --                          this was the end
---   shards, epochs         those of a coordinator; null: a client's call
 -- Locks the leases (share); tries the locks of share partitions on which something is parked; passes by rows that are
 -- locked. Reads partition, share_group, group_member. Deletes from share_state, share_parked, share_call. Writes
 -- share_state; swept through note_swept. Not flushed by itself.
--- long: its three sweeps share their limits
 -- right: consume, admin of all topics
 -- commit: asynchronous
 -- plan: look-ups, nested loops
@@ -30,22 +28,15 @@ declare
 begin
     removed := 0;
     ignored := msgtx.require_leases(shards, epochs);
-    -- As in remove_superseded_floors.
+    -- As in remove_superseded.
     if place[1] = 1 then
         for newest in
-            with recursive keys(key_1, key_2) as (
-                (select n.key_1, n.key_2 from msgtx.next_shares(place[2], place[3]) n)
-                union all
-                select n.key_1, n.key_2 from keys k cross join lateral msgtx.next_shares(k.key_1, k.key_2) n)
             select k.key_1::int as group_id, k.key_2::int as partition_id, case
                        when (select true from msgtx.partition p where p.partition_id = k.key_2)
                             and (select true from msgtx.share_group g where g.group_id = k.key_1) then top.version
                        else most_of_all end as highest
-            from keys k
-            left join lateral (
-                select s.version from msgtx.share_state s
-                where s.group_id = k.key_1 and s.partition_id = k.key_2 order by s.version desc limit 1) top on true
-            limit most
+            from msgtx.keys_after('state', place[2], place[3], most) k
+            left join lateral msgtx.share_state_of(k.key_1::int, k.key_2::int) top on true
         loop
             looked_at := looked_at + 1;
             low := case when newest.highest < most_of_all
@@ -76,9 +67,7 @@ begin
                             select s.group_id, s.partition_id, s.version + 1, s.next_offset, s.next_token, s.spans,
                                 s.next_due, s.waiting_keys || array(select k from unnest(gone.key_hashes) k
                                        where k <> all (s.waiting_keys))
-                            from msgtx.share_state s
-                            where s.group_id = newest.group_id and s.partition_id = newest.partition_id
-                            order by s.version desc limit 1;
+                            from msgtx.share_state_of(newest.group_id, newest.partition_id) s;
                         end if;
                     end if;
                     if not parked_left or newest.highest < most_of_all then  -- what is parked is found by the states
@@ -91,14 +80,10 @@ begin
                         get diagnostics removed_now = row_count;
                         removed := removed + removed_now;
                     end if;
-                    if newest.highest < most_of_all then
-                        ignored := msgtx.note_swept('state', newest.group_id, newest.partition_id, low, (
-                            select s.version from msgtx.share_state s
-                            where s.group_id = newest.group_id and s.partition_id = newest.partition_id and s.version >= low
-                            order by s.version limit 1));
-                    else
-                        ignored := msgtx.forget_swept('state', newest.group_id, newest.partition_id);
-                    end if;
+                    ignored := msgtx.note_swept('state', newest.group_id, newest.partition_id, low, (
+                        select s.version from msgtx.share_state s
+                        where s.group_id = newest.group_id and s.partition_id = newest.partition_id and s.version >= low
+                        order by s.version limit 1));
                 exception when others then
                     raise warning 'share group % on partition %: old versions could not be removed: %',
                         newest.group_id, newest.partition_id, sqlerrm;
@@ -116,50 +101,6 @@ begin
         return;
     end if;
 
-    for newest in
-        with recursive keys(key_1) as (
-            (select n.key_1 from msgtx.next_key('call', place[2]) n)
-            union all
-            select n.key_1 from keys k cross join lateral msgtx.next_key('call', k.key_1) n)
-        select k.key_1 as member_number, case
-                   when (select true from msgtx.group_member m where m.member_number = k.key_1) then top.call_number
-                   else most_of_all end as highest
-        from keys k
-        left join lateral (
-            select c.call_number from msgtx.share_call c
-            where c.member_number = k.key_1 order by c.call_number desc limit 1) top on true
-        limit most
-    loop
-        looked_at := looked_at + 1;
-        next_after := array[2, newest.member_number];
-        low := case when newest.highest < most_of_all then msgtx.swept_below('call', newest.member_number, 0) else -1 end;
-        if (low < newest.highest) is not false and (shards is null or newest.member_number % 50 = any(shards)) then
-            begin
-                delete from msgtx.share_call o
-                where o.ctid = any(array(
-                    select c.ctid from msgtx.share_call c
-                    where c.member_number = newest.member_number and c.call_number >= low and c.call_number < newest.highest
-                    order by c.call_number limit rows_at_once - removed for update skip locked));
-                get diagnostics removed_now = row_count;
-                removed := removed + removed_now;
-                if newest.highest < most_of_all then
-                    ignored := msgtx.note_swept('call', newest.member_number, 0, low, (
-                        select c.call_number from msgtx.share_call c
-                        where c.member_number = newest.member_number and c.call_number >= low order by c.call_number
-                            limit 1));
-                else
-                    ignored := msgtx.forget_swept('call', newest.member_number, 0);
-                end if;
-            exception when others then
-                raise warning 'calls of a member could not be removed: %', sqlerrm;
-            end;
-        end if;
-        if removed >= rows_at_once then
-            next_after := array[2, newest.member_number - 1];  -- on with this member
-            return;
-        end if;
-    end loop;
-    if looked_at < most then
-        next_after := null;
-    end if;
+    select r.removed, case when r.next_after is not null then array[2, r.next_after] end into removed, next_after
+    from msgtx.remove_superseded('call', place[2], most, shards) r;
 end $$;

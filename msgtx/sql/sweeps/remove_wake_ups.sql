@@ -2,7 +2,6 @@
 -- dated more than a minute ahead (the clock was set back); → how many. A row is dated within its SQL transaction; a
 -- listener that misses one that became visible a minute later looks by itself (fetch_max_wait_ms).
 --   in_after, next_after   null: this was the end; else there is more
---   shards, epochs         those of a coordinator; null: a client's call
 -- Locks the leases (share); passes by rows that are locked. Deletes from wake_up. Not flushed by itself.
 -- right: consume, admin of all topics
 -- commit: asynchronous

@@ -26,10 +26,7 @@ begin
                 select tp.producer_id, tp.producer_epoch, tp.transaction_number from msgtx.transaction_partition tp
                 where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor
                 order by tp.first_offset limit 100) u
-            cross join lateral (
-                select d.* from msgtx.transaction_decision d
-                where d.producer_id = u.producer_id and d.producer_epoch = u.producer_epoch
-                  and d.transaction_number = u.transaction_number limit 1) d
+            cross join lateral msgtx.decision_of(u.producer_id, u.producer_epoch, u.transaction_number) d
             where d.outcome = 'ABORT');
         late := msgtx.insert_markers(decided);
         markers := markers + late;
@@ -45,13 +42,9 @@ begin
         left join lateral (
             select tp.first_offset from msgtx.transaction_partition tp
             where tp.partition_id = p.partition_id and tp.first_offset >= f.stable_floor
-              and (select d.outcome = 'COMMIT' or (
-                       select true from msgtx.transaction_marker m where m.partition_id = tp.partition_id
-                       and m.producer_id = tp.producer_id and m.producer_epoch = tp.producer_epoch
-                       and m.transaction_number = tp.transaction_number) is not null
-                   from msgtx.transaction_decision d
-                   where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
-                     and d.transaction_number = tp.transaction_number) is not true
+              and (select d.outcome = 'COMMIT' or exists (
+                       select from msgtx.marker_of(p.partition_id, d.producer_id, d.producer_epoch, d.transaction_number))
+                   from msgtx.decision_of(tp.producer_id, tp.producer_epoch, tp.transaction_number) d) is not true
             order by tp.first_offset limit 1) blocking on true
         cross join lateral (
             select greatest(p.log_start_offset, (

@@ -5,7 +5,6 @@
 --   settled, expired       how many share partitions, and how many transactions were aborted
 --   in_after, next_after   where the last call came to: the name of a transaction, group, partition; null: from the start,
 --                          and: this was the end
---   shards, epochs         those of a coordinator; null: all
 -- Locks the leases (share); tries producers' locks and those of share partitions, and never waits. Reads transaction,
 -- transaction_decision, transaction_seal. Writes through settle_share_partition share_state, share_parked and dead letters;
 -- transaction_decision through expire_transaction. Deletes from share_pending. Flushed.
@@ -34,19 +33,14 @@ begin
     for waiting in
         select p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id, d.outcome,
                (t.overdue or msgtx.is_deserted(p.producer_id, p.producer_epoch, p.transaction_number))
-               and (select true from msgtx.transaction_seal s where s.producer_id = p.producer_id and s.kind = 'external'
-                    and s.producer_epoch = p.producer_epoch
-                        and s.transaction_number = p.transaction_number) is null as overdue
+               and not exists (
+                   select from msgtx.seal_of(p.producer_id, p.producer_epoch, p.transaction_number) s
+                   where s.kind = 'external') as overdue
         from msgtx.share_pending p
-        left join lateral (
-            select d.outcome from msgtx.transaction_decision d
-            where d.producer_id = p.producer_id and d.producer_epoch = p.producer_epoch
-              and d.transaction_number = p.transaction_number limit 1) d on true
+        left join lateral msgtx.decision_of(p.producer_id, p.producer_epoch, p.transaction_number) d on true
         left join lateral (
             select msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at) as overdue
-                from msgtx.transaction t
-            where t.producer_id = p.producer_id and t.producer_epoch = p.producer_epoch
-              and t.transaction_number = p.transaction_number limit 1) t on d.outcome is null
+                from msgtx.transaction_of(p.producer_id, p.producer_epoch, p.transaction_number) t) t on d.outcome is null
         where (p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id)
               > (place[1], place[2]::int, place[3], place[4]::int, place[5]::int)
         order by p.producer_id, p.producer_epoch, p.transaction_number, p.group_id, p.partition_id limit most
@@ -60,12 +54,11 @@ begin
             -- Behind the lock: what another sweep, or this one for another partition, has ended meanwhile is not counted
             -- here.
             if waiting.outcome is null and waiting.overdue and msgtx.try_lock_producer(waiting.producer_id) then
-                already := (
-                    select true from msgtx.transaction_decision d where d.producer_id = waiting.producer_id
-                    and d.producer_epoch = waiting.producer_epoch and d.transaction_number = waiting.transaction_number);
+                already := exists (
+                    select from msgtx.decision_of(waiting.producer_id, waiting.producer_epoch, waiting.transaction_number));
                 if msgtx.expire_transaction(waiting.producer_id, waiting.producer_epoch, waiting.transaction_number) then
                     waiting.outcome := 'ABORT';
-                    expired := expired + (already is null)::int;
+                    expired := expired + (not already)::int;
                 end if;
             end if;
             if waiting.outcome is not null and msgtx.try_lock_share_partition(waiting.group_id, waiting.partition_id) then

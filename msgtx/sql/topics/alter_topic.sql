@@ -11,9 +11,7 @@ declare
     there int;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_right_on_topic('admin', topic_name);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_right_on_topic('admin', topic_name);
     ignored := msgtx.check_topic_settings(settings);
     ignored := msgtx.flush_at_commit();
     altered_id := msgtx.write_topic_settings(topic_name, settings);

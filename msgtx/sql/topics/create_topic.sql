@@ -8,8 +8,6 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_right_on_topic('admin', topic_name);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_right_on_topic('admin', topic_name);
     return msgtx.insert_topic(topic_name, partition_count, settings);
 end $$;

@@ -20,9 +20,7 @@ declare
     removed bigint := 0;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_right_on_topic('admin', topic_name);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_right_on_topic('admin', topic_name);
     select t.topic_id into deleted_id from msgtx.topic t where t.name = topic_name for update;
     if not found then
         raise exception using errcode = 'MX003', message = format('topic %s does not exist', topic_name),

@@ -16,15 +16,11 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_producer(in_producer_id);
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_producers(array[in_producer_id]);
-    end if;
-    select d.outcome, d.decided_by into decided from msgtx.transaction_decision d
-    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
-      and d.transaction_number = in_transaction_number;
+    ignored := msgtx.acts_for_owner() or msgtx.require_producers(array[in_producer_id]);
+    select d.outcome, d.decided_by into decided
+    from msgtx.decision_of(in_producer_id, in_producer_epoch, in_transaction_number) d;
     if decided.outcome is null and exists (
-        select from msgtx.transaction_seal s where s.producer_id = in_producer_id and s.kind = 'external'
-        and s.producer_epoch = in_producer_epoch and s.transaction_number = in_transaction_number) then
+        select from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = 'external') then
         select d.outcome, d.decided_by into decided
         from msgtx.decide(in_producer_id, in_producer_epoch, in_transaction_number, in_outcome) d;
     end if;

@@ -22,8 +22,8 @@ create function msgtx.decide(
 #variable_conflict use_column
 declare
     state record;
-    refused record;
     seal_kind text;
+    partitions int[];
     name text := format('%s.%s.%s', in_producer_id, in_producer_epoch, in_transaction_number);
     ignored boolean;
 begin
@@ -34,33 +34,27 @@ begin
             '%s is no reason to decide transaction %s: a client decides its own', quote_nullable(in_decided_by), name),
             detail = jsonb_build_object('name', 'decided_by', 'given', in_decided_by);
     end if;
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_producers(array[in_producer_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_producers(array[in_producer_id]);
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
 
     if state.status in ('sealed', 'fenced') then
         seal_kind := (
-            select s.kind from msgtx.transaction_seal s where s.producer_id = in_producer_id
-            and s.producer_epoch = in_producer_epoch and s.transaction_number = in_transaction_number);
+            select s.kind from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s);
     end if;
     if state.status not in ('decided', 'open', 'new')
        and not (state.status = 'concurrent' and (in_outcome = 'ABORT' or tail_partitions <> '{}'))
        and (seal_kind = 'external' or (seal_kind = 'session' and in_outcome = 'ABORT')) is not true then
-        refused := msgtx.refusal(state.status, state.outcome, state.decided_by, state.current_epoch,
-                                 in_producer_id, in_producer_epoch, in_transaction_number);
-        error := case when refused.error = 'InvalidProducerEpoch' then 'ProducerFenced' else refused.error end;
-        detail := refused.detail;
+        select r.error, r.detail into error, detail from msgtx.refusal(
+            state.status, state.outcome, state.decided_by, state.current_epoch,
+            in_producer_id, in_producer_epoch, in_transaction_number) r;
         return;
     end if;
 
     if state.status <> 'decided' then
         if in_outcome = 'COMMIT' and group_names <> '{}' and seal_kind is null then
-            refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
-                                           instance_ids, read_identities);
-            if refused.error is not null then
-                error := refused.error;
-                detail := refused.detail;
+            select c.error, c.detail into error, detail from msgtx.check_offsets(
+                group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids, read_identities) c;
+            if error is not null then
                 return;
             end if;
         end if;
@@ -74,17 +68,14 @@ begin
                 decided_by := 'tail';
             end if;
         end if;
-        ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, outcome, decided_by);
+        partitions := msgtx.insert_decision(
+            in_producer_id, in_producer_epoch, in_transaction_number, outcome, decided_by);
         if outcome = 'COMMIT' and group_names <> '{}' and seal_kind is null then
             ignored := msgtx.insert_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
                                             in_producer_id, in_producer_epoch, in_transaction_number);
         end if;
-        if seal_kind is not null then
-            perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
-            where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
-              and d.transaction_number = in_transaction_number;
-        elsif wake then
-            ignored := msgtx.wake_readers(tail_partitions);
+        if wake or seal_kind is not null then
+            ignored := msgtx.wake_readers(case when seal_kind is null then tail_partitions else partitions end);
         end if;
     else
         outcome := state.outcome;

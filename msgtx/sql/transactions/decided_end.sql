@@ -17,8 +17,6 @@ begin
         left join lateral (
             select tp.first_offset from msgtx.transaction_partition tp
             where tp.partition_id = asked.partition_id and tp.first_offset >= coalesce(floor.stable_floor, 0)
-              and (select true from msgtx.transaction_decision d
-                   where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
-                     and d.transaction_number = tp.transaction_number) is null
+              and not exists (select from msgtx.decision_of(tp.producer_id, tp.producer_epoch, tp.transaction_number))
             order by tp.first_offset limit 1) blocking on true);
 end $$;

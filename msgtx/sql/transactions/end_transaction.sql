@@ -32,21 +32,15 @@ begin
     if state.status = 'decided' then
         return state.outcome;
     elsif exists (
-        select from msgtx.transaction_seal s where s.producer_id = in_producer_id and s.kind = 'external'
-        and s.producer_epoch = in_producer_epoch and s.transaction_number = in_transaction_number) then
+        select from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = 'external') then
         return 'OPEN';
     elsif state.status in ('open', 'sealed') or (state.status in ('new', 'concurrent') and in_decided_by = 'resolve')
-        or exists (
-            select from msgtx.transaction t where t.producer_id = in_producer_id
-            and t.producer_epoch = in_producer_epoch and t.transaction_number = in_transaction_number)
+        or exists (select from msgtx.transaction_of(in_producer_id, in_producer_epoch, in_transaction_number))
         or exists (
             select from msgtx.transaction_partition tp where tp.producer_id = in_producer_id
             and tp.producer_epoch = in_producer_epoch and tp.transaction_number = in_transaction_number) then
-        ignored := msgtx.insert_decision(
-            in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', in_decided_by);
-        perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
-        where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
-          and d.transaction_number = in_transaction_number;
+        ignored := msgtx.wake_readers(msgtx.insert_decision(
+            in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', in_decided_by));
         return 'ABORT';
     end if;
     return 'UNKNOWN';

@@ -18,19 +18,13 @@ begin
     end if;
     is_left := state.status = 'sealed' and msgtx.is_deserted(in_producer_id, in_producer_epoch, in_transaction_number);
     if not exists (
-        select from msgtx.transaction t
-        where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
-          and t.transaction_number = in_transaction_number
-          and (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at) or is_left)
-          and not exists (
-              select from msgtx.transaction_seal s where s.kind = 'external' and s.producer_id = t.producer_id
-              and s.producer_epoch = t.producer_epoch and s.transaction_number = t.transaction_number)) then
+        select from msgtx.transaction_of(in_producer_id, in_producer_epoch, in_transaction_number) t
+        left join lateral msgtx.seal_of(t.producer_id, t.producer_epoch, t.transaction_number) s on true
+        where (msgtx.is_overdue(t.opened_at, t.timeout_ms, t.database_backend, t.seen_at) or is_left)
+          and s.kind is distinct from 'external') then
         return false;
     end if;
-    ignored := msgtx.insert_decision(in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT',
-                                      case when is_left then 'session' else 'timeout' end);
-    perform msgtx.wake_readers(d.partitions) from msgtx.transaction_decision d
-    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
-      and d.transaction_number = in_transaction_number;
-    return true;
+    return msgtx.wake_readers(msgtx.insert_decision(
+        in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT',
+        case when is_left then 'session' else 'timeout' end));
 end $$;

@@ -14,8 +14,7 @@ begin
     sealed := array(
         select d from unnest(decisions) d
         where d.outcome = 'ABORT'
-          and (select true from msgtx.transaction_seal s where s.producer_id = d.producer_id
-               and s.producer_epoch = d.producer_epoch and s.transaction_number = d.transaction_number));
+          and exists (select from msgtx.seal_of(d.producer_id, d.producer_epoch, d.transaction_number)));
     if sealed <> '{}' then  -- the others' offsets were never inserted
         -- One pass over the table, and no join: a comparison with true is looked up in a hash.
         delete from msgtx.group_offset o

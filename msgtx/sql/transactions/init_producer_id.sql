@@ -35,9 +35,7 @@ begin
     end if;
 
     if in_transactional_id is not null then
-        if not msgtx.acts_for_owner() then
-            ignored := msgtx.require_names('transactional_id', array[in_transactional_id]);
-        end if;
+        ignored := msgtx.acts_for_owner() or msgtx.require_names('transactional_id', array[in_transactional_id]);
         select p.producer_id into producer_id from msgtx.producer p where p.transactional_id = in_transactional_id;
         if producer_id is null and expected_producer_id is null then
             insert into msgtx.producer (producer_id, epoch, transactional_id, timeout_ms, initialized_at, shard, role_name)
@@ -63,9 +61,7 @@ begin
         end if;
     else
         producer_id := expected_producer_id;
-        if not msgtx.acts_for_owner() then
-            ignored := msgtx.require_producers(array[producer_id]);
-        end if;
+        ignored := msgtx.acts_for_owner() or msgtx.require_producers(array[producer_id]);
     end if;
 
     ignored := msgtx.lock_producer(producer_id);

@@ -11,7 +11,7 @@ begin
         when 'open', 'new', 'idle' then
             return;
         when 'fenced' then
-            error := 'InvalidProducerEpoch';
+            error := 'ProducerFenced';
             detail := format('producer %s is at epoch %s; epoch %s was fenced by a newer producer',
                              producer_id, current_epoch, producer_epoch);
         when 'unknown' then

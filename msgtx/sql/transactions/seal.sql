@@ -24,7 +24,6 @@ create function msgtx.seal(
 #variable_conflict use_column
 declare
     state record;
-    refused record;
     overdue timestamptz;
     aborted_by text;
     ignored boolean := msgtx.refuse_stale_snapshot();
@@ -34,27 +33,22 @@ begin
         raise exception using errcode = 'MX042', message = format('%s is no kind of a seal', quote_nullable(in_kind)),
             detail = jsonb_build_object('name', 'kind', 'given', in_kind);
     end if;
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_producers(array[in_producer_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_producers(array[in_producer_id]);
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'sealed' then
         select s.deadline, s.partitions, s.first_offsets, s.last_offsets, msgtx.seal_signature(
                    in_producer_id, in_producer_epoch, in_transaction_number, s.deadline, s.partitions, s.first_offsets,
                    s.last_offsets)
         into deadline, partitions, first_offsets, last_offsets, signature
-        from msgtx.transaction_seal s
-        where s.producer_id = in_producer_id and s.producer_epoch = in_producer_epoch
-          and s.transaction_number = in_transaction_number and s.kind = in_kind;
+        from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = in_kind;
         if found then
             return;
         end if;
     end if;
     if state.status not in ('open', 'new') then
-        refused := msgtx.refusal(state.status, state.outcome, state.decided_by, state.current_epoch,
-                                 in_producer_id, in_producer_epoch, in_transaction_number);
-        error := case when refused.error = 'InvalidProducerEpoch' then 'ProducerFenced' else refused.error end;
-        detail := refused.detail;
+        select r.error, r.detail into error, detail from msgtx.refusal(
+            state.status, state.outcome, state.decided_by, state.current_epoch,
+            in_producer_id, in_producer_epoch, in_transaction_number) r;
         if state.outcome = 'ABORT' then
             last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, null, tail_partitions);
         end if;
@@ -63,11 +57,9 @@ begin
 
     ignored := msgtx.flush_at_commit();
     if group_names <> '{}' then
-        refused := msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations,
-                                       instance_ids, read_identities);
-        if refused.error is not null then
-            error := refused.error;
-            detail := refused.detail;
+        select c.error, c.detail into error, detail from msgtx.check_offsets(
+            group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids, read_identities) c;
+        if error is not null then
             return;
         end if;
     end if;
@@ -81,9 +73,8 @@ begin
         from msgtx.producer p where p.producer_id = in_producer_id;
     end if;
     overdue := (
-        select t.opened_at + t.timeout_ms * interval '1 ms' from msgtx.transaction t
-        where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
-          and t.transaction_number = in_transaction_number);
+        select t.opened_at + t.timeout_ms * interval '1 ms'
+        from msgtx.transaction_of(in_producer_id, in_producer_epoch, in_transaction_number) t);
     last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, in_transaction_number, tail_partitions);
     aborted_by := case
         when exists (select from unnest(last_sequences, tail_sequences) t(stored, sent) where t.stored <> t.sent) then 'tail'

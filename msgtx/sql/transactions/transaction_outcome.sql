@@ -6,14 +6,12 @@ create function msgtx.transaction_outcome(
 ) language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-    select d.outcome, d.decided_by into outcome, decided_by from msgtx.transaction_decision d
-    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
-      and d.transaction_number = in_transaction_number;
+    select d.outcome, d.decided_by into outcome, decided_by
+    from msgtx.decision_of(in_producer_id, in_producer_epoch, in_transaction_number) d;
     if found then
         return;
     end if;
     outcome := case when exists (
-        select from msgtx.transaction t
-        where t.producer_id = in_producer_id and t.producer_epoch = in_producer_epoch
-          and t.transaction_number = in_transaction_number) then 'OPEN' else 'UNKNOWN' end;
+        select from msgtx.transaction_of(in_producer_id, in_producer_epoch, in_transaction_number))
+        then 'OPEN' else 'UNKNOWN' end;
 end $$;

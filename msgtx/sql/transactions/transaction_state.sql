@@ -34,20 +34,11 @@ returns table (status text, outcome text, decided_by text, current_epoch int) la
     left join lateral (
         select t.producer_epoch, t.transaction_number, t.opened_at from msgtx.transaction t
         where t.producer_id = p.producer_id order by t.producer_epoch desc, t.transaction_number desc limit 1) t on true
-    left join lateral (
-        select d.outcome from msgtx.transaction_decision d
-        where d.producer_id = asked.producer_id and d.producer_epoch = t.producer_epoch
-          and d.transaction_number = t.transaction_number limit 1) d on true
-    left join lateral (
-        select s.kind from msgtx.transaction_seal s
-        where s.producer_id = asked.producer_id and s.producer_epoch = t.producer_epoch
-          and s.transaction_number = t.transaction_number limit 1) s on d.outcome is null
+    left join lateral msgtx.decision_of(asked.producer_id, t.producer_epoch, t.transaction_number) d on true
+    left join lateral msgtx.seal_of(asked.producer_id, t.producer_epoch, t.transaction_number) s on d.outcome is null
     left join lateral (
         select n.transaction_number from msgtx.transaction_decision n
         where n.producer_id = asked.producer_id and n.producer_epoch = in_epoch
         order by n.transaction_number desc limit 1) newest on in_number is not null
-    left join lateral (
-        select o.outcome, o.decided_by from msgtx.transaction_decision o
-        where o.producer_id = asked.producer_id and o.producer_epoch = in_epoch
-          and o.transaction_number = in_number limit 1) own on newest.transaction_number >= in_number
+    left join lateral msgtx.decision_of(asked.producer_id, in_epoch, in_number) own on newest.transaction_number >= in_number
 $$;

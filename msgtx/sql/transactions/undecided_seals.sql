@@ -16,14 +16,9 @@ begin
            t.opened_at, t.timeout_ms, t.client_host, t.client_process, t.database_backend, cardinality(s.partitions),
            msgtx.clock(), count(*) over ()
     from msgtx.transaction_seal s
-    left join lateral (
-        select t.* from msgtx.transaction t
-        where t.producer_id = s.producer_id and t.producer_epoch = s.producer_epoch
-          and t.transaction_number = s.transaction_number limit 1) t on true
+    left join lateral msgtx.transaction_of(s.producer_id, s.producer_epoch, s.transaction_number) t on true
     left join lateral (select p.* from msgtx.producer p where p.producer_id = s.producer_id limit 1) p on true
-    where (select true from msgtx.transaction_decision d
-           where d.producer_id = s.producer_id and d.producer_epoch = s.producer_epoch
-             and d.transaction_number = s.transaction_number) is null
+    where not exists (select from msgtx.decision_of(s.producer_id, s.producer_epoch, s.transaction_number))
     order by s.sealed_at
     limit most;
 end $$;

@@ -40,18 +40,13 @@ begin
             select tp.first_offset, tp.producer_id, tp.producer_epoch, tp.transaction_number
             from msgtx.transaction_partition tp
             where tp.partition_id = p.partition_id and tp.first_offset >= floor.stable_floor
-              and (select true from msgtx.transaction_decision d
-                   where d.producer_id = tp.producer_id and d.producer_epoch = tp.producer_epoch
-                     and d.transaction_number = tp.transaction_number) is null
+              and not exists (select from msgtx.decision_of(tp.producer_id, tp.producer_epoch, tp.transaction_number))
             order by tp.first_offset limit each_partition) u),
     chosen as (
         select u.*, w.transactional_id, w.epoch as current_epoch, o.opened_at, o.timeout_ms, o.client_host,
                o.client_process, o.database_backend, count(*) over () as found
         from undecided u
-        left join lateral (
-            select o.* from msgtx.transaction o
-            where o.producer_id = u.producer_id and o.producer_epoch = u.producer_epoch
-              and o.transaction_number = u.transaction_number limit 1) o on true
+        left join lateral msgtx.transaction_of(u.producer_id, u.producer_epoch, u.transaction_number) o on true
         left join lateral (
             select w.* from msgtx.producer w where w.producer_id = u.producer_id limit 1) w on true
         where not overdue_only or o.opened_at is null or w.epoch is null
@@ -63,10 +58,7 @@ begin
            c.opened_at, c.timeout_ms, c.client_host, c.client_process, c.database_backend,
            s.kind, s.sealed_at, s.deadline, coalesce(marker.coordinator_epoch, -1), newest.appended_at, checked_now, c.found
     from chosen c
-    left join lateral (
-        select s.kind, s.sealed_at, s.deadline from msgtx.transaction_seal s
-        where s.producer_id = c.producer_id and s.producer_epoch = c.producer_epoch
-          and s.transaction_number = c.transaction_number limit 1) s on true
+    left join lateral msgtx.seal_of(c.producer_id, c.producer_epoch, c.transaction_number) s on true
     left join lateral (
         select r.last_offset + 1 as next_offset from msgtx.record_batch r
         where r.partition_id = c.partition_id order by r.base_offset desc limit 1) tail on true

@@ -14,9 +14,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    if not msgtx.acts_for_owner() then
-        ignored := msgtx.require_rights('{admin}', array[in_partition_id]);
-    end if;
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{admin}', array[in_partition_id]);
     return query
     with recursive known(producer_id, position) as (
         select after_producer_id, 0
@@ -49,9 +47,9 @@ begin
         select tp.first_offset from msgtx.transaction_partition tp
         where tp.producer_id = k.producer_id and tp.producer_epoch = newest.producer_epoch
           and tp.transaction_number = newest.transaction_number and tp.partition_id = in_partition_id
-          and (select true from msgtx.transaction_decision d
-               where d.producer_id = k.producer_id and d.producer_epoch = newest.producer_epoch
-                 and d.transaction_number = newest.transaction_number) is null limit 1) begun on true
+          and not exists (
+              select from msgtx.decision_of(k.producer_id, newest.producer_epoch, newest.transaction_number))
+        limit 1) begun on true
     where k.position > 0 and k.producer_id is not null
     order by k.producer_id;
 end $$;

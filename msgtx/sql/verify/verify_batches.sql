@@ -10,7 +10,6 @@
 -- headers, whose length depends on how they came: three bytes of each are allowed for. Purged transactions are below
 -- the floor.
 -- Reads partition, partition_floor, record_batch, producer_state, producer, transaction tables.
--- long: one statement checks a row of the log in one pass
 -- right: admin of all topics
 -- plan: look-ups, nested loops, in order
 create function msgtx.verify_batches(
@@ -53,9 +52,7 @@ begin
                    case when not n.equal_lengths then 'array_lengths' end,
                    case when b.byte_size not between n.bytes - 12 and n.bytes then 'byte_size' end,
                    case when n.newest_timestamp > b.max_timestamp then 'timestamps' end,
-                   case when (b.producer_id is null) <> (b.producer_epoch is null)
-                          or (b.producer_id is null) <> (b.base_sequence is null)
-                          or (b.producer_id is null) <> (b.last_sequence is null)
+                   case when num_nulls(b.producer_id, b.producer_epoch, b.base_sequence, b.last_sequence) not in (0, 4)
                           or (b.producer_id is null and b.transaction_number is not null) then 'producer_columns' end,
                    case when b.base_sequence < 0 or b.last_sequence - b.base_sequence <> b.last_offset - b.base_offset
                         then 'sequence_span' end,
@@ -96,19 +93,13 @@ begin
             offset 0) a
         cross join lateral (
             select array[cardinality(a."values"), cardinality(a.keys), cardinality(b.timestamps),
-                         cardinality(b.header_counts), cardinality(b.offset_deltas)] as lengths,
-                   cardinality(a."values") = b.record_count
-                   and coalesce(cardinality(a.keys), b.record_count) = b.record_count
-                   and coalesce(cardinality(b.timestamps), b.record_count) = b.record_count
-                   and coalesce(cardinality(b.header_counts), b.record_count) = b.record_count
-                   and coalesce(cardinality(b.offset_deltas), b.record_count) = b.record_count
-                   and coalesce(cardinality(a.header_keys), 0) = case when b.header_counts is null then 0 else (
-                       select coalesce(sum(c), 0) from unnest(b.header_counts) c) end
+                         cardinality(b.header_counts), cardinality(b.offset_deltas)] as lengths) c
+        cross join lateral (
+            select c.lengths, b.record_count = all(array_remove(c.lengths, null))
+                   and coalesce(cardinality(a.header_keys), 0) = (select coalesce(sum(c), 0) from unnest(b.header_counts) c)
                    and coalesce(cardinality(a.header_values), 0) = coalesce(cardinality(a.header_keys), 0) as equal_lengths,
-                   pg_column_size(a."values") + coalesce(pg_column_size(a.keys), 0)
-                   + coalesce(pg_column_size(a.header_keys), 0) + coalesce(pg_column_size(a.header_values), 0) as bytes,
-                   case when b.timestamps is not null then (select max(u)
-                       from unnest(b.timestamps) u) end as newest_timestamp,
+                   msgtx.batch_bytes(a.keys, a."values", a.header_keys, a.header_values) as bytes,
+                   (select max(u) from unnest(b.timestamps) u) as newest_timestamp,
                    b.offset_deltas is null or (
                        select coalesce(bool_and(u.delta >= 0 and u.delta <= b.last_offset - b.base_offset
                                                 and u.delta > b.offset_deltas[u.ordinal - 1] is not false), true)
@@ -128,16 +119,9 @@ begin
             on before.base_offset is null
         left join lateral (
             select w.epoch from msgtx.producer w where w.producer_id = b.producer_id limit 1) w on true
-        left join lateral (
-            select d.outcome, d.first_offsets[array_position(d.partitions, in_partition_id)] as first_offset,
-                   d.last_offsets[array_position(d.partitions, in_partition_id)] as last_offset
-            from msgtx.transaction_decision d
-            where d.producer_id = b.producer_id and d.producer_epoch = b.producer_epoch
-              and d.transaction_number = b.transaction_number limit 1) d on true
-        left join lateral (
-            select t.opened_at from msgtx.transaction t
-            where t.producer_id = b.producer_id and t.producer_epoch = b.producer_epoch
-              and t.transaction_number = b.transaction_number limit 1) t on true
+        left join lateral msgtx.decided_here(
+            in_partition_id, b.producer_id, b.producer_epoch, b.transaction_number) d on true
+        left join lateral msgtx.transaction_of(b.producer_id, b.producer_epoch, b.transaction_number) t on true
         left join lateral (
             select o.first_offset from msgtx.transaction_partition o
             where o.producer_id = b.producer_id and o.producer_epoch = b.producer_epoch

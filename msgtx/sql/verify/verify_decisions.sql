@@ -26,8 +26,7 @@ begin
         order by d.producer_id, d.producer_epoch, d.transaction_number limit most),
     looked as (
         select c.producer_id, c.producer_epoch, c.transaction_number, c.outcome, s.partition_id, s.first_offset,
-            s.last_offset, log.stable_floor,
-               array_remove(array[
+               s.last_offset, log.stable_floor, array_remove(array[
                    case when c.outcome not in ('COMMIT', 'ABORT') then 'decision_outcome' end,
                    case when c.uneven or s.last_offset < s.first_offset or s.time > 1 then 'decision_arrays' end,
                    case when s.first_offset >= log.first_offset and not exists (
@@ -42,10 +41,8 @@ begin
                             where r.partition_id = s.partition_id and r.base_offset <= s.last_offset
                             order by r.base_offset desc limit 1) is not true then 'span_end' end,
                    case when c.outcome = 'ABORT' and s.first_offset < log.stable_floor and s.last_offset >= log.first_offset
-                          and not exists (
-                            select from msgtx.transaction_marker m
-                            where m.partition_id = s.partition_id and m.producer_id = c.producer_id
-                              and m.producer_epoch = c.producer_epoch and m.transaction_number = c.transaction_number)
+                          and not exists (select from msgtx.marker_of(
+                              s.partition_id, c.producer_id, c.producer_epoch, c.transaction_number))
                         then 'marker_missing' end], null) as rules
         from chunk c
         cross join lateral (

@@ -29,16 +29,9 @@ begin
         left join lateral (
             select f.stable_floor from msgtx.partition_floor f
             where f.partition_id = in_partition_id order by f.stable_floor desc limit 1) floor on true
-        left join lateral (
-            select d.outcome, d.first_offsets[array_position(d.partitions, in_partition_id)] as first_offset,
-                   d.last_offsets[array_position(d.partitions, in_partition_id)] as last_offset
-            from msgtx.transaction_decision d
-            where d.producer_id = c.producer_id and d.producer_epoch = c.producer_epoch
-              and d.transaction_number = c.transaction_number limit 1) d on true
-        left join lateral (
-            select t.opened_at from msgtx.transaction t
-            where t.producer_id = c.producer_id and t.producer_epoch = c.producer_epoch
-              and t.transaction_number = c.transaction_number limit 1) t on true)
+        left join lateral msgtx.decided_here(
+            in_partition_id, c.producer_id, c.producer_epoch, c.transaction_number) d on true
+        left join lateral msgtx.transaction_of(c.producer_id, c.producer_epoch, c.transaction_number) t on true)
     select max(array[l.producer_id, l.producer_epoch, l.transaction_number]), count(*),
            coalesce(jsonb_agg(to_jsonb(l) order by l.first_offset) filter (where l.rules <> '{}'), '[]')
     into next_after, looked_at, broken

@@ -19,8 +19,7 @@ begin
         order by o.group_id, o.partition_id, o.commit_sequence limit most),
     looked as (
         select c.producer_id, c.producer_epoch, c.transaction_number, c.partition_id, c.committed_offset,
-            g.name as group_name, log.end_offset,
-               c.committed_offset < p.log_start_offset and not exists (
+               g.name as group_name, log.end_offset, c.committed_offset < p.log_start_offset and not exists (
                    select from msgtx.group_offset n
                    where n.group_id = c.group_id and n.partition_id = c.partition_id
                      and n.commit_sequence > c.commit_sequence) as behind,
@@ -38,18 +37,9 @@ begin
                 where r.partition_id = c.partition_id order by r.base_offset desc limit 1)) as end_offset) log
         left join lateral (
             select g.name from msgtx.consumer_group g where g.group_id = c.group_id limit 1) g on true
-        left join lateral (
-            select d.outcome from msgtx.transaction_decision d
-            where d.producer_id = c.producer_id and d.producer_epoch = c.producer_epoch
-              and d.transaction_number = c.transaction_number limit 1) d on true
-        left join lateral (
-            select s.kind from msgtx.transaction_seal s
-            where s.producer_id = c.producer_id and s.producer_epoch = c.producer_epoch
-              and s.transaction_number = c.transaction_number limit 1) s on true
-        left join lateral (
-            select t.opened_at from msgtx.transaction t
-            where t.producer_id = c.producer_id and t.producer_epoch = c.producer_epoch
-              and t.transaction_number = c.transaction_number limit 1) t on true
+        left join lateral msgtx.decision_of(c.producer_id, c.producer_epoch, c.transaction_number) d on true
+        left join lateral msgtx.seal_of(c.producer_id, c.producer_epoch, c.transaction_number) s on true
+        left join lateral msgtx.transaction_of(c.producer_id, c.producer_epoch, c.transaction_number) t on true
         where c.concerned)
     select (select max(array[c.group_id, c.partition_id, c.commit_sequence]) from chunk c), (select count(*) from chunk c),
            count(*), count(*) filter (where l.behind),

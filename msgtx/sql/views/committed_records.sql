@@ -4,8 +4,7 @@
 -- right: consume
 create view msgtx.committed_records with (security_barrier) as
 select t.name as topic, p.partition_index as partition, r."offset", r."timestamp", r.key, r.value, r.header_keys,
-    r.header_values,
-       p.partition_id, r.base_offset, r.appended_at, r.producer_id, r.producer_epoch, r.transaction_number
+       r.header_values, p.partition_id, r.base_offset, r.appended_at, r.producer_id, r.producer_epoch, r.transaction_number
 from msgtx.topic t
 join msgtx.partition p on p.topic_id = t.topic_id
 cross join lateral (select msgtx.last_stable_offset(p.partition_id) as bound offset 0) s

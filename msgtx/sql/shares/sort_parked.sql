@@ -1,0 +1,46 @@
+-- sort_parked(group, partition, member, log_start, moment, most, spans, …) moves records of a share partition between its
+-- spans and share_parked: released ones that are delayed are parked, parked ones that are due, or whose key no other member
+-- has any more, are available, and available ones whose key another member has wait for it.
+--   foreign_keys   which other members have in flight; with ordering=key
+--   is_met         something was done
+-- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked through
+-- park_delayed, drop_removed, unpark_records, hold_back_keys.
+create function msgtx.sort_parked(
+    g msgtx.share_group, in_partition_id int, in_member_number bigint, log_start bigint, moment timestamptz, most int,
+    inout spans msgtx.share_span[], inout next_due timestamptz, inout waiting_keys bigint[], out foreign_keys bigint[],
+    out is_met boolean
+) language plpgsql volatile as $$
+declare
+    parked_at_once constant int := 200;  -- of what is parked and gone that a call drops
+    before constant msgtx.share_span[] := spans;
+    ready msgtx.share_span[];
+    dropped int := 0;
+begin
+    foreign_keys := '{}';
+    if spans <> '{}' then
+        select d.spans, d.next_due into spans, next_due
+        from msgtx.park_delayed(g.group_id, in_partition_id, g.ordering, moment, spans, next_due) d;
+        if g.ordering = 'key' then
+            foreign_keys := array(
+                select distinct r.key_hash from unnest(spans) s
+                cross join lateral msgtx.record_places(in_partition_id, s.first_offset, s.last_offset) r
+                where s.status in ('acquired', 'pending') and s.member_number <> in_member_number
+                    and r.key_hash is not null);
+        end if;
+    end if;
+    if g.ordering = 'key' and log_start > 0 then
+        select d.dropped, waiting_keys || d.key_hashes into dropped, waiting_keys
+        from msgtx.drop_removed(g.group_id, in_partition_id, parked_at_once, false) d;
+    end if;
+    if next_due <= moment or waiting_keys <> '{}' then
+        select u.next_due, u.waiting_keys, u.spans into next_due, waiting_keys, ready
+        from msgtx.unpark_records(
+            g.group_id, in_partition_id, log_start, moment, most, foreign_keys, next_due, waiting_keys) u;
+        spans := array(select s from unnest(spans || ready) s order by s.first_offset);
+    end if;
+    if g.ordering = 'key' and spans <> '{}' then
+        select h.spans, h.waiting_keys into spans, waiting_keys
+        from msgtx.hold_back_keys(g.group_id, in_partition_id, foreign_keys, spans, waiting_keys) h;
+    end if;
+    is_met := dropped > 0 or spans is distinct from before;
+end $$;
