@@ -1,16 +1,20 @@
 """Fixtures of the tests of messages in users' sessions: an application's engine, and a table of its own."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import sqlalchemy
 from sqlalchemy import orm
 
-import msgtx
+import msgtx.orm
 from tests.databases import Connection
+from tests.store.steps import unique
 
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+NARROW: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "pool_timeout": 5}
 
 
 class Base(orm.DeclarativeBase):
@@ -26,10 +30,9 @@ class Order(Base):
     number: orm.Mapped[int]
 
 
-class MakeEngine(Protocol):
-    """Make an engine of the application's."""
-
-    def __call__(self, **options: Any) -> sqlalchemy.Engine: ...
+def insert(number: int) -> sqlalchemy.Insert:
+    """A statement that adds an order."""
+    return sqlalchemy.insert(Order).values(number=number)
 
 
 def application_url(url: str) -> str:
@@ -48,56 +51,102 @@ def refuse_the_next(engine: sqlalchemy.Engine) -> None:
     sqlalchemy.event.listen(engine, "commit", listener)
 
 
+@dataclass
+class Shop:
+    """An application: its engines, its table of orders, and a topic of three partitions. `connection`: another program's."""
+
+    url: str
+    client: msgtx.Client
+    connection: Connection
+    topic: str
+    engines: list[sqlalchemy.Engine] = field(default_factory=list)
+
+    def engine(self, **options: Any) -> sqlalchemy.Engine:
+        """Make an engine; it is disposed of at the end."""
+        self.engines.append(sqlalchemy.create_engine(application_url(self.url), **options))
+        return self.engines[-1]
+
+    @functools.cached_property
+    def app(self) -> sqlalchemy.Engine:
+        """An engine whose pool has one connection."""
+        return self.engine(**NARROW)
+
+    def make_topic(self, **settings: Any) -> str:
+        """Make another topic. Returns its name."""
+        name = unique("other")
+        self.client.topics.create(name, **settings)
+        return name
+
+    def producer(self, **settings: Any) -> msgtx.Producer:
+        """Make a transactional producer with an id of its own."""
+        return self.client.producer(transactional_id=unique("id"), **settings)
+
+    def send(self, *values: bytes, partition: int = 0, **named: Any) -> None:
+        """Send values to the topic, beside all sessions."""
+        with self.client.producer() as producer:
+            for value in values:
+                producer.send(self.topic, value, partition=partition, **named)
+
+    def publish(self, engine: sqlalchemy.Engine, *values: bytes, topic: str | None = None, **named: Any) -> None:
+        """Publish values in one SQL transaction."""
+        with orm.Session(engine) as session:
+            for value in values:
+                msgtx.orm.publish(session, topic or self.topic, value, **named)
+            session.commit()
+
+    def seen(self, topic: str | None = None) -> tuple[list[bytes | None], list[int]]:
+        """What another connection sees of a topic (or of the shop's) and of the table, in one statement."""
+        row = self.connection.execute(
+            "select array(select r.value from msgtx.committed_records_now r where r.topic = %s"
+            ' order by r.partition, r."offset"),'
+            " array(select number from orders order by number)",
+            [topic or self.topic],
+        ).fetchone()
+        assert row is not None
+        return row[0], row[1]
+
+    def rows(self) -> list[int]:
+        """The numbers of the orders."""
+        return self.seen()[1]
+
+    def read(self, topic: str | None = None) -> list[msgtx.Record]:
+        """The records of a topic, or of the shop's."""
+        return list(self.client.read(self.client.snapshot([topic or self.topic])))
+
+    def nothing_is_open(self) -> bool:
+        """Whether no transaction holds a reader up."""
+        return not self.connection.execute(
+            "select from msgtx.transactions where state in ('Ongoing', 'Prepared')"
+        ).fetchall()
+
+    def outcome(self, transaction: msgtx.TransactionId) -> msgtx.Outcome:
+        """What has become of a transaction."""
+        return self.client.transaction_outcome(transaction)
+
+
 @pytest.fixture
-def make_engine(database_url: str) -> Iterator[MakeEngine]:
-    """Make engines of an application's on the module's database; they are disposed of at the end."""
-    made: list[sqlalchemy.Engine] = []
-
-    def make(**options: Any) -> sqlalchemy.Engine:
-        made.append(sqlalchemy.create_engine(application_url(database_url), **options))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.dispose()
-
-
-@pytest.fixture
-def app(make_engine: MakeEngine) -> sqlalchemy.Engine:
-    """The application's engine; its pool has one connection."""
-    return make_engine(pool_size=1, max_overflow=0, pool_timeout=5)
-
-
-@pytest.fixture(autouse=True)
-def _orders(connection: Connection) -> None:
-    """An empty table of the application's."""
+def shop(database_url: str, client: msgtx.Client, connection: Connection) -> Iterator[Shop]:
+    """An application whose table is empty."""
     connection.execute(
         "create table if not exists orders (id int generated by default as identity primary key, number int not null,"
         " constraint orders_number unique (number) deferrable initially deferred)"
     )
     connection.execute("truncate orders")
+    made = Shop(database_url, client, connection, unique("topic"))
+    client.topics.create(made.topic, partitions=3)
+    yield made
+    for engine in made.engines:
+        engine.dispose()
+
+
+@pytest.fixture(params=LEVELS)
+def leveled(request: pytest.FixtureRequest, shop: Shop) -> sqlalchemy.Engine:
+    """An engine at each isolation level; its pool has one connection."""
+    return shop.engine(isolation_level=request.param, **NARROW)
 
 
 @pytest.fixture
-def topic(client: msgtx.Client, unique: Callable[[str], str]) -> str:
-    """A topic of three partitions."""
-    name = unique("topic")
-    client.topics.create(name, partitions=3)
-    return name
-
-
-@pytest.fixture
-def seen(connection: Connection) -> Callable[[str], tuple[list[bytes | None], list[int]]]:
-    """What another connection sees of a topic and of the table, in one statement."""
-
-    def look(topic: str) -> tuple[list[bytes | None], list[int]]:
-        row = connection.execute(
-            "select array(select r.value from msgtx.committed_records_now r where r.topic = %s"
-            ' order by r.partition, r."offset"),'
-            " array(select number from orders order by number)",
-            [topic],
-        ).fetchone()
-        assert row is not None
-        return row[0], row[1]
-
-    return look
+def session(leveled: sqlalchemy.Engine) -> Iterator[orm.Session]:
+    """A session at each level."""
+    with orm.Session(leveled) as made:
+        yield made

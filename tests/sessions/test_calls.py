@@ -1,14 +1,12 @@
 """How what one COMMIT publishes is divided into calls: PostgreSQL takes no message of 1 GiB (internals: sessions)."""
 
 import threading
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-import msgtx
 from msgtx import errors, orm
 from msgtx.config import ROW_BYTES
 from msgtx.database.wire import BatchColumns
@@ -17,19 +15,11 @@ from msgtx.session.published import Published, calls_of
 from msgtx.store.append.append import CALL_BYTES, PARTITIONS_AT_ONCE
 from msgtx.store.append.rows import Headers
 from msgtx.store.topics.topics import Topic
-from tests.databases import Connection
-from tests.sessions.conftest import LEVELS, MakeEngine, Order
+from tests.sessions.conftest import LEVELS, Shop, insert
 from tests.store.steps import count
 
-Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 SECONDS = 30.0
 MANY = Topic("many", tuple(range(1, 601)), {})
-
-
-@pytest.fixture(params=LEVELS)
-def leveled(request: pytest.FixtureRequest, make_engine: MakeEngine) -> sqlalchemy.Engine:
-    """The application's engine, at each isolation level."""
-    return make_engine(pool_size=1, max_overflow=0, pool_timeout=5, isolation_level=request.param)
 
 
 @pytest.fixture
@@ -110,20 +100,19 @@ def test_calls_are_ascending_and_keep_the_order_of_a_partition(small_calls: None
 
 
 def publish_each(session: Any, topic: str, partitions: Any, size: int = 60) -> None:
-    session.execute(sqlalchemy.insert(Order).values(number=1))
+    session.execute(insert(1))
     for partition in partitions:
         orm.publish(session, topic, b"%d" % partition + bytes(size), partition=partition)
 
 
 def test_calls_of_one_commit_are_there_together(
-    leveled: sqlalchemy.Engine, client: msgtx.Client, unique: Callable[[str], str], seen: Seen, small_calls: None, sent: Sent
+    shop: Shop, leveled: sqlalchemy.Engine, small_calls: None, sent: Sent
 ) -> None:
-    topic = unique("topic")
-    client.topics.create(topic, partitions=5)
+    topic = shop.make_topic(partitions=5)
     with Session(leveled) as session:
         publish_each(session, topic, [4, 0, 3, 1, 2])
         session.commit()
-    assert seen(topic) == ([b"%d" % partition + bytes(60) for partition in range(5)], [1])
+    assert shop.seen(topic) == ([b"%d" % partition + bytes(60) for partition in range(5)], [1])
     assert [len(call) for call in sent[-5:]] == [1] * 5
     assert sent[-5:] == sorted(sent[-5:])
 
@@ -131,126 +120,100 @@ def test_calls_of_one_commit_are_there_together(
 @pytest.mark.parametrize("kind", [Session, sqlalchemy.Connection])
 @pytest.mark.parametrize("why", ["refused", "not sent"])
 def test_a_later_call_that_fails_takes_all_of_them_back(
-    leveled: sqlalchemy.Engine,
-    client: msgtx.Client,
-    connection: Connection,
-    unique: Callable[[str], str],
-    seen: Seen,
-    small_calls: None,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: Any,
-    why: str,
+    shop: Shop, leveled: sqlalchemy.Engine, small_calls: None, monkeypatch: pytest.MonkeyPatch, kind: Any, why: str
 ) -> None:
     """Also if it never came to the server, whose SQL transaction is in good order then; and if COMMIT is called again."""
-    topic, other = unique("topic"), unique("other")
-    for name in (topic, other):
-        client.topics.create(name, partitions=3)
+    topic, other = shop.make_topic(partitions=3), shop.make_topic(partitions=3)
     with Session(leveled) if kind is Session else leveled.connect() as session:
         publish_each(session, topic, [0, 1, 2])
         orm.publish(session, other, bytes(90))
         if why == "refused":
-            client.topics.alter(other, max_message_bytes=10)
+            shop.client.topics.alter(other, max_message_bytes=10)
         else:
             monkeypatch.setattr("msgtx.database.wire.ARGUMENT_BYTES", 235)
         with pytest.raises(errors.RecordTooLarge):
             session.commit()
         monkeypatch.undo()
-        assert seen(topic) == ([], [])
+        assert shop.seen(topic) == ([], [])
         try:
             session.commit()
         except (errors.MsgtxError, sqlalchemy.exc.SQLAlchemyError):
             session.rollback()
-        assert seen(topic) == ([], [])
+        assert shop.seen(topic) == ([], [])
         publish_each(session, topic, [0, 1, 2])
         session.commit()
-    assert seen(topic) == ([b"%d" % partition + bytes(60) for partition in range(3)], [1])
-    assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
+    assert shop.seen(topic) == ([b"%d" % partition + bytes(60) for partition in range(3)], [1])
+    assert shop.nothing_is_open()
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_sessions_that_publish_crosswise_in_several_calls_do_not_deadlock(
-    make_engine: MakeEngine, client: msgtx.Client, topic: str, seen: Seen, small_calls: None, background: Any, level: str
+    shop: Shop, small_calls: None, background: Any, level: str
 ) -> None:
     """Their partitions are locked in one ascending round, whatever the number of calls."""
-    engine, together = make_engine(pool_size=3, isolation_level=level), threading.Barrier(3)
+    engine, together = shop.engine(pool_size=3, isolation_level=level), threading.Barrier(3)
 
     def work(partitions: list[int]) -> None:
         together.wait(SECONDS)
         for _ in range(6):
             with Session(engine) as session:
                 for partition in partitions:
-                    orm.publish(session, topic, bytes(90), partition=partition)
+                    orm.publish(session, shop.topic, bytes(90), partition=partition)
                 session.commit()
 
     for done in [background.submit(work, order) for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0])]:
         done.result(SECONDS)
-    assert len(seen(topic)[0]) == 54
+    assert len(shop.seen()[0]) == 54
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_what_is_large_has_more_time(
-    make_engine: MakeEngine, client: msgtx.Client, topic: str, seen: Seen, monkeypatch: pytest.MonkeyPatch, level: str
-) -> None:
+def test_what_is_large_has_more_time(shop: Shop, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
     """Else a COMMIT of gigabytes would end as one to try again, each time."""
     monkeypatch.setattr(side_connection, "SEALED_TIMEOUT_MS", 1)
     monkeypatch.setattr(side_connection, "BYTES_PER_MS", 1)
-    with Session(make_engine(isolation_level=level)) as session:
-        orm.publish(session, topic, bytes(60_000))
-        session.commit()
-    assert seen(topic)[0] == [bytes(60_000)]
+    shop.publish(shop.engine(isolation_level=level), bytes(60_000))
+    assert shop.seen()[0] == [bytes(60_000)]
 
 
-def test_what_does_not_ride_costs_no_call(
-    app: sqlalchemy.Engine, topic: str, seen: Seen, sent: Sent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_ride_costs_no_call(shop: Shop, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     def acknowledges(*_: object) -> bool:
         raise AssertionError("there are no acknowledgements")
 
     monkeypatch.setattr(enlistment, "acknowledge_in_session", acknowledges)
-    with Session(app) as session:
-        orm.publish(session, topic, b"x")
-        session.commit()
-    assert (len(sent), seen(topic)[0]) == (1, [b"x"])
+    shop.publish(shop.app, b"x")
+    assert (len(sent), shop.seen()[0]) == (1, [b"x"])
 
 
 # ── the ids of what is written beside a session ──
 
 
 @pytest.fixture
-def beside(make_engine: MakeEngine) -> sqlalchemy.Engine:
+def beside(shop: Shop) -> sqlalchemy.Engine:
     """An engine whose records are written beside its sessions."""
-    return make_engine(isolation_level="REPEATABLE READ")
+    return shop.engine(isolation_level="REPEATABLE READ")
 
 
-def commit(engine: sqlalchemy.Engine, topic: str, value: bytes) -> None:
-    with Session(engine) as session:
-        orm.publish(session, topic, value, partition=0)
-        session.commit()
-
-
-def test_one_id_does_for_commits_that_follow_one_another(
-    beside: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection
-) -> None:
-    commit(beside, topic, b"first")
-    before = count(connection, "producer")
+def test_one_id_does_for_commits_that_follow_one_another(shop: Shop, beside: sqlalchemy.Engine) -> None:
+    shop.publish(beside, b"first", partition=0)
+    before = count(shop.connection, "producer")
     for _ in range(3):
-        commit(beside, topic, b"more")
-    assert count(connection, "producer") == before
-    assert seen(topic)[0] == [b"first", b"more", b"more", b"more"]
+        shop.publish(beside, b"more", partition=0)
+    assert count(shop.connection, "producer") == before
+    assert shop.seen()[0] == [b"first", b"more", b"more", b"more"]
 
 
 def test_connections_share_ids_and_each_of_their_transactions_has_one_for_itself(
-    beside: sqlalchemy.Engine, topic: str, connection: Connection
+    shop: Shop, beside: sqlalchemy.Engine
 ) -> None:
     """A connection that is in a SQL transaction again is taken for one whose COMMIT is under way."""
 
     def publishes(user: sqlalchemy.Connection) -> int:
-        orm.publish(user, topic, b"x")
+        orm.publish(user, shop.topic, b"x")
         user.commit()
-        return count(connection, "producer") - before
+        return count(shop.connection, "producer") - before
 
     with beside.connect() as first, beside.connect() as second:
-        before = count(connection, "producer")
+        before = count(shop.connection, "producer")
         assert [publishes(user) for user in (first, first, second, first)] == [1, 1, 1, 1]
         first.execute(sqlalchemy.text("select 1"))
         assert publishes(second) == 2
@@ -260,12 +223,12 @@ def test_connections_share_ids_and_each_of_their_transactions_has_one_for_itself
 
 
 def test_an_id_that_is_of_no_use_any_more_is_replaced(
-    beside: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, beside: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most so many: then the COMMIT fails, with the reason."""
     for value in (b"a", b"b"):
-        commit(beside, topic, value)
-        connection.execute("update msgtx.producer set epoch = epoch + 1")
+        shop.publish(beside, value, partition=0)
+        shop.connection.execute("update msgtx.producer set epoch = epoch + 1")
     tried: list[object] = []
 
     def fenced(_: object, batches: object, **named: object) -> NoReturn:
@@ -275,25 +238,25 @@ def test_an_id_that_is_of_no_use_any_more_is_replaced(
     with monkeypatch.context() as patched:
         patched.setattr(side_connection, "append", fenced)
         with pytest.raises(errors.ProducerFenced):
-            commit(beside, topic, b"refused")
+            shop.publish(beside, b"refused", partition=0)
     assert len(tried) == side_connection.NAMES_TRIED
-    commit(beside, topic, b"c")
-    assert seen(topic)[0] == [b"a", b"b", b"c"]
+    shop.publish(beside, b"c", partition=0)
+    assert shop.seen()[0] == [b"a", b"b", b"c"]
 
 
 def test_what_a_crash_takes_back_before_the_commit_is_not_committed(
-    beside: sqlalchemy.Engine, topic: str, seen: Seen, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, beside: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what is written beside the session only the seal is flushed: it names what must be there then."""
     seal = side_connection.seal
 
     def crashes(*arguments: Any, **named: Any) -> Any:
-        connection.execute("delete from msgtx.record_batch where transaction_number is not null")
+        shop.connection.execute("delete from msgtx.record_batch where transaction_number is not null")
         return seal(*arguments, **named)
 
     monkeypatch.setattr(side_connection, "seal", crashes)
     with pytest.raises(errors.TransactionAborted):
-        commit(beside, topic, b"gone")
+        shop.publish(beside, b"gone", partition=0)
     monkeypatch.undo()
-    commit(beside, topic, b"there")
-    assert seen(topic)[0] == [b"there"]
+    shop.publish(beside, b"there", partition=0)
+    assert shop.seen()[0] == [b"there"]

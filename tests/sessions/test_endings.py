@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session, sessionmaker
 import msgtx
 from msgtx import TopicPartition, aio, orm
 from msgtx.session.enlistment import BrokenSession
-from tests.sessions.conftest import MakeEngine, Order, application_url
+from tests.sessions.conftest import Order, Shop, application_url
 
-Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 Way = Callable[[Session], object]
 SECONDS = 30.0
 _numbers = itertools.count()
@@ -83,20 +82,16 @@ WAYS: dict[str, Way] = {
 
 
 @pytest.fixture
-def filled(client: msgtx.Client, topic: str) -> str:
+def filled(shop: Shop) -> str:
     """A topic that holds three records."""
-    with client.producer() as producer:
-        for number in range(3):
-            producer.send(topic, b"%d" % number, partition=0)
-    return topic
+    shop.send(*(b"%d" % number for number in range(3)))
+    return shop.topic
 
 
 @pytest.fixture
-def output(client: msgtx.Client, unique: Callable[[str], str]) -> str:
+def output(shop: Shop) -> str:
     """A topic to send to."""
-    name = unique("output")
-    client.topics.create(name)
-    return name
+    return shop.make_topic()
 
 
 @pytest.fixture
@@ -126,43 +121,37 @@ SOME = ["rollback", "commit, and more", "the driver's rollback"]
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_batch_is_handed_out_again(
-    client: msgtx.Client, app: sqlalchemy.Engine, filled: str, way: str, broken: Any
-) -> None:
-    with client.consumer(filled, group=filled, **SETTINGS) as consumer:
-        with Session(app) as session, broken(session, WAYS[way]), consumer.batch(session, SECONDS) as records:
+def test_a_batch_is_handed_out_again(shop: Shop, filled: str, way: str, broken: Any) -> None:
+    with shop.client.consumer(filled, group=filled, **SETTINGS) as consumer:
+        with Session(shop.app) as session, broken(session, WAYS[way]), consumer.batch(session, SECONDS) as records:
             assert len(records) == 3
-        assert committed(client, filled) == 0
-        with Session(app) as session:
+        assert committed(shop.client, filled) == 0
+        with Session(shop.app) as session:
             with consumer.batch(session, SECONDS) as again:
                 add(session)
             assert again == records
             session.commit()
-    assert committed(client, filled) == 3
+    assert committed(shop.client, filled) == 3
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_published_is_not_there_without_its_rows(
-    app: sqlalchemy.Engine, topic: str, seen: Seen, way: str, broken: Any
-) -> None:
-    with Session(app) as session, broken(session, WAYS[way]):
+def test_what_is_published_is_not_there_without_its_rows(shop: Shop, way: str, broken: Any) -> None:
+    with Session(shop.app) as session, broken(session, WAYS[way]):
         add(session)
-        orm.publish(session, topic, b"never")
-    with Session(app) as session:
-        orm.publish(session, topic, b"a record")
-        session.commit()
-    assert seen(topic)[0] == [b"a record"]
+        orm.publish(session, shop.topic, b"never")
+    shop.publish(shop.app, b"a record")
+    assert shop.seen()[0] == [b"a record"]
 
 
 @pytest.mark.parametrize("way", SOME)
 def test_offsets_and_answers_that_a_session_was_given_are_not_committed(
-    client: msgtx.Client, app: sqlalchemy.Engine, filled: str, way: str, broken: Any
+    shop: Shop, filled: str, way: str, broken: Any
 ) -> None:
-    client.admin.shares.configure(f"{filled}-share", {"auto_offset_reset": "earliest"})
+    shop.client.admin.shares.configure(f"{filled}-share", {"auto_offset_reset": "earliest"})
     with (
-        client.consumer(filled, group=filled, **SETTINGS) as consumer,
-        client.share_consumer(filled, group=f"{filled}-share", acknowledgement_mode="explicit") as share,
-        Session(app) as session,
+        shop.client.consumer(filled, group=filled, **SETTINGS) as consumer,
+        shop.client.share_consumer(filled, group=f"{filled}-share", acknowledgement_mode="explicit") as share,
+        Session(shop.app) as session,
     ):
         assert consumer.poll(SECONDS)
         records = share.poll(SECONDS)
@@ -171,30 +160,26 @@ def test_offsets_and_answers_that_a_session_was_given_are_not_committed(
         with broken(session, WAYS[way]):
             consumer.commit(session=session)
             share.commit(session=session)
-        assert committed(client, filled) == 0
-        assert client.admin.shares.describe(f"{filled}-share").lag == 3
+        assert committed(shop.client, filled) == 0
+        assert shop.client.admin.shares.describe(f"{filled}-share").lag == 3
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_transaction_that_a_session_was_to_commit_is_aborted(
-    client: msgtx.Client, app: sqlalchemy.Engine, output: str, seen: Seen, way: str, broken: Any
-) -> None:
-    with client.producer(transactional_id=output) as producer:
+def test_a_transaction_that_a_session_was_to_commit_is_aborted(shop: Shop, output: str, way: str, broken: Any) -> None:
+    with shop.client.producer(transactional_id=output) as producer:
         for _ in range(2):
-            with Session(app) as session, broken(session, WAYS[way]), producer.transaction(session=session):
+            with Session(shop.app) as session, broken(session, WAYS[way]), producer.transaction(session=session):
                 producer.send(output, b"never")
-        with Session(app) as session:
+        with Session(shop.app) as session:
             with producer.transaction(session=session):
                 producer.send(output, b"a record")
             session.commit()
-    assert seen(output)[0] == [b"a record"]
+    assert shop.seen(output)[0] == [b"a record"]
 
 
 @pytest.mark.parametrize("failure", [msgtx.Stop(), msgtx.Retry(), msgtx.Skip()], ids=repr)
 @pytest.mark.parametrize("way", SOME)
-def test_a_worker_raises_whatever_becomes_of_records_that_fail(
-    client: msgtx.Client, make_engine: MakeEngine, filled: str, way: str, failure: Any
-) -> None:
+def test_a_worker_raises_whatever_becomes_of_records_that_fail(shop: Shop, filled: str, way: str, failure: Any) -> None:
     """To try the record again could commit its rows again."""
     calls: list[object] = []
 
@@ -203,33 +188,31 @@ def test_a_worker_raises_whatever_becomes_of_records_that_fail(
         add(session)
         WAYS[way](session)
 
-    factory = sessionmaker(make_engine())
+    factory = sessionmaker(shop.engine())
     with pytest.raises(BrokenSession, match="was ended below SQLAlchemy"):
-        client.process_into(factory, handler, filled, group=filled, failure=failure, idle_timeout=5)
-    assert (len(calls), committed(client, filled)) == (1, 0)
+        shop.client.process_into(factory, handler, filled, group=filled, failure=failure, idle_timeout=5)
+    assert (len(calls), committed(shop.client, filled)) == (1, 0)
 
 
-def test_a_worker_of_a_share_group_raises(client: msgtx.Client, make_engine: MakeEngine, filled: str) -> None:
-    client.admin.shares.configure(filled, {"auto_offset_reset": "earliest"})
+def test_a_worker_of_a_share_group_raises(shop: Shop, filled: str) -> None:
+    shop.client.admin.shares.configure(filled, {"auto_offset_reset": "earliest"})
     with pytest.raises(BrokenSession):
-        client.process_into(
-            sessionmaker(make_engine()), lambda session, _: WAYS["rollback"](session), filled, group=filled, share_members=1,
+        shop.client.process_into(
+            sessionmaker(shop.engine()), lambda session, _: WAYS["rollback"](session), filled, group=filled, share_members=1,
             idle_timeout=5,
         )  # fmt: skip
-    assert client.admin.shares.describe(filled).lag == 3
+    assert shop.client.admin.shares.describe(filled).lag == 3
 
 
 @pytest.mark.parametrize("statement", ["rollback", "commit"])
 @pytest.mark.parametrize("level", ["READ COMMITTED", "SERIALIZABLE"])
-def test_an_async_session_is_watched_as_well(
-    database_url: str, client: msgtx.Client, filled: str, output: str, seen: Seen, statement: str, level: str
-) -> None:
+def test_an_async_session_is_watched_as_well(shop: Shop, filled: str, output: str, statement: str, level: str) -> None:
     async def handler(session: AsyncSession, _: msgtx.Record) -> None:
         await session.execute(text(statement))
 
     async def main() -> None:
-        engine = create_async_engine(application_url(database_url), isolation_level=level)
-        async with await aio.connect(database_url) as other, AsyncSession(engine) as session:
+        engine = create_async_engine(application_url(shop.url), isolation_level=level)
+        async with await aio.connect(shop.url) as other, AsyncSession(engine) as session:
             await aio.publish(session, output, b"never")
             raw: Any = (await (await session.connection()).get_raw_connection()).driver_connection
             await session.execute(text("select 1"))
@@ -245,25 +228,25 @@ def test_an_async_session_is_watched_as_well(
         await engine.dispose()
 
     asyncio.run(main())
-    assert seen(output)[0] == [b"a record"]
-    assert committed(client, filled) == 0
+    assert shop.seen(output)[0] == [b"a record"]
+    assert committed(shop.client, filled) == 0
 
 
-def test_what_is_added_behind_the_end_is_refused_at_once(app: sqlalchemy.Engine, topic: str) -> None:
-    with Session(app) as session:
-        orm.publish(session, topic, b"1")
+def test_what_is_added_behind_the_end_is_refused_at_once(shop: Shop) -> None:
+    with Session(shop.app) as session:
+        orm.publish(session, shop.topic, b"1")
         add(session)
         session.execute(text("rollback"))
         with pytest.raises(BrokenSession):
-            orm.publish(session, topic, b"2")
+            orm.publish(session, shop.topic, b"2")
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
-def test_what_ends_nothing_is_fine(make_engine: MakeEngine, topic: str, seen: Seen, level: str) -> None:
-    with Session(make_engine(isolation_level=level)) as session:
+def test_what_ends_nothing_is_fine(shop: Shop, level: str) -> None:
+    with Session(shop.engine(isolation_level=level)) as session:
         for number in range(2):
             session.execute(text("select 1"))
-            orm.publish(session, topic, b"%d" % number, partition=0)
+            orm.publish(session, shop.topic, b"%d" % number, partition=0)
             driver(session).notifies(timeout=0, stop_after=1)
             session.execute(text("savepoint mine"))
             session.execute(text("rollback to savepoint mine"))
@@ -280,4 +263,4 @@ def test_what_ends_nothing_is_fine(make_engine: MakeEngine, topic: str, seen: Se
             session.rollback()
             add(session)
             session.rollback()
-    assert seen(topic) == ([b"0", b"1"], [])
+    assert shop.seen() == ([b"0", b"1"], [])

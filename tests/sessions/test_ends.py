@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,10 @@ import msgtx
 from msgtx import Outcome, errors
 from tests.interrupts import interrupts
 from tests.refusals import refuses
-from tests.sessions.conftest import LEVELS, MakeEngine, Order, refuse_the_next
+from tests.sessions.conftest import LEVELS, Order, Shop, insert, refuse_the_next
 
 pytestmark = pytest.mark.slow
 
-Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
-Unique = Callable[[str], str]
 SECONDS = 30.0
 POOLS: dict[str, dict[str, Any]] = {
     "": {},
@@ -46,35 +44,33 @@ class Pair:
             self.producer.send(self.output, records[0].value)
         return [record.value for record in records], transaction.id
 
-    def goes_on(self, engine: sqlalchemy.Engine, batch: list[bytes | None], seen: Seen) -> None:
+    def goes_on(self, engine: sqlalchemy.Engine, batch: list[bytes | None], shop: Shop) -> None:
         """The next session of both is as good as any, and has this batch."""
         with Session(engine) as session:
             assert self.ride(session)[0] == batch
             session.commit()
-        assert seen(self.output) == ([batch[0]], [int(batch[0] or b"")])
+        assert shop.seen(self.output) == ([batch[0]], [int(batch[0] or b"")])
 
 
 @pytest.fixture
-def pair(client: msgtx.Client, unique: Unique) -> Iterator[Pair]:
-    source, output = unique("source"), unique("output")
-    for name in (source, output):
-        client.topics.create(name)
-    with client.producer() as producer:
+def pair(shop: Shop) -> Iterator[Pair]:
+    source, output = shop.make_topic(), shop.make_topic()
+    with shop.client.producer() as producer:
         for number in range(10):
             producer.send(source, b"%d" % number)
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "max_poll_records": 2}
     with (
-        client.consumer(source, group=source, **settings) as consumer,
-        client.producer(transactional_id=unique("id"), retry_backoff_ms=5) as producer,
+        shop.client.consumer(source, group=source, **settings) as consumer,
+        shop.producer(retry_backoff_ms=5) as producer,
     ):
-        yield Pair(client, consumer, producer, output)
+        yield Pair(shop.client, consumer, producer, output)
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("ends", ["rollback", "close", "rollback, close", "forgotten"])
 def test_a_commit_that_another_listener_refuses_leaves_its_batch_to_be_handled(
-    pair: Pair, make_engine: MakeEngine, seen: Seen, level: str, pool: str, ends: str
+    shop: Shop, pair: Pair, level: str, pool: str, ends: str
 ) -> None:
     """SQLAlchemy rolls back in the pool only, and has no event for it. What is closed holds no reader up."""
 
@@ -88,7 +84,7 @@ def test_a_commit_that_another_listener_refuses_leaves_its_batch_to_be_handled(
             getattr(user, end, lambda: None)()
         return batch, transaction, None if ends == "forgotten" else user
 
-    engine = make_engine(isolation_level=level, **POOLS[pool])
+    engine = shop.engine(isolation_level=level, **POOLS[pool])
     batch, transaction, kept = refused()
     gc.collect()
     if ends != "rollback":
@@ -96,16 +92,16 @@ def test_a_commit_that_another_listener_refuses_leaves_its_batch_to_be_handled(
     elif isinstance(kept, sqlalchemy.Connection):
         kept.execute(sqlalchemy.text("select"))  # until then it is open in the database
         kept.commit()
-    assert seen(pair.output) == ([], [])
-    pair.goes_on(engine, batch, seen)
+    assert shop.seen(pair.output) == ([], [])
+    pair.goes_on(engine, batch, shop)
 
 
-def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: MakeEngine) -> None:
+def test_a_consumer_that_went_on_is_not_told_again(shop: Shop, pair: Pair) -> None:
     """It has seen that the commit came to nothing; the connection begins again only while the batch is handled anew."""
-    engine = make_engine()
+    engine = shop.engine()
     with engine.connect() as user, Session(engine) as session:
         with pair.consumer.batch(user, SECONDS):
-            user.execute(sqlalchemy.insert(Order).values(number=1))
+            user.execute(insert(1))
         refuse_the_next(engine)
         with pytest.raises(ZeroDivisionError):
             user.commit()
@@ -123,11 +119,9 @@ def test_a_consumer_that_went_on_is_not_told_again(pair: Pair, make_engine: Make
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
-def test_a_commit_whose_sql_transaction_another_listener_has_made_fail_is_none(
-    pair: Pair, make_engine: MakeEngine, seen: Seen, level: str
-) -> None:
+def test_a_commit_whose_sql_transaction_another_listener_has_made_fail_is_none(shop: Shop, pair: Pair, level: str) -> None:
     """PostgreSQL would answer it with a rollback, and no error."""
-    engine = make_engine(isolation_level=level)
+    engine = shop.engine(isolation_level=level)
     statements = ["select 1 / 0", "select 1"]
 
     def listener(connection: sqlalchemy.Connection) -> None:
@@ -140,15 +134,13 @@ def test_a_commit_whose_sql_transaction_another_listener_has_made_fail_is_none(
         with refuses(errors.IllegalState, reason="failed"):
             user.commit()
     assert pair.client.transaction_outcome(transaction) is Outcome.ABORTED
-    pair.goes_on(engine, batch, seen)
+    pair.goes_on(engine, batch, shop)
 
 
 @pytest.mark.parametrize("how", ["fails", "is refused", "is refused, and it goes on"])
-def test_a_commit_that_was_not_done_for_certain_costs_no_place_in_the_group(
-    pair: Pair, make_engine: MakeEngine, how: str
-) -> None:
+def test_a_commit_that_was_not_done_for_certain_costs_no_place_in_the_group(shop: Shop, pair: Pair, how: str) -> None:
     """Nothing is in doubt, and nobody else has to take partitions over."""
-    engine = make_engine()
+    engine = shop.engine()
     member = None
     for _ in range(2):
         with engine.connect() as user:
@@ -168,9 +160,7 @@ def test_a_commit_that_was_not_done_for_certain_costs_no_place_in_the_group(
 
 
 @pytest.mark.parametrize("how", ["forgotten", "invalidated, forgotten", "invalidated, rolled back"])
-def test_a_connection_that_does_not_commit_leaves_its_batch_to_be_handled(
-    pair: Pair, make_engine: MakeEngine, seen: Seen, how: str
-) -> None:
+def test_a_connection_that_does_not_commit_leaves_its_batch_to_be_handled(shop: Shop, pair: Pair, how: str) -> None:
     """Also where the consumer asks before the producer does."""
 
     def ended() -> tuple[list[bytes | None], sqlalchemy.Connection | None]:
@@ -185,18 +175,16 @@ def test_a_connection_that_does_not_commit_leaves_its_batch_to_be_handled(
             return batch, user
         return batch, None
 
-    engine = make_engine()
+    engine = shop.engine()
     batch, _kept = ended()
     gc.collect()
-    pair.goes_on(engine, batch, seen)
+    pair.goes_on(engine, batch, shop)
 
 
 @pytest.mark.parametrize("end", ["rollback", "commit that fails"])
-def test_an_interrupt_at_any_line_of_an_end_leaves_the_batch_to_be_handled(
-    pair: Pair, make_engine: MakeEngine, seen: Seen, connection: Any, end: str
-) -> None:
+def test_an_interrupt_at_any_line_of_an_end_leaves_the_batch_to_be_handled(shop: Shop, pair: Pair, end: str) -> None:
     """I10: also where the connection is closed, and its object still there."""
-    engine = make_engine(pool_size=5, max_overflow=20)
+    engine = shop.engine(pool_size=5, max_overflow=20)
     for interrupt in interrupts("session/enlistment.py", least=10):
         user = engine.connect()
         batch, _ = pair.ride(user)
@@ -209,17 +197,17 @@ def test_an_interrupt_at_any_line_of_an_end_leaves_the_batch_to_be_handled(
             pass
         user.rollback()
         user.close()
-        assert seen(pair.output) == ([], []), interrupt.place
+        assert shop.seen(pair.output) == ([], []), interrupt.place
         with Session(engine) as session:
             assert pair.ride(session)[0] == batch == [b"0", b"1"], interrupt.place
             session.rollback()
 
 
 def test_a_connection_that_was_taken_out_of_the_pool_commits_as_sqlalchemys(
-    pair: Pair, make_engine: MakeEngine, seen: Seen, caplog: pytest.LogCaptureFixture
+    shop: Shop, pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With msgtx it cannot be used, as its errors then say."""
-    engine = make_engine()
+    engine = shop.engine()
     with Session(engine) as session:
         pair.ride(session)
         session.rollback()
@@ -227,29 +215,29 @@ def test_a_connection_that_was_taken_out_of_the_pool_commits_as_sqlalchemys(
         user.detach()
         with pytest.raises(errors.ConfigError):
             pair.consumer.commit(session=user)
-        user.execute(sqlalchemy.insert(Order).values(number=1))
+        user.execute(insert(1))
         user.commit()
-    assert seen(pair.output) == ([], [1])
+    assert shop.seen(pair.output) == ([], [1])
     assert [record.getMessage() for record in caplog.records] == [], "SQLAlchemy logs what raises at the end"
 
 
-def test_a_connection_that_goes_on_without_messages_commits(pair: Pair, make_engine: MakeEngine, seen: Seen) -> None:
+def test_a_connection_that_goes_on_without_messages_commits(shop: Shop, pair: Pair) -> None:
     """Whatever has become of those that it had."""
-    with make_engine().connect() as user:
+    with shop.engine().connect() as user:
         pair.ride(user)
         user.rollback()
-        user.execute(sqlalchemy.insert(Order).values(number=1))
+        user.execute(insert(1))
         user.commit()
-        user.execute(sqlalchemy.insert(Order).values(number=2))
+        user.execute(insert(2))
         user.commit()
-    assert seen(pair.output) == ([], [1, 2])
+    assert shop.seen(pair.output) == ([], [1, 2])
 
 
 def test_a_commit_that_is_interrupted_behind_the_servers_answer_is_asked_for(
-    pair: Pair, make_engine: MakeEngine, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batch does not come again: what nobody noted is read from the group's offsets."""
-    engine = make_engine()
+    engine = shop.engine()
     with engine.connect() as user:
         pair.ride(user)
         do_commit = engine.dialect.do_commit
@@ -262,8 +250,8 @@ def test_a_commit_that_is_interrupted_behind_the_servers_answer_is_asked_for(
         with pytest.raises(KeyboardInterrupt):
             user.commit()
         monkeypatch.setattr(engine.dialect, "do_commit", do_commit)
-    assert seen(pair.output) == ([b"0"], [0])
+    assert shop.seen(pair.output) == ([b"0"], [0])
     with Session(engine) as session:
         assert pair.ride(session)[0] == [b"2", b"3"]
         session.commit()
-    assert seen(pair.output) == ([b"0", b"2"], [0, 2])
+    assert shop.seen(pair.output) == ([b"0", b"2"], [0, 2])

@@ -1,6 +1,6 @@
 """consumer.commit(session=…): rows that are made of records are there exactly once (internals: sessions; I10, I11, P39)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,40 +9,31 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
-from tests.databases import Connection
 from tests.refusals import refuses
-from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url
+from tests.sessions.conftest import LEVELS, Order, Shop, application_url
+from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 
-Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
-Unique = Callable[[str], str]
 SECONDS = 30.0
 
 
-@pytest.fixture(params=LEVELS)
-def session(request: pytest.FixtureRequest, make_engine: MakeEngine) -> Iterator[Session]:
-    """A session at each level; its pool has one connection."""
-    with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5, isolation_level=request.param)) as made:
-        yield made
-
-
 @pytest.fixture
-def filled(client: msgtx.Client, topic: str) -> str:
+def filled(shop: Shop) -> str:
     """A topic that holds the numbers from 0 to 9."""
-    with client.producer() as producer:
+    with shop.client.producer() as producer:
         for number in range(10):
-            producer.send(topic, b"%d" % number, partition=number % 3)
-    return topic
+            producer.send(shop.topic, b"%d" % number, partition=number % 3)
+    return shop.topic
 
 
 @pytest.fixture
-def make_consumer(client: msgtx.Client, filled: str, unique: Unique) -> Callable[..., msgtx.Consumer]:
+def make_consumer(shop: Shop, filled: str) -> Callable[..., msgtx.Consumer]:
     group = unique("group")
 
     def make(**settings: Any) -> msgtx.Consumer:
         settings = {"group": group, "auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
-        return client.consumer(filled, **settings)
+        return shop.client.consumer(filled, **settings)
 
     return make
 
@@ -52,7 +43,7 @@ def store(session: Session, records: list[msgtx.Record]) -> None:
 
 
 def test_rows_made_of_records_are_there_exactly_once(
-    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, seen: Seen
+    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
 ) -> None:
     """Every second attempt is rolled back and rewound, and the consumer is replaced again and again."""
     for attempt in range(100):
@@ -71,21 +62,16 @@ def test_rows_made_of_records_are_there_exactly_once(
             store(session, again)
             consumer.commit(session=session)
             session.commit()
-    assert seen(filled)[1] == list(range(10))
+    assert shop.seen(filled)[1] == list(range(10))
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("meanwhile", ["nothing", "it is lost"])
 def test_what_a_connection_has_committed_does_not_come_again_when_it_begins_again(
-    make_consumer: Callable[..., msgtx.Consumer],
-    make_engine: MakeEngine,
-    filled: str,
-    seen: Seen,
-    level: str,
-    meanwhile: str,
+    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], filled: str, level: str, meanwhile: str
 ) -> None:
     """Neither to the consumer, which goes on, nor to the next one (I10)."""
-    with make_engine(isolation_level=level).connect() as user, make_consumer(max_poll_records=2) as consumer:
+    with shop.engine(isolation_level=level).connect() as user, make_consumer(max_poll_records=2) as consumer:
         for _ in range(2):
             records = consumer.poll(SECONDS)
             user.execute(sqlalchemy.insert(Order), [{"number": int(record.value or b"")} for record in records])
@@ -103,7 +89,7 @@ def test_what_a_connection_has_committed_does_not_come_again_when_it_begins_agai
         rest = consumer.poll(SECONDS, max_records=10)
     with make_consumer(max_poll_records=10) as consumer:
         assert {record.value for record in consumer.poll(SECONDS)} == {record.value for record in rest}
-    assert sorted(seen(filled)[1] + [int(record.value or b"") for record in rest]) == list(range(10))
+    assert sorted(shop.seen(filled)[1] + [int(record.value or b"") for record in rest]) == list(range(10))
 
 
 def test_offsets_come_with_the_commit_and_go_with_a_savepoint(
@@ -128,7 +114,7 @@ def test_offsets_come_with_the_commit_and_go_with_a_savepoint(
 
 
 def test_offsets_of_which_nothing_came_may_ride_again(
-    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, seen: Seen
+    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
 ) -> None:
     """The rows are made anew of records that are still at hand: nothing was handed out behind them."""
     with make_consumer(max_poll_records=1) as consumer:
@@ -142,17 +128,12 @@ def test_offsets_of_which_nothing_came_may_ride_again(
         consumer.commit(session=session)
         session.commit()
         assert consumer.committed()[TopicPartition(filled, records[0].partition)] == OffsetAndMetadata(2)
-    assert seen(filled)[1] == sorted(int(record.value or b"") for record in records)
+    assert shop.seen(filled)[1] == sorted(int(record.value or b"") for record in records)
 
 
 @pytest.mark.parametrize("moved", ["left", "expired generation", "assigned to another"])
 def test_a_member_that_lost_its_partitions_commits_neither_offsets_nor_rows(
-    make_consumer: Callable[..., msgtx.Consumer],
-    session: Session,
-    filled: str,
-    seen: Seen,
-    connection: Connection,
-    moved: str,
+    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, moved: str
 ) -> None:
     """P39, I11: it is fenced just before the COMMIT, however old the session's snapshot is."""
     with make_consumer() as consumer:
@@ -164,32 +145,31 @@ def test_a_member_that_lost_its_partitions_commits_neither_offsets_nor_rows(
         of_group = "(select group_id from msgtx.consumer_group where name = %s)"
         match moved:
             case "left":
-                connection.execute("select msgtx.leave_group(%s, %s)", [group, member])
+                shop.connection.execute("select msgtx.leave_group(%s, %s)", [group, member])
                 expected: type[errors.MsgtxError] = errors.UnknownMember
             case "expired generation":
-                connection.execute(
+                shop.connection.execute(
                     f"update msgtx.group_assignment set owner_since = owner_since + 1 where group_id = {of_group}", [group]
                 )
                 expected = errors.IllegalGeneration
             case _:
-                connection.execute(
+                shop.connection.execute(
                     f"update msgtx.group_assignment set owner = owner + 1 where group_id = {of_group}", [group]
                 )
                 expected = errors.NotAssigned
         with pytest.raises(expected):
             session.commit()
         session.rollback()
-        assert seen(filled)[1] == []
-        rows = connection.execute(f"select from msgtx.group_offset where group_id = {of_group}", [group]).fetchall()
+        assert shop.seen(filled)[1] == []
+        rows = shop.connection.execute(f"select from msgtx.group_offset where group_id = {of_group}", [group]).fetchall()
         assert rows == [], "nothing is pending either"
 
 
 def test_offsets_records_and_rows_are_one(
-    make_consumer: Callable[..., msgtx.Consumer], client: msgtx.Client, session: Session, unique: Unique, seen: Seen
+    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session
 ) -> None:
-    output = unique("output")
-    client.topics.create(output)
-    with make_consumer() as consumer, client.producer(transactional_id=unique("id")) as producer:
+    output = shop.make_topic()
+    with make_consumer() as consumer, shop.producer() as producer:
         for ending in ("rollback", "commit"):
             records = consumer.poll(SECONDS)
             while len(records) < 10:
@@ -201,21 +181,21 @@ def test_offsets_records_and_rows_are_one(
             consumer.commit(session=session)
             getattr(session, ending)()
             if ending == "rollback":
-                assert seen(output) == ([], [])
+                assert shop.seen(output) == ([], [])
                 consumer.rewind()
-    assert seen(output) == ([b"done", b"10"], list(range(10)))
+    assert shop.seen(output) == ([b"done", b"10"], list(range(10)))
     with make_consumer() as consumer:
         assert consumer.poll(0.5) == []
 
 
 def test_a_log_that_was_truncated_is_noticed_at_the_commit(
-    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, seen: Seen, connection: Connection
+    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
 ) -> None:
     """The row before the position is another one: a crash of the server has taken back what was read."""
     with make_consumer() as consumer:
         store(session, consumer.poll(SECONDS))
         consumer.commit(session=session)
-        connection.execute(
+        shop.connection.execute(
             "update msgtx.record_batch set appended_at = appended_at + interval '1 second' where partition_id in"
             " (select partition_id from msgtx.partition join msgtx.topic using (topic_id) where name = %s)",
             [filled],
@@ -223,7 +203,7 @@ def test_a_log_that_was_truncated_is_noticed_at_the_commit(
         with pytest.raises(errors.LogTruncated):
             session.commit()
         session.rollback()
-    assert seen(filled)[1] == []
+    assert shop.seen(filled)[1] == []
 
 
 def test_automatic_commits_and_sessions_exclude_each_other(
@@ -235,10 +215,8 @@ def test_automatic_commits_and_sessions_exclude_each_other(
             consumer.commit(session=session)
 
 
-def test_a_consumer_without_a_group_cannot_commit_with_a_session(
-    client: msgtx.Client, session: Session, filled: str
-) -> None:
-    with client.consumer(filled) as consumer, refuses(errors.MsgtxError, reason="no group"):
+def test_a_consumer_without_a_group_cannot_commit_with_a_session(shop: Shop, session: Session, filled: str) -> None:
+    with shop.client.consumer(filled) as consumer, refuses(errors.MsgtxError, reason="no group"):
         consumer.commit({TopicPartition(filled, 0): 1}, session=session)
 
 

@@ -27,41 +27,25 @@ from msgtx import ProcessReport, Record, TopicPartition, errors, orm
 from msgtx.process.into import Into, IntoAsync
 from tests.databases import Connection, wait_until, waiting_backends
 from tests.refusals import refuses
-from tests.sessions.conftest import LEVELS, MakeEngine, Order
+from tests.sessions.conftest import LEVELS, Order, Shop
+from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 
 Handler = Callable[[Any, Any], object]
 Run = Callable[..., ProcessReport]
-Rows = Callable[[], list[int]]
-Unique = Callable[[str], str]
 VALUES: Final = [b"1", b"2", b"poison", b"4", b"5"]
 
 
 @pytest.fixture
-def rows(connection: Connection) -> Rows:
-    return lambda: [number for (number,) in connection.execute("select number from orders order by number").fetchall()]
-
-
-@pytest.fixture
-def send(client: msgtx.Client, topic: str) -> Callable[..., None]:
-    """Send values to partition 0."""
-
-    def call(*values: bytes, partition: int = 0) -> None:
-        with client.producer() as producer:
-            for value in values:
-                producer.send(topic, value, partition=partition, key=b"key " + value, headers=[("origin", b"shop")])
-
-    return call
-
-
-@pytest.fixture
-def run(client: msgtx.Client, topic: str, make_engine: MakeEngine) -> Run:
+def run(shop: Shop) -> Run:
     """Work on the topic to its end; the group has its name."""
 
     def call(handler: Handler, factory: Callable[[], Any] | None = None, **options: Any) -> ProcessReport:
-        factory = factory or sessionmaker(make_engine())
-        return client.process_into(factory, handler, topic, **{"group": topic, "idle_timeout": 0.2, **options})
+        factory = factory or sessionmaker(shop.engine())
+        return shop.client.process_into(
+            factory, handler, shop.topic, **{"group": shop.topic, "idle_timeout": 0.2, **options}
+        )
 
     return call
 
@@ -78,8 +62,8 @@ def lag(client: msgtx.Client, group: str) -> int:
     return client.admin.groups.describe(group).lag
 
 
-def test_a_handler_that_raises_once_loses_nothing(run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str) -> None:
-    send(b"0", b"1", b"2", b"3")
+def test_a_handler_that_raises_once_loses_nothing(shop: Shop, run: Run) -> None:
+    shop.send(b"0", b"1", b"2", b"3")
     failures = [ConnectionError("mail server")]
 
     def handler(session: Session, record: Record) -> None:
@@ -88,62 +72,57 @@ def test_a_handler_that_raises_once_loses_nothing(run: Run, send: Any, rows: Row
             raise failures.pop()
 
     report = run(handler)
-    assert (rows(), lag(client, topic)) == ([0, 1, 2, 3], 0)
+    assert (shop.rows(), lag(shop.client, shop.topic)) == ([0, 1, 2, 3], 0)
     assert (report.records_in, report.records_out, report.failed) == (4, 0, 0)
     assert report.aborted >= 1
 
 
 @pytest.mark.parametrize("handler", [store, store_all])
 @pytest.mark.parametrize("level", LEVELS)
-def test_many_records_are_one_commit_and_a_batch_is_one_call(
-    run: Run, send: Any, rows: Rows, make_engine: MakeEngine, handler: Handler, level: str
-) -> None:
-    send(*(b"%d" % number for number in range(300)))
-    report = run(handler, sessionmaker(make_engine(isolation_level=level)), batch=handler is store_all)
-    assert rows() == list(range(300))
+def test_many_records_are_one_commit_and_a_batch_is_one_call(shop: Shop, run: Run, handler: Handler, level: str) -> None:
+    shop.send(*(b"%d" % number for number in range(300)))
+    report = run(handler, sessionmaker(shop.engine(isolation_level=level)), batch=handler is store_all)
+    assert shop.rows() == list(range(300))
     assert report.records_in == 300
     assert report.transactions <= 100
 
 
 @pytest.mark.parametrize("kind", ["engine.connect", "engine.begin", "sessionmaker.begin"])
-def test_connections_and_sessions_that_commit_themselves_will_do(
-    run: Run, send: Any, rows: Rows, app: sqlalchemy.Engine, kind: str
-) -> None:
-    send(b"1", b"2", b"3")
+def test_connections_and_sessions_that_commit_themselves_will_do(shop: Shop, run: Run, kind: str) -> None:
+    shop.send(b"1", b"2", b"3")
 
     def handler(session: Any, record: Record) -> None:
         session.execute(sqlalchemy.insert(Order).values(number=int(record.value or b"")))
 
-    factories = {"engine.connect": app.connect, "engine.begin": app.begin, "sessionmaker.begin": sessionmaker(app).begin}
+    factories = {
+        "engine.connect": shop.app.connect,
+        "engine.begin": shop.app.begin,
+        "sessionmaker.begin": sessionmaker(shop.app).begin,
+    }
     run(handler, factories[kind])
-    assert rows() == [1, 2, 3]
+    assert shop.rows() == [1, 2, 3]
 
 
 # ── what a handler fails on ──
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_poisoned_record_stops_the_worker_and_is_named(
-    run: Run, send: Any, rows: Rows, topic: str, client: msgtx.Client, batch: bool
-) -> None:
-    send(*VALUES)
+def test_a_poisoned_record_stops_the_worker_and_is_named(shop: Shop, run: Run, batch: bool) -> None:
+    shop.send(*VALUES)
     with pytest.raises(ValueError, match="poison") as caught:
         run(store_all if batch else store, failure=msgtx.Stop(), batch=batch)
     (note,) = caught.value.__notes__
-    assert note.startswith(f"failed on {topic}-0 offset")
-    assert batch or note.startswith(f"failed on {topic}-0 offset 2;")
-    assert set(rows()) <= {1, 2}
-    with client.consumer(topic, group=topic, auto_offset_reset="earliest") as successor:
-        assert successor.position(TopicPartition(topic, 0)) == len(rows())
+    assert note.startswith(f"failed on {shop.topic}-0 offset")
+    assert batch or note.startswith(f"failed on {shop.topic}-0 offset 2;")
+    assert set(shop.rows()) <= {1, 2}
+    with shop.client.consumer(shop.topic, group=shop.topic, auto_offset_reset="earliest") as successor:
+        assert successor.position(TopicPartition(shop.topic, 0)) == len(shop.rows())
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, unique: Unique, batch: bool, connection: Connection
-) -> None:
-    grave = unique("grave")
-    client.topics.create(grave)
-    send(*VALUES)
+def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(shop: Shop, run: Run, batch: bool) -> None:
+    grave = shop.make_topic()
+    shop.send(*VALUES, key=b"key", headers=[("origin", b"shop")])
     tried: list[bytes | None] = []
 
     def handler(session: Session, given: Any) -> None:
@@ -152,17 +131,17 @@ def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(
         store_all(session, records)
 
     report = run(handler, failure=msgtx.DeadLetter(grave, 1), batch=batch)
-    assert (rows(), lag(client, topic)) == ([1, 2, 4, 5], 0)
+    assert (shop.rows(), lag(shop.client, shop.topic)) == ([1, 2, 4, 5], 0)
     assert (report.records_in, report.records_out, report.failed) == (5, 1, 1)
     assert tried.count(b"poison") >= 2
-    (kept,) = client.read(client.snapshot([grave]))
-    assert (kept.value, kept.key) == (b"poison", b"key poison")
+    (kept,) = shop.read(grave)
+    assert (kept.value, kept.key) == (b"poison", b"key")
     headers = dict(kept.headers)
     assert (headers.pop("msgtx.error") or b"").startswith(b"ValueError: invalid literal")
     assert abs(kept.timestamp - time.time() * 1000) < 60_000, "retention counts from now"
     assert int(headers.pop("msgtx.timestamp") or b"") <= kept.timestamp
-    assert headers == {"origin": b"shop", "msgtx.topic": topic.encode(), "msgtx.partition": b"0", "msgtx.offset": b"2"}
-    (shared,) = connection.execute(
+    assert headers == {"origin": b"shop", "msgtx.topic": shop.topic.encode(), "msgtx.partition": b"0", "msgtx.offset": b"2"}
+    (shared,) = shop.connection.execute(
         "select count(*) from msgtx.group_offset o join msgtx.record_batch b on o.xmin = b.xmin"
         " join msgtx.partition p on b.partition_id = p.partition_id join msgtx.topic t using (topic_id) where t.name = %s",
         [grave],
@@ -170,44 +149,35 @@ def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(
     assert shared[0] >= 1, "the letter and an offset are of one SQL transaction"
 
 
-def test_a_handler_may_empty_the_list_that_it_is_given(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, unique: Unique
-) -> None:
+def test_a_handler_may_empty_the_list_that_it_is_given(shop: Shop, run: Run) -> None:
     """Else the record that fails would not be known, and another one be set aside."""
-    grave = unique("grave")
-    client.topics.create(grave)
-    send(*VALUES)
+    grave = shop.make_topic()
+    shop.send(*VALUES)
 
     def handler(session: Session, records: list[Record]) -> None:
         while records:
             store(session, records.pop(0))
 
     report = run(handler, batch=True, failure=msgtx.DeadLetter(grave, 0))
-    assert (rows(), report.records_in, report.failed) == ([1, 2, 4, 5], 5, 1)
-    assert [record.value for record in client.read(client.snapshot([grave]))] == [b"poison"]
+    assert (shop.rows(), report.records_in, report.failed) == ([1, 2, 4, 5], 5, 1)
+    assert [record.value for record in shop.read(grave)] == [b"poison"]
 
 
-def test_a_dead_letter_of_a_long_error_fits_into_its_topic(
-    run: Run, send: Any, client: msgtx.Client, unique: Unique
-) -> None:
-    grave = unique("grave")
-    client.topics.create(grave, max_message_bytes=2_000)
-    send(b"1")
+def test_a_dead_letter_of_a_long_error_fits_into_its_topic(shop: Shop, run: Run) -> None:
+    grave = shop.make_topic(max_message_bytes=2_000)
+    shop.send(b"1")
 
     def handler(session: Session, record: Record) -> None:
         raise ValueError("long" * 10_000)
 
     run(handler, failure=msgtx.DeadLetter(grave, 0))
-    (kept,) = client.read(client.snapshot([grave]))
+    (kept,) = shop.read(grave)
     assert (dict(kept.headers)["msgtx.error"] or b"").startswith(b"ValueError: longlong")
 
 
-def test_a_dead_letter_that_is_refused_says_what_it_was_for(
-    run: Run, send: Any, client: msgtx.Client, topic: str, unique: Unique
-) -> None:
-    grave = unique("grave")
-    client.topics.create(grave, max_message_bytes=10)
-    send(b"1")
+def test_a_dead_letter_that_is_refused_says_what_it_was_for(shop: Shop, run: Run) -> None:
+    grave = shop.make_topic(max_message_bytes=10)
+    shop.send(b"1", key=b"a longer key")
 
     def handler(session: Session, record: Record) -> None:
         raise ValueError("no amount")
@@ -216,14 +186,12 @@ def test_a_dead_letter_that_is_refused_says_what_it_was_for(
         run(handler, failure=msgtx.DeadLetter(grave, 0))
     assert caught.value.__notes__ == [
         "it was to be set aside: ValueError: no amount",
-        f"at {topic}-0 offset 0; the transaction was rolled back, with the offsets",
+        f"at {shop.topic}-0 offset 0; the transaction was rolled back, with the offsets",
     ]
-    assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
+    assert {at.offset for at in shop.client.admin.groups.offsets(shop.topic).values()} == {0}
 
 
-def test_a_record_whose_setting_aside_fails_is_not_passed(
-    run: Run, send: Any, client: msgtx.Client, topic: str, app: sqlalchemy.Engine
-) -> None:
+def test_a_record_whose_setting_aside_fails_is_not_passed(shop: Shop, run: Run) -> None:
     class Failing(Session):
         def commit(self) -> None:
             raise ConnectionError("an audit trail")
@@ -231,43 +199,41 @@ def test_a_record_whose_setting_aside_fails_is_not_passed(
     def handler(session: Session, record: Record) -> None:
         raise ValueError("no amount")
 
-    send(b"1")
+    shop.send(b"1")
     with pytest.raises(ConnectionError, match="audit") as caught:
-        run(handler, sessionmaker(app, class_=Failing), failure=msgtx.Skip(0))
+        run(handler, sessionmaker(shop.app, class_=Failing), failure=msgtx.Skip(0))
     assert str(caught.value.__cause__) == "no amount"
-    assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
+    assert {at.offset for at in shop.client.admin.groups.offsets(shop.topic).values()} == {0}
 
 
-def test_what_is_skipped_is_said_in_a_line(run: Run, send: Any, rows: Rows, topic: str, caplog: Any) -> None:
-    send(*VALUES)
+def test_what_is_skipped_is_said_in_a_line(shop: Shop, run: Run, caplog: Any) -> None:
+    shop.send(*VALUES)
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(store, failure=msgtx.Skip(0))
-    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
     (line,) = caplog.messages
-    assert line.startswith(f"{topic}-0 offset 2: ValueError: invalid literal")
+    assert line.startswith(f"{shop.topic}-0 offset 2: ValueError: invalid literal")
     assert line.endswith("; skipped")
 
 
-def test_a_record_is_retried_with_growing_pauses_while_other_partitions_go_on(
-    run: Run, send: Any, rows: Rows, caplog: Any, topic: str
-) -> None:
-    send(*VALUES)
-    send(b"10", b"11", b"12", partition=1)
+def test_a_record_is_retried_with_growing_pauses_while_other_partitions_go_on(shop: Shop, run: Run, caplog: Any) -> None:
+    shop.send(*VALUES)
+    shop.send(b"10", b"11", b"12", partition=1)
     tries: list[float] = []
 
     def handler(session: Session, record: Record) -> None:
         if record.value == b"poison":
             tries.append(time.monotonic())
-            if len(tries) < 6 or not {10, 11, 12} <= set(rows()):
+            if len(tries) < 6 or not {10, 11, 12} <= set(shop.rows()):
                 raise ConnectionError("mail server")
             return
         store(session, record)
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(handler)
-    assert rows() == [1, 2, 4, 5, 10, 11, 12]
+    assert shop.rows() == [1, 2, 4, 5, 10, 11, 12]
     assert report.failed == 0
-    lines = [line for line in caplog.messages if line.startswith(f"{topic}-0 offset 2: ConnectionError: mail server")]
+    lines = [line for line in caplog.messages if line.startswith(f"{shop.topic}-0 offset 2: ConnectionError: mail server")]
     assert [line.rpartition("; ")[2] for line in lines][:3] == [f"tried again in {s} s" for s in ("0.1", "0.2", "0.4")]
     pauses = [after - before for before, after in itertools.pairwise(tries[-len(lines) - 1 :])]
     assert len(tries) <= len(lines) + 3, "once its failure was alone, each try is"
@@ -275,9 +241,9 @@ def test_a_record_is_retried_with_growing_pauses_while_other_partitions_go_on(
 
 
 @pytest.mark.parametrize("retries", [0, 2])
-def test_retries_may_have_an_end(run: Run, send: Any, rows: Rows, topic: str, retries: int) -> None:
+def test_retries_may_have_an_end(shop: Shop, run: Run, retries: int) -> None:
     """Only the failures of a record alone count: others of its transaction are done first."""
-    send(*VALUES)
+    shop.send(*VALUES)
     tries: list[Record] = []
 
     def handler(session: Session, record: Record) -> None:
@@ -286,45 +252,43 @@ def test_retries_may_have_an_end(run: Run, send: Any, rows: Rows, topic: str, re
 
     with pytest.raises(ValueError, match="poison") as caught:
         run(handler, failure=msgtx.Retry(retries), transaction_ms=60_000)
-    assert f"failed on {topic}-0 offset 2; its transaction was rolled back, with the offsets" in caught.value.__notes__
-    assert rows() == [1, 2]
+    assert f"failed on {shop.topic}-0 offset 2; its transaction was rolled back, with the offsets" in caught.value.__notes__
+    assert shop.rows() == [1, 2]
     assert len(tries) == 2 + 1 + retries, "with the one before it, with the one behind it, and alone"
 
 
-def test_a_failure_of_the_commit_is_said_to_be_that_of_all_its_records(run: Run, send: Any, rows: Rows, topic: str) -> None:
-    send(b"1", b"2", b"2")
+def test_a_failure_of_the_commit_is_said_to_be_that_of_all_its_records(shop: Shop, run: Run) -> None:
+    shop.send(b"1", b"2", b"2")
     with pytest.raises(sqlalchemy.exc.IntegrityError) as caught:
         run(store, failure=msgtx.Stop(), transaction_ms=60_000)
-    assert rows() == [1]
-    assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offsets 1 to 2"]
+    assert shop.rows() == [1]
+    assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {shop.topic}-0 offsets 1 to 2"]
 
 
 @pytest.mark.parametrize("failure", [msgtx.Skip(0), msgtx.Retry(1)], ids=repr)
 def test_what_is_known_of_a_record_that_is_gone_is_not_held_against_the_next(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, failure: msgtx.Skip | msgtx.Retry
+    shop: Shop, run: Run, failure: msgtx.Skip | msgtx.Retry
 ) -> None:
     """Its place in the partition is another one's when its log is cut off."""
-    send(b"poison", b"2")
+    shop.send(b"poison", b"2")
     failures = [ConnectionError("mail server")]
 
     def handler(session: Session, record: Record) -> None:
         if record.value == b"poison":
-            client.admin.partitions.delete_records({TopicPartition(topic, 0): 1})
+            shop.client.admin.partitions.delete_records({TopicPartition(shop.topic, 0): 1})
             raise ValueError("no amount")
         if failure.after and failures:
             raise failures.pop()
         store(session, record)
 
     report = run(handler, failure=failure)
-    assert (rows(), report.records_in, report.failed) == ([2], 1, 0)
+    assert (shop.rows(), report.records_in, report.failed) == ([2], 1, 0)
 
 
-def test_a_partition_that_is_taken_away_is_not_waited_for(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, background: Any
-) -> None:
+def test_a_partition_that_is_taken_away_is_not_waited_for(shop: Shop, run: Run, background: Any) -> None:
     """What has failed on it is its next owner's."""
     for number in range(3):
-        send(b"%d" % number, partition=number)
+        shop.send(b"%d" % number, partition=number)
     failed: set[int] = set()
     healed = threading.Event()
 
@@ -336,34 +300,31 @@ def test_a_partition_that_is_taken_away_is_not_waited_for(
 
     running = background.submit(run, handler)
     wait_until(lambda: len(failed) == 3, "each has failed")
-    with client.consumer(topic, group=topic, enable_auto_commit=False) as other:
+    with shop.client.consumer(shop.topic, group=shop.topic, enable_auto_commit=False) as other:
         while not other.assignment():
             other.poll(0.05)
         healed.set()
         report = running.result(30)
         taken = {partition.partition for partition in other.assignment()}
-    assert rows() == [number for number in range(3) if number not in taken]
+    assert shop.rows() == [number for number in range(3) if number not in taken]
     assert (report.records_in, report.failed) == (3 - len(taken), 0)
 
 
-def test_a_row_that_only_the_commit_refuses_is_found_alone(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, unique: Unique
-) -> None:
+def test_a_row_that_only_the_commit_refuses_is_found_alone(shop: Shop, run: Run) -> None:
     """Its constraint is deferred: the handler of no record fails."""
-    grave = unique("grave")
-    client.topics.create(grave)
-    send(b"1", b"2", b"1", b"3")
+    grave = shop.make_topic()
+    shop.send(b"1", b"2", b"1", b"3")
     run(store, failure=msgtx.DeadLetter(grave, 0))
-    assert rows() == [1, 2, 3]
-    assert [record.value for record in client.read(client.snapshot([grave]))] == [b"1"]
+    assert shop.rows() == [1, 2, 3]
+    assert [record.value for record in shop.read(grave)] == [b"1"]
 
 
 @pytest.mark.parametrize("ending", ["raises", "returns"])
 def test_a_handler_that_has_caught_a_database_error_commits_nothing_of_it(
-    run: Run, send: Any, rows: Rows, ending: str, caplog: Any
+    shop: Shop, run: Run, ending: str, caplog: Any
 ) -> None:
     """PostgreSQL would answer the COMMIT of such a transaction with a rollback, and no error."""
-    send(*VALUES)
+    shop.send(*VALUES)
 
     def handler(session: Session, record: Record) -> None:
         if record.value == b"poison":
@@ -376,14 +337,14 @@ def test_a_handler_that_has_caught_a_database_error_commits_nothing_of_it(
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(handler, failure=msgtx.Skip(0))
-    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
     assert ("KeyError" if ending == "raises" else "a statement of the SQL transaction has failed") in caplog.text
 
 
 @pytest.mark.parametrize("what", ["rolls back", "rolls back and goes on", "commits", "closes"])
-def test_a_handler_that_ends_its_session_has_failed(run: Run, send: Any, rows: Rows, what: str, caplog: Any) -> None:
+def test_a_handler_that_ends_its_session_has_failed(shop: Shop, run: Run, what: str, caplog: Any) -> None:
     """Else rows of other records would be gone, or come without their offsets."""
-    send(*VALUES)
+    shop.send(*VALUES)
     stop = threading.Event()
     calls = itertools.count()
 
@@ -407,13 +368,13 @@ def test_a_handler_that_ends_its_session_has_failed(run: Run, send: Any, rows: R
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(handler, failure=msgtx.Skip(0), stop=stop)
-    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
     expected = "process_into does, behind it" if what == "commits" else "session.begin_nested()"
     assert expected in caplog.text
 
 
-def test_a_savepoint_is_the_handlers_own(run: Run, send: Any, rows: Rows) -> None:
-    send(*VALUES)
+def test_a_savepoint_is_the_handlers_own(shop: Shop, run: Run) -> None:
+    shop.send(*VALUES)
 
     def handler(session: Session, record: Record) -> None:
         with contextlib.suppress(ValueError), session.begin_nested():
@@ -422,23 +383,20 @@ def test_a_savepoint_is_the_handlers_own(run: Run, send: Any, rows: Rows) -> Non
             store(session, record)
 
     report = run(handler)
-    assert (rows(), report.aborted) == ([1, 2, 4, 5, 100, 101, 103, 104], 0)
+    assert (shop.rows(), report.aborted) == ([1, 2, 4, 5, 100, 101, 103, 104], 0)
 
 
-def test_what_a_handler_publishes_comes_with_its_rows(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, unique: Unique
-) -> None:
-    output = unique("output")
-    client.topics.create(output)
-    send(*VALUES)
+def test_what_a_handler_publishes_comes_with_its_rows(shop: Shop, run: Run) -> None:
+    output = shop.make_topic()
+    shop.send(*VALUES)
 
     def handler(session: Session, record: Record) -> None:
         orm.publish(session, output, record.value)
         store(session, record)
 
     run(handler, failure=msgtx.Skip(1))
-    assert [record.value for record in client.read(client.snapshot([output]))] == [b"1", b"2", b"4", b"5"]
-    assert rows() == [1, 2, 4, 5]
+    assert [record.value for record in shop.read(output)] == [b"1", b"2", b"4", b"5"]
+    assert shop.rows() == [1, 2, 4, 5]
 
 
 async def of_a_loop(session: Session, record: Record) -> None: ...
@@ -453,23 +411,21 @@ async def a_generator_of_a_loop(session: Session, record: Record) -> AsyncIterat
 
 
 @pytest.mark.parametrize("handler", [of_a_loop, a_generator, a_generator_of_a_loop, "text"])
-def test_a_handler_that_would_do_nothing_is_refused_before_anything_is_read(
-    run: Run, send: Any, handler: Any, client: msgtx.Client, topic: str
-) -> None:
-    send(b"1")
+def test_a_handler_that_would_do_nothing_is_refused_before_anything_is_read(shop: Shop, run: Run, handler: Any) -> None:
+    shop.send(b"1")
     with refuses(TypeError, name="handler"):
         run(handler)
     for hidden in (of_a_loop, a_generator, a_generator_of_a_loop):
         with refuses(TypeError, name="handler"):
             run(lambda *given, hidden=hidden: hidden(*given), failure=msgtx.Stop())
-    assert client.admin.groups.offsets(topic)[TopicPartition(topic, 0)].offset == 0
+    assert shop.client.admin.groups.offsets(shop.topic)[TopicPartition(shop.topic, 0)].offset == 0
 
 
 # ── what is nobody's fault ──
 
 
-def test_a_lost_connection_is_no_records_fault(run: Run, send: Any, rows: Rows, connection: Connection, caplog: Any) -> None:
-    send(*(b"%d" % number for number in range(50)))
+def test_a_lost_connection_is_no_records_fault(shop: Shop, run: Run, caplog: Any) -> None:
+    shop.send(*(b"%d" % number for number in range(50)))
     killed: list[int] = []
 
     def handler(session: Session, record: Record) -> None:
@@ -478,20 +434,18 @@ def test_a_lost_connection_is_no_records_fault(run: Run, send: Any, rows: Rows, 
         if record.offset % 10 == 7 and record.offset not in killed:
             killed.append(record.offset)
             pid = session.execute(text("select pg_backend_pid()")).scalar_one()
-            connection.execute("select pg_terminate_backend(%s)", [pid])
+            shop.connection.execute("select pg_terminate_backend(%s)", [pid])
             session.execute(text("select 1"))
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(handler, failure=msgtx.Skip(0))
-    assert (rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
+    assert (shop.rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
     assert caplog.messages == []
 
 
-def test_a_session_that_the_server_has_ended_is_no_records_fault(
-    run: Run, send: Any, rows: Rows, connection: Connection, caplog: Any
-) -> None:
+def test_a_session_that_the_server_has_ended_is_no_records_fault(shop: Shop, run: Run, caplog: Any) -> None:
     """By a limit on idle sessions: to psycopg it is no OperationalError."""
-    send(b"1", b"2")
+    shop.send(b"1", b"2")
     ended: list[int] = []
 
     def handler(session: Session, record: Record) -> None:
@@ -501,17 +455,17 @@ def test_a_session_that_the_server_has_ended_is_no_records_fault(
             ended.append(session.execute(text("select pg_backend_pid()")).scalar_one())
             session.execute(text("set local idle_in_transaction_session_timeout = 20"))
             there = "select from pg_stat_activity where pid = any(%s)"
-            wait_until(lambda: not connection.execute(there, [ended]).rowcount, "the session has ended")
+            wait_until(lambda: not shop.connection.execute(there, [ended]).rowcount, "the session has ended")
             session.execute(text("select 1"))
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(handler, failure=msgtx.Skip(0))
-    assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
+    assert (shop.rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
     assert caplog.messages == []
 
 
-def test_what_may_pass_is_no_records_fault(run: Run, send: Any, rows: Rows, caplog: Any) -> None:
-    send(b"1", b"2")
+def test_what_may_pass_is_no_records_fault(shop: Shop, run: Run, caplog: Any) -> None:
+    shop.send(b"1", b"2")
     failures = [errors.LockTimeout("of another client, for one")]
 
     def handler(session: Session, record: Record) -> None:
@@ -521,44 +475,35 @@ def test_what_may_pass_is_no_records_fault(run: Run, send: Any, rows: Rows, capl
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(handler, failure=msgtx.Skip(0))
-    assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
+    assert (shop.rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
     assert caplog.messages == []
 
 
-def test_a_fatal_error_ends_a_worker_and_sets_no_record_aside(run: Run, send: Any, client: msgtx.Client, topic: str) -> None:
-    send(b"1")
+def test_a_fatal_error_ends_a_worker_and_sets_no_record_aside(shop: Shop, run: Run) -> None:
+    shop.send(b"1")
 
     def handler(session: Session, record: Record) -> None:
         raise errors.ProducerFenced("of another client, for one")
 
     with pytest.raises(errors.ProducerFenced):
         run(handler, failure=msgtx.Skip(0))
-    assert {at.offset for at in client.admin.groups.offsets(topic).values()} == {0}
+    assert {at.offset for at in shop.client.admin.groups.offsets(shop.topic).values()} == {0}
 
 
 @pytest.mark.parametrize("options", [{}, {"group_instance_id": "one"}], ids=["dynamic", "static"])
 @pytest.mark.parametrize("held", ["row", "group", "partition"])
 def test_a_commit_whose_answer_is_lost_counts_once(
-    run: Run,
-    send: Any,
-    client: msgtx.Client,
-    unique: Unique,
-    connection: Connection,
-    open_connection: Callable[[], Connection],
-    topic: str,
-    background: Any,
-    held: str,
-    options: dict[str, Any],
+    shop: Shop, run: Run, open_connection: Callable[[], Connection], background: Any, held: str, options: dict[str, Any]
 ) -> None:
     """I10: the connection is lost to the worker only; in the server the COMMIT goes on, and the worker goes back meanwhile.
 
     `row`: it comes to the offsets later, and is refused; else the worker waits behind it.
     """
-    send(b"1")
-    connection.execute("drop table if exists seen")
-    connection.execute("create table seen (number int)")
+    shop.send(b"1")
+    shop.connection.execute("drop table if exists seen")
+    shop.connection.execute("create table seen (number int)")
     target, holder = unique("target"), open_connection()
-    client.topics.create(target)
+    shop.client.topics.create(target)
     drivers: list[Any] = []
 
     def handler(session: Session, record: Record) -> None:
@@ -570,33 +515,36 @@ def test_a_commit_whose_answer_is_lost_counts_once(
                 holder.execute("insert into orders (number) values (1)")
                 session.add(Order(number=1))
             elif held == "group":
-                holder.execute("select msgtx.lock_group(%s)", [topic])
+                holder.execute("select msgtx.lock_group(%s)", [shop.topic])
             else:
                 holder.execute("select msgtx.lock_partition(partition_id) from msgtx.partitions where topic = %s", [target])
         drivers.append(session.connection().connection.driver_connection)
 
     stop = threading.Event()
     running = background.submit(run, handler, stop=stop, idle_timeout=None, **options)
-    wait_until(lambda: len(waiting_backends(connection)) == 1, "the COMMIT waits")
-    committing = waiting_backends(connection)
+    wait_until(lambda: len(waiting_backends(shop.connection)) == 1, "the COMMIT waits")
+    committing = waiting_backends(shop.connection)
     with socket.socket(fileno=os.dup(drivers[0].fileno())) as lost:
         lost.shutdown(socket.SHUT_RDWR)
     wait_until(
-        lambda: len(waiting_backends(connection)) == 2 or lag(client, topic) == 0, "the worker waits, too, or is done"
+        lambda: len(waiting_backends(shop.connection)) == 2 or lag(shop.client, shop.topic) == 0,
+        "the worker waits, too, or is done",
     )
     holder.execute("rollback")
-    wait_until(lambda: not connection.execute("select from pg_stat_activity where pid = any(%s)", [[*committing]]).rowcount)
-    wait_until(lambda: lag(client, topic) == 0)
+    wait_until(
+        lambda: not shop.connection.execute("select from pg_stat_activity where pid = any(%s)", [[*committing]]).rowcount
+    )
+    wait_until(lambda: lag(shop.client, shop.topic) == 0)
     stop.set()
     running.result(20)
-    assert connection.execute("select number from seen").fetchall() == [(1,)]
-    assert [record.value for record in client.read(client.snapshot([target]))] == [b"1"]
+    assert shop.connection.execute("select number from seen").fetchall() == [(1,)]
+    assert [record.value for record in shop.read(target)] == [b"1"]
     assert len(drivers) == (2 if held == "row" else 1)
 
 
-def test_a_pool_that_is_used_up_is_no_records_fault(run: Run, send: Any, rows: Rows, database_url: str, caplog: Any) -> None:
-    send(b"1", b"2")
-    address = database_url.replace("postgresql://", "postgresql+psycopg://")
+def test_a_pool_that_is_used_up_is_no_records_fault(shop: Shop, run: Run, caplog: Any) -> None:
+    shop.send(b"1", b"2")
+    address = shop.url.replace("postgresql://", "postgresql+psycopg://")
     engine = sqlalchemy.create_engine(address, pool_size=1, max_overflow=0, pool_timeout=0.1)
     held = engine.connect()
     release = threading.Timer(0.5, held.close)
@@ -605,7 +553,7 @@ def test_a_pool_that_is_used_up_is_no_records_fault(run: Run, send: Any, rows: R
         run(store, sessionmaker(engine), failure=msgtx.Skip(0), idle_timeout=2.0)
     release.join()
     engine.dispose()
-    assert (rows(), caplog.messages) == ([1, 2], [])
+    assert (shop.rows(), caplog.messages) == ([1, 2], [])
 
 
 @pytest.mark.parametrize(
@@ -617,9 +565,9 @@ def test_a_pool_that_is_used_up_is_no_records_fault(run: Run, send: Any, rows: R
         "do $$ begin raise 'the order is closed' using errcode = 'object_not_in_prerequisite_state'; end $$",
     ],
 )
-def test_what_the_server_refuses_of_one_record_each_time_is_its_fault(run: Run, send: Any, rows: Rows, failing: str) -> None:
+def test_what_the_server_refuses_of_one_record_each_time_is_its_fault(shop: Shop, run: Run, failing: str) -> None:
     """To psycopg it is an OperationalError, as a deadlock is; tried again and again, it would end the worker."""
-    send(*VALUES)
+    shop.send(*VALUES)
 
     def handler(session: Session, record: Record) -> None:
         if record.value == b"poison":
@@ -627,12 +575,12 @@ def test_what_the_server_refuses_of_one_record_each_time_is_its_fault(run: Run, 
         store(session, record)
 
     report = run(handler, failure=msgtx.Skip(0))
-    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
 
 
-def test_a_lock_that_was_not_to_be_had_is_tried_again(run: Run, send: Any, rows: Rows) -> None:
+def test_a_lock_that_was_not_to_be_had_is_tried_again(shop: Shop, run: Run) -> None:
     """Its state is of the class of those that come again, `object_in_use` for one."""
-    send(b"1", b"2")
+    shop.send(b"1", b"2")
     tries: list[int] = []
 
     def handler(session: Session, record: Record) -> None:
@@ -642,14 +590,14 @@ def test_a_lock_that_was_not_to_be_had_is_tried_again(run: Run, send: Any, rows:
         store(session, record)
 
     report = run(handler, failure=msgtx.Stop(), max_poll_records=1)
-    assert (rows(), report.aborted, tries) == ([1, 2], 1, [0, 1, 1])
+    assert (shop.rows(), report.aborted, tries) == ([1, 2], 1, [0, 1, 1])
 
 
 def test_what_the_driver_says_below_the_session_is_no_records_fault(
-    run: Run, send: Any, rows: Rows, caplog: pytest.LogCaptureFixture
+    shop: Shop, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A COPY, for one, is the driver's own: no error of SQLAlchemy's."""
-    send(b"1", b"2")
+    shop.send(b"1", b"2")
     failures = ["deadlock_detected", "serialization_failure", "admin_shutdown"]
 
     def handler(session: Session, record: Record) -> None:
@@ -660,12 +608,12 @@ def test_what_the_driver_says_below_the_session_is_no_records_fault(
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         report = run(handler, failure=msgtx.Skip(0))
-    assert (rows(), report.failed, report.aborted) == ([1, 2], 0, 3)
+    assert (shop.rows(), report.failed, report.aborted) == ([1, 2], 0, 3)
     assert caplog.messages == []
 
 
-def test_a_cancelled_future_is_an_error_as_any(run: Run, send: Any, rows: Rows) -> None:
-    send(*VALUES)
+def test_a_cancelled_future_is_an_error_as_any(shop: Shop, run: Run) -> None:
+    shop.send(*VALUES)
 
     def handler(session: Session, record: Record) -> None:
         if record.value == b"poison":
@@ -673,37 +621,33 @@ def test_a_cancelled_future_is_an_error_as_any(run: Run, send: Any, rows: Rows) 
         store(session, record)
 
     report = run(handler, failure=msgtx.Skip(0))
-    assert (rows(), report.failed) == ([1, 2, 4, 5], 1)
+    assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
 
 
-def test_a_serialization_failure_is_tried_again(
-    run: Run, send: Any, rows: Rows, make_engine: MakeEngine, connection: Connection
-) -> None:
-    send(*(b"%d" % number for number in range(20)))
-    connection.execute("insert into orders (number) values (1000)")
+def test_a_serialization_failure_is_tried_again(shop: Shop, run: Run) -> None:
+    shop.send(*(b"%d" % number for number in range(20)))
+    shop.connection.execute("insert into orders (number) values (1000)")
     disturbed: list[int] = []
 
     def handler(session: Session, record: Record) -> None:
         session.execute(text("select * from orders where number >= 1000")).all()
         if record.offset % 5 == 3 and record.offset not in disturbed:
             disturbed.append(record.offset)
-            connection.execute("update orders set number = number + 1 where number >= 1000")
+            shop.connection.execute("update orders set number = number + 1 where number >= 1000")
         session.execute(text("update orders set number = number where number >= 1000"))
         store(session, record)
 
     report = run(
-        handler, sessionmaker(make_engine(isolation_level="REPEATABLE READ")), failure=msgtx.Stop(), max_poll_records=1
+        handler, sessionmaker(shop.engine(isolation_level="REPEATABLE READ")), failure=msgtx.Stop(), max_poll_records=1
     )
-    assert rows() == [*range(20), 1004]
+    assert shop.rows() == [*range(20), 1004]
     assert report.aborted == len(disturbed) == 4
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_a_rebalance_in_the_middle_of_a_batch_commits_nothing_twice(
-    run: Run, send: Any, rows: Rows, client: msgtx.Client, topic: str, connection: Connection, batch: bool
-) -> None:
+def test_a_rebalance_in_the_middle_of_a_batch_commits_nothing_twice(shop: Shop, run: Run, batch: bool) -> None:
     """The member is removed while its handler runs; another time its partition is another member's by the COMMIT."""
-    send(*(b"%d" % number for number in range(20)))
+    shop.send(*(b"%d" % number for number in range(20)))
     moved: list[int] = []
 
     def handler(session: Session, given: Any) -> None:
@@ -711,22 +655,20 @@ def test_a_rebalance_in_the_middle_of_a_batch_commits_nothing_twice(
         (store_all if batch else store)(session, given)
         if first.offset >= 7 * (len(moved) + 1):
             moved.append(first.offset)
-            for member in client.admin.groups.members(topic):
-                connection.execute("select msgtx.leave_group(%s, %s)", [topic, member.member_id])
-            with client.consumer(topic, group=topic, enable_auto_commit=False) as other:
+            for member in shop.client.admin.groups.members(shop.topic):
+                shop.connection.execute("select msgtx.leave_group(%s, %s)", [shop.topic, member.member_id])
+            with shop.client.consumer(shop.topic, group=shop.topic, enable_auto_commit=False) as other:
                 other.poll(0.1)
 
     report = run(handler, failure=msgtx.Stop(), batch=batch)
-    assert (rows(), len(moved) > 0, lag(client, topic)) == (list(range(20)), True, 0)
+    assert (shop.rows(), len(moved) > 0, lag(shop.client, shop.topic)) == (list(range(20)), True, 0)
     assert report.aborted > 0  # twice in one transaction is once
 
 
-def test_workers_come_and_go_and_each_record_is_a_row(
-    client: msgtx.Client, topic: str, send: Any, rows: Rows, make_engine: MakeEngine, background: Any
-) -> None:
+def test_workers_come_and_go_and_each_record_is_a_row(shop: Shop, background: Any) -> None:
     total = 600
     chance = random.Random(5)
-    engine = make_engine()
+    engine = shop.engine()
 
     def handler(session: Session, record: Record) -> None:
         store(session, record)
@@ -735,17 +677,19 @@ def test_workers_come_and_go_and_each_record_is_a_row(
         time.sleep(0.001)
 
     def worker() -> None:
-        while lag(client, topic) or not client.admin.groups.offsets(topic):
+        while lag(shop.client, shop.topic) or not shop.client.admin.groups.offsets(shop.topic):
             stop = threading.Event()
             threading.Timer(chance.uniform(0.2, 1.0), stop.set).start()
-            client.process_into(sessionmaker(engine), handler, topic, group=topic, stop=stop, transaction_ms=20)
+            shop.client.process_into(
+                sessionmaker(engine), handler, shop.topic, group=shop.topic, stop=stop, transaction_ms=20
+            )
 
-    with client.producer() as producer:
+    with shop.client.producer() as producer:
         for number in range(total):
-            producer.send(topic, b"%d" % number, partition=number % 3)
+            producer.send(shop.topic, b"%d" % number, partition=number % 3)
     for each in [background.submit(worker) for _ in range(3)]:
         each.result(120)
-    assert rows() == list(range(total))
+    assert shop.rows() == list(range(total))
 
 
 # ── its end ──
@@ -783,31 +727,27 @@ def worker(url: str, folder: Path, topic: str, *, pause: float, name: str = "") 
             process.kill()
 
 
-def test_a_worker_that_is_killed_again_and_again_loses_and_doubles_nothing(
-    database_url: str, tmp_path: Path, topic: str, send: Any, rows: Rows
-) -> None:
+def test_a_worker_that_is_killed_again_and_again_loses_and_doubles_nothing(shop: Shop, tmp_path: Path) -> None:
     """It comes back under its own name at once, and the fence of the one that was killed holds."""
     total = 250
-    send(*(b"%d" % number for number in range(total)))
+    shop.send(*(b"%d" % number for number in range(total)))
     chance = random.Random(7)
     killed = 0
-    while (before := len(rows())) < total:
-        with worker(database_url, tmp_path, topic, pause=0.01, name="one") as process:
-            wait_until(lambda: len(rows()) > before, "it works")
+    while (before := len(shop.rows())) < total:
+        with worker(shop.url, tmp_path, shop.topic, pause=0.01, name="one") as process:
+            wait_until(lambda: len(shop.rows()) > before, "it works")
             time.sleep(chance.uniform(0.0, 0.5))
             process.send_signal(signal.SIGKILL)
             killed += 1
-    assert rows() == list(range(total))
+    assert shop.rows() == list(range(total))
     assert killed >= 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_worker_and_loses_nothing(
-    database_url: str, tmp_path: Path, topic: str, send: Any, rows: Rows, number: signal.Signals, client: msgtx.Client
-) -> None:
+def test_a_signal_ends_a_worker_and_loses_nothing(shop: Shop, tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM: after the transaction that is under way. Ctrl-C rolls it back."""
-    send(*(b"%d" % at for at in range(100)))
-    with worker(database_url, tmp_path, topic, pause=0.3) as process:
+    shop.send(*(b"%d" % at for at in range(100)))
+    with worker(shop.url, tmp_path, shop.topic, pause=0.3) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"0\n"
         process.send_signal(number)
@@ -815,19 +755,17 @@ def test_a_signal_ends_a_worker_and_loses_nothing(
         code = process.wait(30)
         if number == signal.SIGTERM:
             assert (code, rest) == (0, [b"ended", b"1"])
-            assert rows() == [0]
+            assert shop.rows() == [0]
         else:
             assert code != 0
-            assert rows() == []
-    assert client.admin.groups.members(topic) == [], "it has left"
-    with client.consumer(topic, group=topic, auto_offset_reset="earliest") as successor:
-        assert successor.position(TopicPartition(topic, 0)) == len(rows())
+            assert shop.rows() == []
+    assert shop.client.admin.groups.members(shop.topic) == [], "it has left"
+    with shop.client.consumer(shop.topic, group=shop.topic, auto_offset_reset="earliest") as successor:
+        assert successor.position(TopicPartition(shop.topic, 0)) == len(shop.rows())
 
 
-def test_the_end_of_a_client_waits_for_its_workers(
-    database_url: str, topic: str, send: Any, rows: Rows, make_engine: MakeEngine, background: Any
-) -> None:
-    send(b"1", b"2", b"3")
+def test_the_end_of_a_client_waits_for_its_workers(shop: Shop, background: Any) -> None:
+    shop.send(b"1", b"2", b"3")
     begun, go_on = threading.Event(), threading.Event()
 
     def handler(session: Session, record: Record) -> None:
@@ -835,8 +773,8 @@ def test_the_end_of_a_client_waits_for_its_workers(
         begun.set()
         go_on.wait(20)
 
-    client = msgtx.connect(database_url)
-    running = background.submit(client.process_into, sessionmaker(make_engine()), handler, topic, group=topic)
+    client = msgtx.connect(shop.url)
+    running = background.submit(client.process_into, sessionmaker(shop.engine()), handler, shop.topic, group=shop.topic)
     assert begun.wait(20)
     closing = background.submit(client.close)
     time.sleep(0.2)
@@ -844,11 +782,11 @@ def test_the_end_of_a_client_waits_for_its_workers(
     go_on.set()
     closing.result(20)
     assert running.result(20).records_in == 1
-    assert rows() == [1]
+    assert shop.rows() == [1]
 
 
-def test_an_event_ends_a_worker_that_pauses(run: Run, send: Any, background: Any) -> None:
-    send(b"poison")
+def test_an_event_ends_a_worker_that_pauses(shop: Shop, run: Run, background: Any) -> None:
+    shop.send(b"poison")
     stop = threading.Event()
     running = background.submit(run, store, stop=stop, idle_timeout=None)
     time.sleep(1.0)
@@ -858,15 +796,17 @@ def test_an_event_ends_a_worker_that_pauses(run: Run, send: Any, background: Any
     assert time.monotonic() - began < 5.0
 
 
-def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(
-    database_url: str, topic: str, send: Any, make_engine: MakeEngine
-) -> None:
-    send(b"1")
-    client = msgtx.connect(database_url)
+def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(shop: Shop) -> None:
+    shop.send(b"1")
+    client = msgtx.connect(shop.url)
     began = time.monotonic()
     with pytest.raises((errors.MsgtxError, RuntimeError)):
         client.process_into(
-            sessionmaker(make_engine()), lambda session, record: client.close(), topic, group=topic, failure=msgtx.Stop()
+            sessionmaker(shop.engine()),
+            lambda session, record: client.close(),
+            shop.topic,
+            group=shop.topic,
+            failure=msgtx.Stop(),
         )
     assert time.monotonic() - began < 10.0
 
@@ -887,23 +827,25 @@ def test_settings_that_do_not_fit_together_are_refused(run: Run, options: dict[s
         run(store, **options)
 
 
-def test_what_is_not_there_is_said_before_anything_is_read(client: msgtx.Client, topic: str, app: sqlalchemy.Engine) -> None:
+def test_what_is_not_there_is_said_before_anything_is_read(shop: Shop) -> None:
     with refuses(errors.UnknownTopicOrPartition, topic="nowhere"):
-        client.process_into(sessionmaker(app), store, "nowhere", group=topic)
+        shop.client.process_into(sessionmaker(shop.app), store, "nowhere", group=shop.topic)
     with refuses(errors.UnknownTopicOrPartition, topic="grave"):
-        client.process_into(sessionmaker(app), store, topic, group=topic, failure=msgtx.DeadLetter("grave"))
+        shop.client.process_into(
+            sessionmaker(shop.app), store, shop.topic, group=shop.topic, failure=msgtx.DeadLetter("grave")
+        )
     with refuses(errors.ConfigError, name="topics"):
-        client.process_into(sessionmaker(app), store, group=topic)
-    with Session(app) as session, refuses(TypeError, name="session_factory"):
-        client.process_into(session, store, topic, group=topic)  # type: ignore[arg-type]
+        shop.client.process_into(sessionmaker(shop.app), store, group=shop.topic)
+    with Session(shop.app) as session, refuses(TypeError, name="session_factory"):
+        shop.client.process_into(session, store, shop.topic, group=shop.topic)  # type: ignore[arg-type]
 
 
 def test_a_factory_of_something_else_is_refused_and_nothing_is_committed(
-    run: Run, send: Any, client: msgtx.Client, topic: str, make_database: Callable[..., str]
+    shop: Shop, run: Run, make_database: Callable[..., str]
 ) -> None:
     from sqlalchemy.ext.asyncio import AsyncSession
 
-    send(b"1")
+    shop.send(b"1")
     elsewhere = sqlalchemy.create_engine(make_database(schema=False).replace("postgresql://", "postgresql+psycopg://"))
     for factory, complaint in (
         (AsyncSession, "makes Sessions or Connections of SQLAlchemy, not AsyncSession .*aio's takes async"),
@@ -912,35 +854,34 @@ def test_a_factory_of_something_else_is_refused_and_nothing_is_committed(
     ):
         with pytest.raises((TypeError, errors.ConfigError), match=complaint) as caught:
             run(store, factory)
-        assert f"{topic}-0 offset 0" in caught.value.__notes__[0]
+        assert f"{shop.topic}-0 offset 0" in caught.value.__notes__[0]
     elsewhere.dispose()
-    assert client.admin.groups.offsets(topic)[TopicPartition(topic, 0)].offset == 0
+    assert shop.client.admin.groups.offsets(shop.topic)[TopicPartition(shop.topic, 0)].offset == 0
 
 
-def test_a_deleted_topic_ends_its_worker(run: Run, send: Any, client: msgtx.Client, topic: str) -> None:
-    send(*VALUES)
+def test_a_deleted_topic_ends_its_worker(shop: Shop, run: Run) -> None:
+    shop.send(*VALUES)
 
     def handler(session: Session, record: Record) -> None:
-        if topic in client.topics.list():
-            client.topics.delete(topic)
+        if shop.topic in shop.client.topics.list():
+            shop.client.topics.delete(shop.topic)
 
     with pytest.raises(errors.MsgtxError):
         run(handler, idle_timeout=20.0, failure=msgtx.Stop())
 
 
-def test_several_topics_are_one_worker(
-    client: msgtx.Client, topic: str, send: Any, rows: Rows, unique: Unique, app: sqlalchemy.Engine
-) -> None:
-    second = unique("second")
-    client.topics.create(second)
-    send(b"1")
-    with client.producer() as producer:
+def test_several_topics_are_one_worker(shop: Shop) -> None:
+    second = shop.make_topic()
+    shop.send(b"1")
+    with shop.client.producer() as producer:
         producer.send(second, b"2")
     reports: list[ProcessReport] = []
-    client.process_into(sessionmaker(app), store, topic, second, group=topic, idle_timeout=0.2, on_commit=reports.append)
-    assert rows() == [1, 2]
+    shop.client.process_into(
+        sessionmaker(shop.app), store, shop.topic, second, group=shop.topic, idle_timeout=0.2, on_commit=reports.append
+    )
+    assert shop.rows() == [1, 2]
     assert reports[-1].records_in == 2
-    wait_until(lambda: client.admin.groups.members(topic) == [])
+    wait_until(lambda: shop.client.admin.groups.members(shop.topic) == [])
 
 
 def test_what_nobody_runs_is_a_wrong_type() -> None:

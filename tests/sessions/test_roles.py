@@ -1,6 +1,6 @@
 """What a session commits has the rights of its role, at every isolation level: also what is written beside it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +10,10 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import TopicPartition, errors, orm
-from tests.databases import Connection, Server
+from tests.databases import Server
 from tests.roles import Roles, open_roles
-from tests.sessions.conftest import application_url
+from tests.sessions.conftest import Shop, application_url
 
-Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
 LEVELS = ("READ COMMITTED", "SERIALIZABLE")
 WAYS = {
     "SET ROLE": "set role {}",
@@ -25,8 +24,8 @@ WAYS = {
 
 
 @pytest.fixture
-def roles(server: Server, database_url: str) -> Iterator[Roles]:
-    with open_roles(server, database_url) as opened:
+def roles(shop: Shop, server: Server) -> Iterator[Roles]:
+    with open_roles(server, shop.url) as opened:
         yield opened
 
 
@@ -62,38 +61,36 @@ def login_for(roles: Roles, way: str, team: str) -> str:
 @pytest.mark.parametrize("level", LEVELS, ids=joined)
 @pytest.mark.parametrize("way", WAYS, ids=joined)
 @pytest.mark.parametrize("may", [True, False])
-def test_the_role_that_was_set_has_the_right_or_not(
-    roles: Roles, topic: str, seen: Seen, level: str, way: str, may: bool, connection: Connection
-) -> None:
+def test_the_role_that_was_set_has_the_right_or_not(shop: Shop, roles: Roles, level: str, way: str, may: bool) -> None:
     """Whatever its login may."""
-    team = roles.make(f"produce:{topic}" if may else f"consume:{topic}", options="nologin")
+    team = roles.make(f"produce:{shop.topic}" if may else f"consume:{shop.topic}", options="nologin")
     login = login_for(roles, way, team)
     if not may and "AUTHORIZATION" not in way:
-        roles.grant(login, f"produce:{topic}")
+        roles.grant(login, f"produce:{shop.topic}")
     engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
     for _ in range(2):  # the second time ids are there
         with Session(engine) as session:
             session.execute(text(WAYS[way].format(team)))
-            publish(None, session, topic)
+            publish(None, session, shop.topic)
             assert (refusal(session) is None) == may
     if not may and "AUTHORIZATION" not in way:
         with Session(engine) as session:
             session.execute(text("reset role"))
-            publish(None, session, topic)
+            publish(None, session, shop.topic)
             session.commit()
     engine.dispose()
-    assert len(seen(topic)[0]) == (2 if may else 1 if "AUTHORIZATION" not in way else 0)
-    assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
+    assert len(shop.seen()[0]) == (2 if may else 1 if "AUTHORIZATION" not in way else 0)
+    assert shop.nothing_is_open()
 
 
-def test_the_advice_does_not_take_the_login_for_the_role_that_was_set(roles: Roles, topic: str) -> None:
+def test_the_advice_does_not_take_the_login_for_the_role_that_was_set(shop: Shop, roles: Roles) -> None:
     """PostgreSQL's own refusal names a function, not whom it refuses."""
-    team = roles.make(f"consume:{topic}", options="nologin")
+    team = roles.make(f"consume:{shop.topic}", options="nologin")
     login = login_for(roles, "SET ROLE", team)
     engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level="SERIALIZABLE")
     with Session(engine) as session:
         session.execute(text(f"set role {team}"))
-        publish(None, session, topic)
+        publish(None, session, shop.topic)
         with pytest.raises(errors.AuthorizationFailed, match=f"--role {login} .*, or to the role that the session has set"):
             session.commit()
     engine.dispose()
@@ -103,27 +100,27 @@ def test_the_advice_does_not_take_the_login_for_the_role_that_was_set(roles: Rol
 @pytest.mark.parametrize("what", ["offsets", "answers"])
 @pytest.mark.parametrize("may", [True, False])
 def test_offsets_and_answers_need_the_right_of_the_role_that_was_set(
-    roles: Roles, client: msgtx.Client, topic: str, level: str, what: str, may: bool
+    shop: Shop, roles: Roles, level: str, what: str, may: bool
 ) -> None:
     # Above READ COMMITTED they go with a producer id.
-    team = roles.make(f"consume:{topic}" if may else "consume:others", "produce:others", options="nologin")
-    login = roles.make(f"consume:{topic}", "produce:others", options="login noinherit")
+    team = roles.make(f"consume:{shop.topic}" if may else "consume:others", "produce:others", options="nologin")
+    login = roles.make(f"consume:{shop.topic}", "produce:others", options="login noinherit")
     roles.sql(f"grant {team} to {login}")
-    with client.producer() as producer:
-        producer.send(topic, b"a record", partition=0).result(30)
-    client.admin.shares.configure(f"{topic}-share", {"auto_offset_reset": "earliest"})
+    with shop.client.producer() as producer:
+        producer.send(shop.topic, b"a record", partition=0).result(30)
+    shop.client.admin.shares.configure(f"{shop.topic}-share", {"auto_offset_reset": "earliest"})
     engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
     with msgtx.connect(roles.url_of(login)) as other, Session(engine) as session:
         session.execute(text(f"set local role {team}"))
         member: Any
         if what == "offsets":
-            member = other.consumer(topic, group=topic, auto_offset_reset="earliest", enable_auto_commit=False)
+            member = other.consumer(shop.topic, group=shop.topic, auto_offset_reset="earliest", enable_auto_commit=False)
         else:
-            member = other.share_consumer(topic, group=f"{topic}-share", acknowledgement_mode="explicit")
+            member = other.share_consumer(shop.topic, group=f"{shop.topic}-share", acknowledgement_mode="explicit")
         records = member.poll(30)
         if what == "answers":
             member.acknowledge(records[0])
-        commit(member, session, topic)
+        commit(member, session, shop.topic)
         if may:
             session.commit()
         else:
@@ -131,18 +128,16 @@ def test_offsets_and_answers_need_the_right_of_the_role_that_was_set(
                 session.commit()
             session.rollback()
         if what == "answers":
-            assert client.admin.shares.describe(f"{topic}-share").lag == (0 if may else 1)
+            assert shop.client.admin.shares.describe(f"{shop.topic}-share").lag == (0 if may else 1)
         else:
-            found = member.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+            found = member.committed([TopicPartition(shop.topic, 0)])[TopicPartition(shop.topic, 0)]
             assert (found is not None and found.offset == 1) is may
     engine.dispose()
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
-def test_what_is_rolled_back_is_aborted_as_the_role_that_was_set(
-    roles: Roles, topic: str, seen: Seen, level: str, connection: Connection
-) -> None:
-    team = roles.make(f"produce:{topic}", options="nologin")
+def test_what_is_rolled_back_is_aborted_as_the_role_that_was_set(shop: Shop, roles: Roles, level: str) -> None:
+    team = roles.make(f"produce:{shop.topic}", options="nologin")
     login = login_for(roles, "SET ROLE", team)
     engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
 
@@ -151,11 +146,11 @@ def test_what_is_rolled_back_is_aborted_as_the_role_that_was_set(
 
     with Session(engine) as session:
         session.execute(text(f"set local role {team}"))
-        publish(None, session, topic)
+        publish(None, session, shop.topic)
         sqlalchemy.event.listen(engine, "commit", refuse)
         with pytest.raises(ZeroDivisionError):
             session.commit()
         sqlalchemy.event.remove(engine, "commit", refuse)
     engine.dispose()
-    assert seen(topic)[0] == []
-    assert connection.execute("select from msgtx.transactions where state in ('Ongoing', 'Prepared')").fetchall() == []
+    assert shop.seen()[0] == []
+    assert shop.nothing_is_open()

@@ -13,7 +13,6 @@ import sqlalchemy
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
-import msgtx
 from msgtx import Isolation, TopicPartition, errors
 from msgtx.store.fetch.fetch import Position, fetch
 from msgtx.store.fetch.holders import expired_any
@@ -21,8 +20,8 @@ from msgtx.store.groups.groups import NO_OFFSETS
 from msgtx.store.transactions.seal import Kind, Sealing, decide_sealed, seal, take_seat
 from msgtx.store.transactions.transactions import expire_transactions
 from tests.databases import Connection, connect
-from tests.sessions.conftest import MakeEngine
-from tests.store.steps import Writer, new_partition
+from tests.sessions.conftest import Shop
+from tests.store.steps import Writer, new_partition, unique
 
 pytestmark = pytest.mark.slow
 
@@ -100,24 +99,22 @@ class Worker(Writer):
 @pytest.mark.parametrize(
     ("way", "level"), [("transaction", "READ COMMITTED"), ("transaction", "SERIALIZABLE"), ("publish", "SERIALIZABLE")]
 )
-def test_a_worker_that_is_killed_between_seal_and_commit_holds_nobody_up(
-    client: msgtx.Client, database_url: str, topic: str, unique: Callable[[str], str], way: str, level: str
-) -> None:
+def test_a_worker_that_is_killed_between_seal_and_commit_holds_nobody_up(shop: Shop, way: str, level: str) -> None:
     """Not its readers, and not the group whose offsets it took along."""
-    with client.producer() as producer:
-        first = producer.send(topic, b"first", partition=0).result(SOON_SECONDS)
+    with shop.client.producer() as producer:
+        first = producer.send(shop.topic, b"first", partition=0).result(SOON_SECONDS)
     name = unique("id")
-    url = make_url(database_url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    url = make_url(shop.url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
     ended = subprocess.run(
-        [sys.executable, "-c", KILLED, way, level, url, database_url, topic, name], timeout=60, check=False
+        [sys.executable, "-c", KILLED, way, level, url, shop.url, shop.topic, name], timeout=60, check=False
     )
     assert ended.returncode == -signal.SIGKILL
-    with client.producer() as producer:
+    with shop.client.producer() as producer:
         for partition in range(3):
-            producer.send(topic, b"behind", partition=partition)
+            producer.send(shop.topic, b"behind", partition=partition)
     began = time.monotonic()
-    with client.consumer(group=name, auto_offset_reset="earliest") as consumer:
-        consumer.assign([TopicPartition(topic, partition) for partition in range(3)])
+    with shop.client.consumer(group=name, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(shop.topic, partition) for partition in range(3)])
         read: list[Any] = []
         while len(read) < 4 and time.monotonic() - began < SOON_SECONDS:
             read += consumer.poll(1.0)
@@ -230,11 +227,9 @@ def test_a_seat_that_another_session_has_locked_is_not_waited_for(connection: Co
     connection.execute("select pg_advisory_unlock_all()")
 
 
-def test_a_session_that_is_lost_before_the_block_can_be_closed(
-    client: msgtx.Client, make_engine: MakeEngine, server: Any, unique: Callable[[str], str]
-) -> None:
-    with client.producer(transactional_id=unique("id")) as producer:
-        engine = make_engine()
+def test_a_session_that_is_lost_before_the_block_can_be_closed(shop: Shop, server: Any) -> None:
+    with shop.producer() as producer:
+        engine = shop.engine()
         with Session(engine) as session, producer.transaction(session=session):
             pass  # the first one on this engine asks for the installation, too
         with pytest.raises(errors.DatabaseUnavailable), Session(engine) as session:  # noqa: PT012 - closed here

@@ -13,36 +13,18 @@ from sqlalchemy.orm import Session, sessionmaker
 import msgtx
 from msgtx import Acknowledgement, ProcessReport, Record, errors
 from msgtx.process import shares
-from tests.databases import Connection
 from tests.refusals import refuses
-from tests.sessions.conftest import LEVELS, MakeEngine, Order
+from tests.sessions.conftest import LEVELS, Order, Shop
 
 pytestmark = pytest.mark.slow
 
 Run = Callable[..., ProcessReport]
-Rows = Callable[[], list[int]]
 
 
 @pytest.fixture
-def rows(connection: Connection) -> Rows:
-    return lambda: [number for (number,) in connection.execute("select number from orders order by number").fetchall()]
-
-
-@pytest.fixture
-def send(client: msgtx.Client, topic: str) -> Callable[..., None]:
-    """Send values to partition 0."""
-
-    def call(*values: bytes, key: bytes | None = None) -> None:
-        with client.producer() as producer:
-            producer.send_batch(topic, values, None if key is None else [key] * len(values), partition=0).result(30)
-
-    return call
-
-
-@pytest.fixture
-def run(client: msgtx.Client, topic: str, make_engine: MakeEngine) -> Run:
+def run(shop: Shop) -> Run:
     """Work on the topic to its end, as a share group of its name that gives up after two deliveries."""
-    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "delivery_count_limit": 2})
+    shop.client.admin.shares.configure(shop.topic, {"auto_offset_reset": "earliest", "delivery_count_limit": 2})
 
     def call(
         handler: Callable[[Any, Any], object],
@@ -50,9 +32,9 @@ def run(client: msgtx.Client, topic: str, make_engine: MakeEngine) -> Run:
         session_class: type[Session] = Session,
         **options: Any,
     ) -> ProcessReport:
-        factory = sessionmaker(make_engine(isolation_level=level), class_=session_class)
-        return client.process_into(
-            factory, handler, topic, **{"group": topic, "share_members": 1, "idle_timeout": 0.3, **options}
+        factory = sessionmaker(shop.engine(isolation_level=level), class_=session_class)
+        return shop.client.process_into(
+            factory, handler, shop.topic, **{"group": shop.topic, "share_members": 1, "idle_timeout": 0.3, **options}
         )
 
     return call
@@ -72,37 +54,28 @@ def numbers(*given: int) -> list[bytes]:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize(("batch", "handler"), [(False, store), (True, store_all)])
-def test_rows_and_answers_are_one_commit(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, batch: bool, handler: Any, level: str
-) -> None:
-    send(*numbers(*range(20)))
+def test_rows_and_answers_are_one_commit(shop: Shop, run: Run, batch: bool, handler: Any, level: str) -> None:
+    shop.send(*numbers(*range(20)))
     report = run(handler, level, batch=batch)
-    assert rows() == list(range(20))
+    assert shop.rows() == list(range(20))
     assert (report.records_in, report.aborted, report.failed) == (20, 0, 0)
-    assert client.admin.shares.describe(topic).lag == 0
+    assert shop.client.admin.shares.describe(shop.topic).lag == 0
     assert run(handler, batch=batch).records_in == 0
 
 
 @pytest.mark.parametrize("failure", [Acknowledgement.RELEASE, Acknowledgement.REJECT])
 @pytest.mark.parametrize(("batch", "handler"), [(False, store), (True, store_all)])
 def test_a_record_that_fails_holds_up_no_other(
-    run: Run,
-    client: msgtx.Client,
-    topic: str,
-    send: Any,
-    rows: Rows,
-    batch: bool,
-    handler: Any,
-    failure: Acknowledgement,
+    shop: Shop, run: Run, batch: bool, handler: Any, failure: Acknowledgement
 ) -> None:
     """It is delivered again up to the group's limit, or a dead letter at once; its reason says what was raised."""
-    send(*numbers(1, 2), b"poison", *numbers(4, 5), b"venom", b"6")
+    shop.send(*numbers(1, 2), b"poison", *numbers(4, 5), b"venom", b"6")
     report = run(handler, batch=batch, failure=failure)
-    assert rows() == [1, 2, 4, 5, 6]
+    assert shop.rows() == [1, 2, 4, 5, 6]
     assert (report.records_in - report.failed, report.failed) == (5, 2 if failure is Acknowledgement.REJECT else 0)
-    found = client.admin.shares.describe(topic)
+    found = shop.client.admin.shares.describe(shop.topic)
     assert (found.lag, found.dead_letters) == (0, 2)
-    letters = list(client.read(client.snapshot([f"{topic}-dead-letters"])))
+    letters = list(shop.client.read(shop.client.snapshot([f"{shop.topic}-dead-letters"])))
     assert sorted(letter.value or b"" for letter in letters) == [b"poison", b"venom"]
     headers = [dict(letter.headers) for letter in letters]
     deliveries = b"1" if failure is Acknowledgement.REJECT else b"2"
@@ -112,34 +85,30 @@ def test_a_record_that_fails_holds_up_no_other(
     assert all(reason.startswith(begins) for reason in reasons)
 
 
-def test_a_record_that_fails_stops_the_worker_and_stays(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
-) -> None:
-    send(b"poison", b"2")
+def test_a_record_that_fails_stops_the_worker_and_stays(shop: Shop, run: Run) -> None:
+    shop.send(b"poison", b"2")
     with pytest.raises(ValueError, match="poison") as caught:
         run(store, failure=msgtx.Stop())
-    assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offset 0"]
-    assert rows() == []
-    found = client.admin.shares.describe(topic)
+    assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {shop.topic}-0 offset 0"]
+    assert shop.rows() == []
+    found = shop.client.admin.shares.describe(shop.topic)
     assert (found.lag, found.members) == (2, 0)
 
 
 @pytest.mark.parametrize("ends", [Session.commit, Session.rollback], ids=["commit", "rollback"])
-def test_a_handler_that_ends_its_session_has_done_nothing(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, ends: Callable[[Session], None]
-) -> None:
+def test_a_handler_that_ends_its_session_has_done_nothing(shop: Shop, run: Run, ends: Callable[[Session], None]) -> None:
     def handler(session: Session, record: Record) -> None:
         store(session, record)
         ends(session)
 
-    send(b"1")
+    shop.send(b"1")
     with pytest.raises(errors.IllegalState):
         run(handler, failure=msgtx.Stop())
-    assert rows() == []
-    assert client.admin.shares.describe(topic).lag == 1
+    assert shop.rows() == []
+    assert shop.client.admin.shares.describe(shop.topic).lag == 1
 
 
-def test_workers_of_one_call_divide_a_partition(run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows) -> None:
+def test_workers_of_one_call_divide_a_partition(shop: Shop, run: Run) -> None:
     threads: set[int] = set()
     told: list[int] = []
     barrier = threading.Barrier(3, timeout=30)
@@ -150,44 +119,40 @@ def test_workers_of_one_call_divide_a_partition(run: Run, client: msgtx.Client, 
             barrier.wait()  # all three have a record now
         store(session, record)
 
-    send(*numbers(*range(30)))
+    shop.send(*numbers(*range(30)))
     report = run(handler, share_members=3, on_commit=lambda report: told.append(report.records_in), idle_timeout=1.0)
-    assert rows() == list(range(30))
+    assert shop.rows() == list(range(30))
     assert len(threads) == 3
     assert report.records_in == max(told) == 30
     assert told == sorted(told)
 
 
-def test_when_one_worker_raises_the_others_end(run: Run, send: Any, rows: Rows) -> None:
-    send(*numbers(*range(10)), b"poison")
+def test_when_one_worker_raises_the_others_end(shop: Shop, run: Run) -> None:
+    shop.send(*numbers(*range(10)), b"poison")
     with pytest.raises(ValueError, match="poison"):
         run(store, share_members=3, failure=msgtx.Stop(), idle_timeout=None)
-    assert len(rows()) == len(set(rows()))
+    assert len(shop.rows()) == len(set(shop.rows()))
 
 
-def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(
-    database_url: str, client: msgtx.Client, topic: str, send: Any, make_engine: MakeEngine
-) -> None:
+def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(shop: Shop) -> None:
     """The handler of several workers runs in a thread of theirs, not in the one that has called `process_into`."""
-    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
-    send(b"1")
-    other = msgtx.connect(database_url)
+    shop.client.admin.shares.configure(shop.topic, {"auto_offset_reset": "earliest"})
+    shop.send(b"1")
+    other = msgtx.connect(shop.url)
     began = time.monotonic()
     with contextlib.suppress(errors.MsgtxError, RuntimeError):
         other.process_into(
-            sessionmaker(make_engine()),
+            sessionmaker(shop.engine()),
             lambda session, record: other.close(),
-            topic,
-            group=topic,
+            shop.topic,
+            group=shop.topic,
             share_members=2,
             failure=msgtx.Stop(),
         )
     assert time.monotonic() - began < 10.0
 
 
-def test_a_lost_connection_is_no_fault_of_the_records(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
-) -> None:
+def test_a_lost_connection_is_no_fault_of_the_records(shop: Shop, run: Run) -> None:
     """They are not delivered again for it: the same ones are tried again."""
     lost: list[int] = []
 
@@ -198,18 +163,18 @@ def test_a_lost_connection_is_no_fault_of_the_records(
             session.flush()
             session.execute(text("select pg_terminate_backend(pg_backend_pid())"))
 
-    send(*numbers(1, 2, 3))
+    shop.send(*numbers(1, 2, 3))
     report = run(handler)
-    assert rows() == [1, 2, 3]
+    assert shop.rows() == [1, 2, 3]
     assert (report.aborted, lost) == (3, [1, 1, 1])
-    assert client.admin.shares.describe(topic).lag == 0
+    assert shop.client.admin.shares.describe(shop.topic).lag == 0
 
 
 def test_who_hangs_for_longer_than_locks_are_renewed_has_written_nothing(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shares, "RENEWED_SECONDS", 0.0)
-    client.admin.shares.configure(topic, {"record_lock_duration_ms": "300ms", "delivery_count_limit": 5})
+    shop.client.admin.shares.configure(shop.topic, {"record_lock_duration_ms": "300ms", "delivery_count_limit": 5})
     deliveries: list[int] = []
 
     def handler(session: Session, record: Record) -> None:
@@ -218,16 +183,14 @@ def test_who_hangs_for_longer_than_locks_are_renewed_has_written_nothing(
         if deliveries == [1]:
             time.sleep(0.8)
 
-    send(b"1")
+    shop.send(b"1")
     report = run(handler, idle_timeout=1.0)
-    assert (rows(), deliveries) == ([1], [1, 2])
+    assert (shop.rows(), deliveries) == ([1], [1, 2])
     assert (report.aborted, report.records_in) == (1, 1)
 
 
-def test_locks_are_renewed_for_a_handler_that_takes_long(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
-) -> None:
-    client.admin.shares.configure(topic, {"record_lock_duration_ms": "1s", "delivery_count_limit": 5})
+def test_locks_are_renewed_for_a_handler_that_takes_long(shop: Shop, run: Run) -> None:
+    shop.client.admin.shares.configure(shop.topic, {"record_lock_duration_ms": "1s", "delivery_count_limit": 5})
     deliveries: list[int] = []
 
     def handler(session: Session, record: Record) -> None:
@@ -236,16 +199,14 @@ def test_locks_are_renewed_for_a_handler_that_takes_long(
         if record.value == b"1":
             time.sleep(1.5)
 
-    send(*numbers(1, 2, 3))
+    shop.send(*numbers(1, 2, 3))
     report = run(handler, idle_timeout=2.0, share_members=2)  # the other one would get it
-    assert (rows(), deliveries) == ([1, 2, 3], [1, 1, 1])
+    assert (shop.rows(), deliveries) == ([1, 2, 3], [1, 1, 1])
     assert (report.records_in, report.aborted) == (3, 0)
 
 
-def test_a_record_that_is_tried_again_is_not_overtaken_by_its_key(
-    run: Run, client: msgtx.Client, topic: str, send: Any, rows: Rows
-) -> None:
-    client.admin.shares.configure(topic, {"ordering": "key", "delivery_count_limit": 5})
+def test_a_record_that_is_tried_again_is_not_overtaken_by_its_key(shop: Shop, run: Run) -> None:
+    shop.client.admin.shares.configure(shop.topic, {"ordering": "key", "delivery_count_limit": 5})
     done: list[int] = []
     failures: list[int] = []
 
@@ -262,10 +223,10 @@ def test_a_record_that_is_tried_again_is_not_overtaken_by_its_key(
             super().commit()
             done.extend(self.info.pop("done", []))
 
-    send(*numbers(1, 2, 3, 4), key=b"key")
-    send(*numbers(5, 6), key=b"other")
+    shop.send(*numbers(1, 2, 3, 4), key=b"key")
+    shop.send(*numbers(5, 6), key=b"other")
     run(handler, session_class=Noting, idle_timeout=1.0)
-    assert rows() == [1, 2, 3, 4, 5, 6]
+    assert shop.rows() == [1, 2, 3, 4, 5, 6]
     assert [number for number in done if number < 5] == [1, 2, 3, 4]
     assert len(failures) == 2
 

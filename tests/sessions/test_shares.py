@@ -11,43 +11,35 @@ import msgtx
 from msgtx import Acknowledgement, errors, orm
 from msgtx.session import side_connection
 from msgtx.shares import polls as share_polls
-from tests.databases import Connection, lose_answers
+from tests.databases import lose_answers
 from tests.refusals import refuses
-from tests.sessions.conftest import LEVELS, MakeEngine, Order
+from tests.sessions.conftest import NARROW, Order, Shop
+from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 
-Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
-Unique = Callable[[str], str]
 Share = Callable[..., msgtx.ShareConsumer]
 
 
-@pytest.fixture(params=LEVELS)
-def session(request: pytest.FixtureRequest, make_engine: MakeEngine) -> Iterator[Session]:
-    """A session at each level."""
-    with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5, isolation_level=request.param)) as made:
-        yield made
-
-
 @pytest.fixture
-def filled(client: msgtx.Client, topic: str) -> str:
+def filled(shop: Shop) -> str:
     """A topic that holds the numbers from 0 to 5."""
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"%d" % number for number in range(6)], partition=0).result(30)
-    return topic
+    with shop.client.producer() as producer:
+        producer.send_batch(shop.topic, [b"%d" % number for number in range(6)], partition=0).result(30)
+    return shop.topic
 
 
 @pytest.fixture
-def share(client: msgtx.Client, filled: str, unique: Unique) -> Iterator[Share]:
+def share(shop: Shop, filled: str) -> Iterator[Share]:
     """Members of a group that begins at the start of the log."""
     made: list[msgtx.ShareConsumer] = []
     name = unique("share")
 
     def make(**settings: Any) -> msgtx.ShareConsumer:
-        made.append(client.share_consumer(filled, group=name, **{"acknowledgement_mode": "explicit", **settings}))
+        made.append(shop.client.share_consumer(filled, group=name, **{"acknowledgement_mode": "explicit", **settings}))
         return made[-1]
 
-    client.admin.shares.configure(
+    shop.client.admin.shares.configure(
         name, {"auto_offset_reset": "earliest", "record_lock_duration_ms": 60_000, "delivery_count_limit": 9}
     )
     yield make
@@ -66,7 +58,7 @@ def counts(records: list[msgtx.ShareRecord]) -> list[tuple[bytes | None, int]]:
 
 @pytest.mark.parametrize("mode", ["explicit", "implicit"])
 def test_rows_records_and_acknowledgements_are_one_commit(
-    share: Share, session: Session, filled: str, output: str, seen: Seen, mode: str
+    shop: Shop, share: Share, session: Session, filled: str, output: str, mode: str
 ) -> None:
     """Every second attempt is rolled back."""
     one = share(acknowledgement_mode=mode)
@@ -87,7 +79,7 @@ def test_rows_records_and_acknowledgements_are_one_commit(
                 for record in records:
                     one.acknowledge(record, Acknowledgement.RELEASE)
                 one.commit()
-    published, numbers = seen(output)
+    published, numbers = shop.seen(output)
     assert numbers == list(range(6))
     assert len(published) >= 3
     assert share().poll(0) == []
@@ -112,9 +104,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_acknowledgements_back(share: 
     assert counts(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
 
 
-def test_what_is_lost_meanwhile_fails_the_commit(
-    share: Share, session: Session, connection: Connection, filled: str, seen: Seen
-) -> None:
+def test_what_is_lost_meanwhile_fails_the_commit(shop: Shop, share: Share, session: Session, filled: str) -> None:
     one, other = share(), share()
     records = one.poll(0, max_records=2)
     one.acknowledge(records[0], Acknowledgement.RELEASE)
@@ -123,20 +113,20 @@ def test_what_is_lost_meanwhile_fails_the_commit(
     accept(one, records[1:])
     session.add(Order(number=1))
     one.commit(session=session)
-    connection.execute("update msgtx.group_heartbeat set heartbeat_at = heartbeat_at - interval '1 hour'")
+    shop.connection.execute("update msgtx.group_heartbeat set heartbeat_at = heartbeat_at - interval '1 hour'")
     with pytest.raises(errors.MsgtxError) as refused:
         session.commit()
     assert isinstance(refused.value, errors.InvalidRecordState | errors.UnknownMember)
-    assert seen(filled)[1] == []
+    assert shop.seen(filled)[1] == []
 
 
 def test_a_commit_that_had_no_answer_is_finished_before_a_session_has_answers(
-    share: Share, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, share: Share, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I17: it was applied. Else the session would have its records, too, and its commit would be refused."""
     one = share(request_timeout_ms=500, retry_backoff_ms=50)
 
-    with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5)) as session:
+    with Session(shop.engine(**NARROW)) as session:
         for way in ("commit", "riding"):
             first, second = one.poll(0, max_records=2)
             accept(one, [first])
@@ -154,10 +144,10 @@ def test_a_commit_that_had_no_answer_is_finished_before_a_session_has_answers(
     assert counts(share().poll(0)) == [(b"4", 1), (b"5", 1)]
 
 
-def test_a_session_that_idles_holds_nobody_up(share: Share, make_engine: MakeEngine) -> None:
+def test_a_session_that_idles_holds_nobody_up(shop: Shop, share: Share) -> None:
     """P32. Nothing is locked before the COMMIT; the records are this member's until then."""
     one, other = share(), share()
-    with Session(make_engine()) as session:
+    with Session(shop.engine()) as session:
         accept(one, one.poll(0, max_records=2))
         one.commit(session=session)
         assert counts(other.poll(0, max_records=2)) == [(b"2", 1), (b"3", 1)]
@@ -165,8 +155,8 @@ def test_a_session_that_idles_holds_nobody_up(share: Share, make_engine: MakeEng
     assert counts(other.poll(0)) == [(b"4", 1), (b"5", 1)]
 
 
-def test_at_read_committed_acknowledgements_need_no_connection_of_ours(share: Share, make_engine: MakeEngine) -> None:
-    one, engine = share(), make_engine()
+def test_at_read_committed_acknowledgements_need_no_connection_of_ours(shop: Shop, share: Share) -> None:
+    one, engine = share(), shop.engine()
     with Session(engine) as session:
         accept(one, one.poll(0))
         one.commit(session=session)
@@ -176,23 +166,26 @@ def test_at_read_committed_acknowledgements_need_no_connection_of_ours(share: Sh
 
 
 def test_a_block_of_a_producer_takes_acknowledgements_alone_into_the_session(
-    client: msgtx.Client, share: Share, session: Session, unique: Unique
+    shop: Shop, share: Share, session: Session
 ) -> None:
     one, other = share(), share()
     accept(one, one.poll(0))
-    with client.producer(transactional_id=unique("id")) as producer, producer.transaction(session=session) as transaction:
+    with (
+        shop.producer() as producer,
+        producer.transaction(session=session) as transaction,
+    ):
         transaction.send_acknowledgements(one)
-    assert client.transaction_outcome(transaction.id) is msgtx.Outcome.OPEN
+    assert shop.outcome(transaction.id) is msgtx.Outcome.OPEN
     session.commit()
-    assert client.transaction_outcome(transaction.id) is msgtx.Outcome.COMMITTED
+    assert shop.outcome(transaction.id) is msgtx.Outcome.COMMITTED
     assert other.poll(0) == []
 
 
 def test_a_block_of_a_producer_takes_acknowledgements_into_the_session(
-    client: msgtx.Client, share: Share, session: Session, output: str, seen: Seen, unique: Unique
+    shop: Shop, share: Share, session: Session, output: str
 ) -> None:
     one, other = share(), share()
-    with client.producer(transactional_id=unique("id")) as producer:
+    with shop.producer() as producer:
         for ends in (session.rollback, session.commit):
             records = one.poll(5, max_records=1)
             assert [record.value for record in records] == [b"0"]
@@ -202,7 +195,7 @@ def test_a_block_of_a_producer_takes_acknowledgements_into_the_session(
                 accept(one, records)
                 tx.send_acknowledgements(one)
             ends()
-    assert seen(output) == ([b"out"], [0])
+    assert shop.seen(output) == ([b"out"], [0])
     assert counts(other.poll(0)) == [(b"%d" % number, 1) for number in range(1, 6)]
 
 
@@ -231,7 +224,7 @@ def test_after_a_rollback_the_next_poll_hands_the_records_out_again(share: Share
 @MODES
 @pytest.mark.parametrize("fails", ["not at all", "in the block", "behind the block", "in a savepoint"])
 def test_a_batch_is_committed_with_the_session_or_handed_out_again(
-    share: Share, session: Session, filled: str, seen: Seen, mode: str, fails: str
+    shop: Shop, share: Share, session: Session, filled: str, mode: str, fails: str
 ) -> None:
     one = share(acknowledgement_mode=mode)
 
@@ -251,12 +244,12 @@ def test_a_batch_is_committed_with_the_session_or_handed_out_again(
         session.commit()
     session.rollback()
     is_done = fails == "not at all"
-    assert seen(filled)[1] == ([0] if is_done else [])
+    assert shop.seen(filled)[1] == ([0] if is_done else [])
     assert counts(one.poll(0, max_records=1)) == ([(b"1", 1)] if is_done else [(b"0", 2)])
     one.rewind()
 
 
-def test_the_commit_comes_behind_the_block(share: Share, session: Session, filled: str, seen: Seen) -> None:
+def test_the_commit_comes_behind_the_block(shop: Shop, share: Share, session: Session, filled: str) -> None:
     one = share(acknowledgement_mode="implicit")
 
     def block(*steps: Callable[[], object]) -> int:
@@ -283,7 +276,7 @@ def test_the_commit_comes_behind_the_block(share: Share, session: Session, fille
     session.commit()
     with one.batch(session, 0) as records:
         assert records == []
-    assert seen(filled)[1] == [0]
+    assert shop.seen(filled)[1] == [0]
 
 
 def test_a_session_elsewhere_leaves_the_records_to_the_next_poll(share: Share) -> None:
@@ -294,11 +287,11 @@ def test_a_session_elsewhere_leaves_the_records_to_the_next_poll(share: Share) -
 
 
 def test_a_sealed_transaction_that_its_session_rolls_back_has_its_records_handed_out_again(
-    client: msgtx.Client, share: Share, session: Session, unique: Unique
+    shop: Shop, share: Share, session: Session
 ) -> None:
     """Implicit mode; the producer has learnt nothing when the next transaction begins."""
     one = share(acknowledgement_mode="implicit")
-    with client.producer(transactional_id=unique("id")) as producer:
+    with shop.producer() as producer:
         for ends, delivery in ((session.rollback, 1), (session.commit, 2)):
             assert counts(one.poll(0, max_records=1)) == [(b"0", delivery)]
             with producer.transaction(session=session) as tx:

@@ -13,156 +13,138 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import Outcome, TopicPartition, errors, orm
 from msgtx.observer import Observer
-from tests.databases import Connection, wait_until
+from tests.databases import wait_until
 from tests.refusals import refuses
-from tests.sessions.conftest import LEVELS, MakeEngine, Order, application_url, refuse_the_next
+from tests.sessions.conftest import NARROW, Order, Shop, application_url, insert, refuse_the_next
+from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 
-Seen = Callable[[str], tuple[list[bytes | None], list[int]]]
-Unique = Callable[[str], str]
 SECONDS = 30.0
 
 
-@pytest.fixture(params=LEVELS)
-def session(request: pytest.FixtureRequest, make_engine: MakeEngine) -> Iterator[Session]:
-    """A session at each level; its pool has one connection."""
-    with Session(make_engine(pool_size=1, max_overflow=0, pool_timeout=5, isolation_level=request.param)) as made:
-        yield made
-
-
 @pytest.fixture
-def producer(client: msgtx.Client, unique: Unique) -> Iterator[msgtx.Producer]:
-    with client.producer(transactional_id=unique("id"), retry_backoff_ms=5) as made:
+def producer(shop: Shop) -> Iterator[msgtx.Producer]:
+    with shop.producer(retry_backoff_ms=5) as made:
         yield made
 
 
-def goes_on(producer: msgtx.Producer, session: Session, topic: str, seen: Seen) -> None:
+def goes_on(producer: msgtx.Producer, session: Session, shop: Shop) -> None:
     """The next transactions of both kinds, and the session, are as good as new."""
-    values, numbers = seen(topic)
+    values, numbers = shop.seen()
     with producer.transaction():
-        producer.send(topic, b"plain", partition=2)
+        producer.send(shop.topic, b"plain", partition=2)
     session.add(Order(number=1_000))
     with producer.transaction(session=session):
-        producer.send(topic, b"session", partition=2)
+        producer.send(shop.topic, b"session", partition=2)
     session.commit()
-    assert seen(topic) == ([*values, b"plain", b"session"], [*numbers, 1_000])
+    assert shop.seen() == ([*values, b"plain", b"session"], [*numbers, 1_000])
 
 
 # ── outcomes ──
 
 
-def test_the_sessions_commit_decides(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
-) -> None:
+def test_the_sessions_commit_decides(shop: Shop, producer: msgtx.Producer, session: Session) -> None:
     for number in range(3):
         session.add(Order(number=number))
         with producer.transaction(session=session) as transaction:
             for partition in range(3):
-                producer.send(topic, b"%d" % number, partition=partition)
+                producer.send(shop.topic, b"%d" % number, partition=partition)
             producer.flush(SECONDS)
             session.flush()
-        assert client.transaction_outcome(transaction.id) is Outcome.OPEN
-        assert seen(topic) == ([b"%d" % i for i in range(number)] * 3, list(range(number)))
+        assert shop.outcome(transaction.id) is Outcome.OPEN
+        assert shop.seen() == ([b"%d" % i for i in range(number)] * 3, list(range(number)))
         session.commit()
-        assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
-        assert seen(topic) == ([b"%d" % i for i in range(number + 1)] * 3, list(range(number + 1)))
-    goes_on(producer, session, topic, seen)
+        assert shop.outcome(transaction.id) is Outcome.COMMITTED
+        assert shop.seen() == ([b"%d" % i for i in range(number + 1)] * 3, list(range(number + 1)))
+    goes_on(producer, session, shop)
 
 
 @pytest.mark.parametrize("ending", ["rollback", "close"])
-def test_the_sessions_rollback_aborts_at_once(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen, ending: str
-) -> None:
+def test_the_sessions_rollback_aborts_at_once(shop: Shop, producer: msgtx.Producer, session: Session, ending: str) -> None:
     session.add(Order(number=1))
     with producer.transaction(session=session) as transaction:
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
     getattr(session, ending)()
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
-    assert seen(topic) == ([], [])
-    goes_on(producer, session, topic, seen)
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
+    assert shop.seen() == ([], [])
+    goes_on(producer, session, shop)
 
 
 def test_a_savepoint_that_is_rolled_back_aborts_what_was_sealed_in_it(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     session.add(Order(number=1))
     nested = session.begin_nested()
     with producer.transaction(session=session) as transaction:
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
     nested.rollback()
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
     with session.begin_nested(), producer.transaction(session=session):
-        producer.send(topic, b"kept")
+        producer.send(shop.topic, b"kept")
     session.commit()
-    assert seen(topic) == ([b"kept"], [1])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([b"kept"], [1])
+    goes_on(producer, session, shop)
 
 
 def test_an_exception_in_the_block_aborts_and_leaves_the_session_alone(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     session.add(Order(number=1))
     with pytest.raises(KeyError), producer.transaction(session=session) as transaction:  # noqa: PT012 - the block raises at its end
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
         producer.flush(SECONDS)
         raise KeyError
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
     session.commit()
-    assert seen(topic) == ([], [1])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([], [1])
+    goes_on(producer, session, shop)
 
 
-def test_a_block_in_which_nothing_was_sent_decides_nothing(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
-) -> None:
+def test_a_block_in_which_nothing_was_sent_decides_nothing(shop: Shop, producer: msgtx.Producer, session: Session) -> None:
     session.add(Order(number=1))
     with producer.transaction(session=session) as transaction:
         pass
     with producer.transaction(session=session):  # at once: there is nothing to wait for
-        producer.send(topic, b"x")
+        producer.send(shop.topic, b"x")
     session.commit()
-    assert seen(topic) == ([b"x"], [1])
+    assert shop.seen() == ([b"x"], [1])
     assert transaction.id == producer.transaction_id, "the number was not used up"
-    goes_on(producer, session, topic, seen)
+    goes_on(producer, session, shop)
 
 
-def test_offsets_alone_ride_in_a_session(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, unique: Unique
-) -> None:
+def test_offsets_alone_ride_in_a_session(shop: Shop, producer: msgtx.Producer, session: Session) -> None:
     """P35; pending until the COMMIT."""
-    group, place = unique("group"), TopicPartition(topic, 0)
+    group, place = unique("group"), TopicPartition(shop.topic, 0)
     for number, ending in ((3, "commit"), (7, "rollback"), (9, "commit")):
         with producer.transaction(session=session) as transaction:
             transaction.send_offsets({place: number}, group)
-        with client.consumer(group=group) as consumer:
+        with shop.client.consumer(group=group) as consumer:
             consumer.assign([place])
             before = consumer.committed([place], require_stable=False)
             assert before.get(place) is None or before[place].offset == 3
         getattr(session, ending)()
-        with client.consumer(group=group) as consumer:
+        with shop.client.consumer(group=group) as consumer:
             consumer.assign([place])
             assert consumer.committed([place])[place].offset == (9 if number == 9 else 3)
 
 
-def test_records_and_decisions_of_several_producers_come_with_one_commit(
-    client: msgtx.Client, session: Session, topic: str, seen: Seen, unique: Unique
-) -> None:
+def test_records_and_decisions_of_several_producers_come_with_one_commit(shop: Shop, session: Session) -> None:
     """In either order: decisions first, producers ascending; then what is published."""
-    producers = [client.producer(transactional_id=unique("id")) for _ in range(2)]
+    producers = [shop.producer() for _ in range(2)]
     for each in producers:
         each.init_transactions()
     for order in (producers, producers[::-1]):
-        before = len(seen(topic)[0])
-        orm.publish(session, topic, b"published", partition=0)
+        before = len(shop.seen()[0])
+        orm.publish(session, shop.topic, b"published", partition=0)
         for each in order:
             with each.transaction(session=session):
-                each.send(topic, b"sent", partition=0)
-        assert len(seen(topic)[0]) == before
+                each.send(shop.topic, b"sent", partition=0)
+        assert len(shop.seen()[0]) == before
         session.commit()
-        assert len(seen(topic)[0]) == before + 3
+        assert len(shop.seen()[0]) == before + 3
     for each in producers:
-        goes_on(each, session, topic, seen)
+        goes_on(each, session, shop)
         session.execute(sqlalchemy.delete(Order))
         session.commit()
         each.close()
@@ -172,55 +154,55 @@ def test_records_and_decisions_of_several_producers_come_with_one_commit(
 
 
 def test_a_commit_inside_the_block_is_refused_and_everything_is_taken_back(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     session.add(Order(number=1))
     with refuses(errors.IllegalState, reason="block"), producer.transaction(session=session) as transaction:
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
         producer.flush(SECONDS)
         session.commit()
     session.rollback()
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
-    assert seen(topic) == ([], [])
-    goes_on(producer, session, topic, seen)
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
+    assert shop.seen() == ([], [])
+    goes_on(producer, session, shop)
 
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_rollback_inside_the_block_aborts_at_its_end(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen, sent: bool
+    shop: Shop, producer: msgtx.Producer, session: Session, sent: bool
 ) -> None:
     """Also if the session has gone on meanwhile: its next transaction is not that of the block."""
     with pytest.raises(errors.TransactionAborted), producer.transaction(session=session) as transaction:  # noqa: PT012 - the block raises at its end
         if sent:
-            producer.send(topic, b"gone")
+            producer.send(shop.topic, b"gone")
             producer.flush(SECONDS)
         session.rollback()
         session.add(Order(number=1))
         session.flush()
-    assert client.transaction_outcome(transaction.id) is (Outcome.ABORTED if sent else Outcome.UNKNOWN)
+    assert shop.outcome(transaction.id) is (Outcome.ABORTED if sent else Outcome.UNKNOWN)
     session.commit()
-    assert seen(topic) == ([], [1])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([], [1])
+    goes_on(producer, session, shop)
 
 
 def test_a_savepoint_that_is_rolled_back_inside_the_block_aborts_at_its_end(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     """The block has begun in it."""
     session.add(Order(number=1))
     nested = session.begin_nested()
     with pytest.raises(errors.TransactionAborted), producer.transaction(session=session) as transaction:  # noqa: PT012 - the block raises at its end
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
         producer.flush(SECONDS)
         nested.rollback()
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
     session.commit()
-    assert seen(topic) == ([], [1])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([], [1])
+    goes_on(producer, session, shop)
 
 
 def test_a_producer_that_is_closed_inside_the_block_says_so_at_its_end(
-    producer: msgtx.Producer, session: Session, topic: str, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, producer: msgtx.Producer, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its transaction could not be aborted, and the session was rolled back."""
 
@@ -228,41 +210,41 @@ def test_a_producer_that_is_closed_inside_the_block_says_so_at_its_end(
         raise errors.DatabaseNotFound("database does not exist")
 
     with refuses(errors.IllegalState, reason="closed"), producer.transaction(session=session):
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
         producer.flush(SECONDS)
         session.rollback()
         monkeypatch.setattr("msgtx.producer.transaction.decide", no_database)
         producer.close()
-    assert seen(topic) == ([], [])
+    assert shop.seen() == ([], [])
 
 
 def test_a_block_that_was_ended_by_name_leaves_nothing_to_the_session(
-    producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     session.add(Order(number=1))
     with producer.transaction(session=session):
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
         producer.abort_transaction()
     with producer.transaction(session=session):
-        producer.send(topic, b"kept")
+        producer.send(shop.topic, b"kept")
     session.commit()
-    assert seen(topic) == ([b"kept"], [1])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([b"kept"], [1])
+    goes_on(producer, session, shop)
 
 
 # ── before the session's commit ──
 
 
 def test_no_other_transaction_begins_until_the_session_has_ended(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     session.add(Order(number=1))
     with producer.transaction(session=session):
-        producer.send(topic, b"x", partition=0)
+        producer.send(shop.topic, b"x", partition=0)
     refused: list[Callable[[], object]] = [
         producer.begin_transaction,
         producer.commit_transaction,
-        lambda: producer.send(topic, b"y"),
+        lambda: producer.send(shop.topic, b"y"),
         producer.prepare_transaction,
         producer.init_transactions,
         producer.transaction(session=session).__enter__,
@@ -271,142 +253,131 @@ def test_no_other_transaction_begins_until_the_session_has_ended(
         with refuses(errors.IllegalState, reason="sealed"):
             call()
     session.commit()
-    assert seen(topic) == ([b"x"], [1])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([b"x"], [1])
+    goes_on(producer, session, shop)
 
 
 def test_an_abort_before_the_sessions_commit_takes_its_rows_back(
-    producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     session.add(Order(number=1))
     with producer.transaction(session=session):
-        producer.send(topic, b"x")
+        producer.send(shop.topic, b"x")
     producer.abort_transaction()
     with pytest.raises(errors.TransactionAborted):
         session.commit()
     session.rollback()
-    assert seen(topic) == ([], [])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([], [])
+    goes_on(producer, session, shop)
 
 
 def test_past_its_timeout_the_commit_is_refused_and_the_rows_are_gone(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     for swept in (False, True):
         session.add(Order(number=1))
         with producer.transaction(timeout_ms=300, session=session) as transaction:
-            producer.send(topic, b"late")
+            producer.send(shop.topic, b"late")
         time.sleep(0.35)
         if swept:
-            client.sweep()
+            shop.client.sweep()
         with pytest.raises(errors.TransactionAborted):
             session.commit()
-        assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+        assert shop.outcome(transaction.id) is Outcome.ABORTED
         session.rollback()
-        assert seen(topic) == ([], [])
-    goes_on(producer, session, topic, seen)
+        assert shop.seen() == ([], [])
+    goes_on(producer, session, shop)
 
 
-def test_a_producer_that_is_fenced_before_the_commit_commits_nothing(
-    client: msgtx.Client, session: Session, topic: str, seen: Seen, unique: Unique
-) -> None:
+def test_a_producer_that_is_fenced_before_the_commit_commits_nothing(shop: Shop, session: Session) -> None:
     """I7."""
     name = unique("id")
     session.add(Order(number=1))
-    with client.producer(transactional_id=name) as fenced:
+    with shop.client.producer(transactional_id=name) as fenced:
         with fenced.transaction(session=session):
-            fenced.send(topic, b"zombie")
-        with client.producer(transactional_id=name) as successor:
+            fenced.send(shop.topic, b"zombie")
+        with shop.client.producer(transactional_id=name) as successor:
             with pytest.raises(errors.TransactionAborted):
                 session.commit()
             session.rollback()
-            assert seen(topic) == ([], [])
+            assert shop.seen() == ([], [])
             with pytest.raises(errors.ProducerFenced), fenced.transaction():
-                fenced.send(topic, b"zombie")
-            goes_on(successor, session, topic, seen)
+                fenced.send(shop.topic, b"zombie")
+            goes_on(successor, session, shop)
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("closed", ["producer", "client"])
-def test_what_is_sealed_needs_its_producer_no_more(
-    database_url: str,
-    client: msgtx.Client,
-    session: Session,
-    topic: str,
-    seen: Seen,
-    unique: Unique,
-    closed: str,
-    ending: str,
-) -> None:
-    with msgtx.connect(database_url) as other:
+def test_what_is_sealed_needs_its_producer_no_more(shop: Shop, session: Session, closed: str, ending: str) -> None:
+    with msgtx.connect(shop.url) as other:
         session.add(Order(number=1))
         with other.producer(transactional_id=unique("id")) as producer:
             with producer.transaction(session=session) as transaction:
-                producer.send(topic, b"x")
+                producer.send(shop.topic, b"x")
             if closed == "client":
                 other.close()
         getattr(session, ending)()
-    assert seen(topic) == (([b"x"], [1]) if ending == "commit" else ([], []))
+    assert shop.seen() == (([b"x"], [1]) if ending == "commit" else ([], []))
     wanted = Outcome.COMMITTED if ending == "commit" else Outcome.ABORTED
-    assert client.transaction_outcome(transaction.id) is wanted
+    assert shop.outcome(transaction.id) is wanted
 
 
 def test_a_session_whose_connection_is_lost_aborts(
-    server: Any, client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
+    shop: Shop, server: Any, producer: msgtx.Producer, session: Session
 ) -> None:
     session.add(Order(number=1))
     with producer.transaction(session=session) as transaction:
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
     pid = session.scalar(sqlalchemy.text("select pg_backend_pid()"))
     with server.administrator() as administrator:
         administrator.execute("select pg_terminate_backend(%s)", [pid])
     with pytest.raises((errors.DatabaseUnavailable, sqlalchemy.exc.OperationalError)):
         session.commit()
     session.rollback()
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
-    assert seen(topic) == ([], [])
-    goes_on(producer, session, topic, seen)
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
+    assert shop.seen() == ([], [])
+    goes_on(producer, session, shop)
 
 
 def test_a_session_that_is_forgotten_leaves_the_producer_free(
-    client: msgtx.Client, producer: msgtx.Producer, make_engine: MakeEngine, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     """Its pool rolls back what it holds."""
-    forgotten = Session(make_engine())
+    forgotten = Session(shop.engine())
     with producer.transaction(session=forgotten) as transaction:
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
     connection = forgotten.connection()
     connection.invalidate()
     forgotten.close()
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
-    goes_on(producer, session, topic, seen)
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
+    goes_on(producer, session, shop)
 
 
 def test_a_session_that_nobody_holds_any_more_leaves_the_producer_free(
-    client: msgtx.Client, producer: msgtx.Producer, make_engine: MakeEngine, session: Session, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     def forget() -> msgtx.TransactionId:
-        with producer.transaction(session=make_engine().connect()) as transaction:
-            producer.send(topic, b"gone")
+        with producer.transaction(session=shop.engine().connect()) as transaction:
+            producer.send(shop.topic, b"gone")
         return transaction.id
 
     name = forget()
     gc.collect()
-    goes_on(producer, session, topic, seen)
-    assert client.transaction_outcome(name) is Outcome.ABORTED
+    goes_on(producer, session, shop)
+    assert shop.outcome(name) is Outcome.ABORTED
 
 
 def test_a_connection_that_nobody_holds_any_more_is_rolled_back_where_another_listener_refused_its_commit(
-    client: msgtx.Client, producer: msgtx.Producer, make_engine: MakeEngine, topic: str, seen: Seen
+    shop: Shop, producer: msgtx.Producer
 ) -> None:
     """SQLAlchemy takes the transaction for ended, and such a pool gets the connection back as it is (I6)."""
-    engine = make_engine(pool_size=1, max_overflow=0, pool_timeout=5, pool_reset_on_return=None)
+    engine = shop.engine(**NARROW, pool_reset_on_return=None)
 
     def forget() -> msgtx.TransactionId:
         user = engine.connect()
-        user.execute(sqlalchemy.insert(Order).values(number=1))
+        user.execute(insert(1))
         with producer.transaction(session=user) as transaction:
-            producer.send(topic, b"gone")
+            producer.send(shop.topic, b"gone")
         with pytest.raises(ZeroDivisionError):
             user.commit()
         return transaction.id
@@ -414,14 +385,14 @@ def test_a_connection_that_nobody_holds_any_more_is_rolled_back_where_another_li
     refuse_the_next(engine)
     name = forget()
     gc.collect()
-    assert client.transaction_outcome(name) is Outcome.ABORTED, "at once, not when the next one begins"
+    assert shop.outcome(name) is Outcome.ABORTED, "at once, not when the next one begins"
     with Session(engine) as session:
-        goes_on(producer, session, topic, seen)
-    assert seen(topic)[1] == [1_000]
+        goes_on(producer, session, shop)
+    assert shop.seen()[1] == [1_000]
 
 
 def test_how_the_session_has_ended_it_is_told_when_the_next_one_begins(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     told: list[str] = []
 
@@ -429,23 +400,23 @@ def test_how_the_session_has_ended_it_is_told_when_the_next_one_begins(
         def transaction_ended(self, producer: object, outcome: str, seconds: float) -> None:
             told.append(outcome)
 
-    client.observe(Watching())
+    shop.client.observe(Watching())
     for ending in (session.commit, session.rollback):
         with producer.transaction(session=session):
-            producer.send(topic, b"x")
+            producer.send(shop.topic, b"x")
         ending()
     producer.begin_transaction()
     assert told == ["committed", "aborted"]
 
 
 def test_a_commit_whose_answer_is_lost_is_not_taken_for_an_abort(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, producer: msgtx.Producer, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The application gets an error; the producer asks for the outcome, and goes on with it."""
     session.add(Order(number=1))
     with producer.transaction(session=session) as transaction:
-        producer.send(topic, b"there", partition=0)
-    orm.publish(session, topic, b"there", partition=0)
+        producer.send(shop.topic, b"there", partition=0)
+    orm.publish(session, shop.topic, b"there", partition=0)
     dialect = session.connection().dialect
     commit = dialect.do_commit
 
@@ -458,44 +429,42 @@ def test_a_commit_whose_answer_is_lost_is_not_taken_for_an_abort(
         with pytest.raises(sqlalchemy.exc.OperationalError):
             session.commit()
     session.rollback()
-    assert seen(topic) == ([b"there"] * 2, [1])
-    assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([b"there"] * 2, [1])
+    assert shop.outcome(transaction.id) is Outcome.COMMITTED
+    goes_on(producer, session, shop)
 
 
-def test_a_deferred_constraint_that_fails_aborts(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen
-) -> None:
+def test_a_deferred_constraint_that_fails_aborts(shop: Shop, producer: msgtx.Producer, session: Session) -> None:
     session.add_all([Order(number=1), Order(number=1)])
     with producer.transaction(session=session) as transaction:
-        producer.send(topic, b"gone")
+        producer.send(shop.topic, b"gone")
     with pytest.raises(sqlalchemy.exc.IntegrityError):
         session.commit()
-    assert client.transaction_outcome(transaction.id) is Outcome.ABORTED
+    assert shop.outcome(transaction.id) is Outcome.ABORTED
     session.rollback()
-    assert seen(topic) == ([], [])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([], [])
+    goes_on(producer, session, shop)
 
 
 def test_of_two_decisions_of_which_one_is_refused_neither_is_made(
-    client: msgtx.Client, producer: msgtx.Producer, session: Session, topic: str, seen: Seen, unique: Unique
+    shop: Shop, producer: msgtx.Producer, session: Session
 ) -> None:
     """And what is published with them is not there."""
-    with client.producer(transactional_id=unique("id")) as other:
+    with shop.producer() as other:
         session.add(Order(number=1))
         names = []
         for each in (producer, other):
             with each.transaction(session=session) as transaction:
-                each.send(topic, b"gone")
+                each.send(shop.topic, b"gone")
             names.append(transaction.id)
-        orm.publish(session, topic, b"gone")
+        orm.publish(session, shop.topic, b"gone")
         other.abort_transaction()
         with pytest.raises(errors.TransactionAborted):
             session.commit()
         session.rollback()
-        assert [client.transaction_outcome(name) for name in names] == [Outcome.ABORTED] * 2
-        assert seen(topic) == ([], [])
-        goes_on(producer, session, topic, seen)
+        assert [shop.outcome(name) for name in names] == [Outcome.ABORTED] * 2
+        assert shop.seen() == ([], [])
+        goes_on(producer, session, shop)
 
 
 # ── other sessions ──
@@ -503,7 +472,7 @@ def test_of_two_decisions_of_which_one_is_refused_neither_is_made(
 
 @pytest.mark.parametrize("schema", [True, False])
 def test_a_session_on_another_database_is_refused(
-    producer: msgtx.Producer, make_database: Callable[..., str], session: Session, topic: str, seen: Seen, schema: bool
+    shop: Shop, producer: msgtx.Producer, make_database: Callable[..., str], session: Session, schema: bool
 ) -> None:
     engine = sqlalchemy.create_engine(application_url(make_database(schema=schema)))
     with Session(engine) as elsewhere:
@@ -517,83 +486,74 @@ def test_a_session_on_another_database_is_refused(
             raise AssertionError("the block does not begin")
         assert elsewhere.scalar(sqlalchemy.text("select 1")) == 1
     engine.dispose()
-    goes_on(producer, session, topic, seen)
+    goes_on(producer, session, shop)
 
 
-def test_a_session_in_autocommit_or_two_phases_is_refused(
-    producer: msgtx.Producer, make_engine: MakeEngine, session: Session, topic: str, seen: Seen
-) -> None:
-    for refused in (Session(make_engine(isolation_level="AUTOCOMMIT")), Session(make_engine(), twophase=True)):
+def test_a_session_in_autocommit_or_two_phases_is_refused(shop: Shop, producer: msgtx.Producer, session: Session) -> None:
+    for refused in (Session(shop.engine(isolation_level="AUTOCOMMIT")), Session(shop.engine(), twophase=True)):
         with refused, pytest.raises(errors.ConfigError), producer.transaction(session=refused):
             raise AssertionError("the block does not begin")
-    goes_on(producer, session, topic, seen)
+    goes_on(producer, session, shop)
 
 
 def test_the_session_may_commit_in_another_thread(
-    producer: msgtx.Producer, session: Session, topic: str, seen: Seen, background: Any
+    shop: Shop, producer: msgtx.Producer, session: Session, background: Any
 ) -> None:
     session.add(Order(number=1))
     with producer.transaction(session=session):
-        producer.send(topic, b"x")
+        producer.send(shop.topic, b"x")
     background.submit(session.commit).result()
-    assert seen(topic) == ([b"x"], [1])
-    goes_on(producer, session, topic, seen)
+    assert shop.seen() == ([b"x"], [1])
+    goes_on(producer, session, shop)
 
 
 def test_a_begin_during_the_sessions_commit_waits_for_it(
-    client: msgtx.Client,
-    producer: msgtx.Producer,
-    session: Session,
-    topic: str,
-    seen: Seen,
-    background: Any,
-    connection: Connection,
+    shop: Shop, producer: msgtx.Producer, session: Session, background: Any
 ) -> None:
     """It does not abort what is being committed."""
-    connection.execute(
+    shop.connection.execute(
         "create or replace function slow() returns trigger language plpgsql as"
         " $$ begin perform pg_sleep(0.5); return null; end $$"
     )
-    connection.execute(
+    shop.connection.execute(
         "create constraint trigger slow after insert on orders deferrable initially deferred for each row"
         " execute function slow()"
     )
     try:
         session.add(Order(number=1))
         with producer.transaction(session=session) as transaction:
-            producer.send(topic, b"x", partition=0)
+            producer.send(shop.topic, b"x", partition=0)
         commit = background.submit(session.commit)
         wait_until(
-            lambda: connection.execute("select from pg_stat_activity where wait_event = 'PgSleep'").fetchall(), "it commits"
+            lambda: shop.connection.execute("select from pg_stat_activity where wait_event = 'PgSleep'").fetchall(),
+            "it commits",
         )
         with producer.transaction():
-            assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
-            producer.send(topic, b"y", partition=0)
+            assert shop.outcome(transaction.id) is Outcome.COMMITTED
+            producer.send(shop.topic, b"y", partition=0)
         commit.result()
     finally:
-        connection.execute("drop trigger slow on orders")
-    assert seen(topic) == ([b"x", b"y"], [1])
+        shop.connection.execute("drop trigger slow on orders")
+    assert shop.seen() == ([b"x", b"y"], [1])
 
 
-def test_threads_with_a_producer_and_a_session_each_do_not_wait_for_each_other(
-    client: msgtx.Client, make_engine: MakeEngine, topic: str, seen: Seen, unique: Unique, background: Any
-) -> None:
-    app = make_engine(pool_size=6, isolation_level="REPEATABLE READ")
+def test_threads_with_a_producer_and_a_session_each_do_not_wait_for_each_other(shop: Shop, background: Any) -> None:
+    app = shop.engine(pool_size=6, isolation_level="REPEATABLE READ")
     start = threading.Barrier(6)
 
     def work(thread: int) -> None:
-        with client.producer(transactional_id=unique("id")) as producer:
+        with shop.producer() as producer:
             start.wait(SECONDS)
             for number in range(5):
                 with Session(app) as session:
                     session.add(Order(number=10 * thread + number))
                     with producer.transaction(session=session):
-                        producer.send(topic, b"%d" % thread, partition=number % 3)
-                    orm.publish(session, topic, b"%d" % thread, partition=(number + 1) % 3)
+                        producer.send(shop.topic, b"%d" % thread, partition=number % 3)
+                    orm.publish(session, shop.topic, b"%d" % thread, partition=(number + 1) % 3)
                     session.commit()
 
     for done in [background.submit(work, thread) for thread in range(6)]:
         done.result()
-    values, numbers = seen(topic)
+    values, numbers = shop.seen()
     assert len(numbers) == 30
     assert sorted(values) == sorted([b"%d" % thread for thread in range(6)] * 10)  # type: ignore[type-var]  # none is null
