@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
 
 import pytest
 
@@ -24,11 +23,16 @@ def alone(*languages: str) -> list[Snippet]:
     return [each for each in snippets(*languages) if each.title is None and each.page != TUTORIAL]
 
 
-def run(code: CodeType) -> None:
-    """Run a block; one that goes on forever, such as a worker with a record that it cannot handle, fails."""
+def run(snippet: Snippet) -> None:
+    """Run a block; one that goes on forever, such as a worker with a record that it cannot handle, fails.
+
+    Its workers wait a fifth of a second for more records, where a reader's wait for a second.
+    """
+    text = "\n" * snippet.line + snippet.text.replace('idle_timeout="1s"', 'idle_timeout="200ms"')
+    code = compile(text, snippet.page, "exec")
 
     def give_up(*_: object) -> None:
-        raise KeyboardInterrupt(f"{code.co_filename} is not at its end")  # which no worker tries again
+        raise KeyboardInterrupt(f"{snippet.name} is not at its end")  # which no worker tries again
 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(int(2 * PATIENCE_SECONDS))
@@ -48,9 +52,8 @@ def test_a_block_of_python_runs_twice(
 ) -> None:
     """Without names of others, and without a warning that a newcomer would take for data loss."""
     monkeypatch.setenv("MSGTX_DATABASE_URL", make_database())
-    code = compile("\n" * snippet.line + snippet.text, snippet.page, "exec")
     for _ in range(2):
-        run(code)
+        run(snippet)
     said = capfd.readouterr()
     assert "out of range" not in said.out + said.err
 
@@ -59,9 +62,9 @@ def test_messages_and_rows_of_the_readme_agree(make_database: Callable[..., str]
     """Its first block publishes orders with their rows, its second one books each of them once, whichever run it is."""
     url = make_database()
     monkeypatch.setenv("MSGTX_DATABASE_URL", url)
-    publish, book = (each.text for each in alone("python") if each.page == "README.md")
+    publish, book = (each for each in alone("python") if each.page == "README.md")
     for block in (publish, book, publish, book, book):
-        run(compile(block, "README.md", "exec"))
+        run(block)
     with msgtx.connect(url) as client, connect(url) as connection:
         messages = list(client.read(client.snapshot(["orders"])))
         (rows,) = connection.execute("select count(*) from shop_order").fetchall()
@@ -78,7 +81,7 @@ def test_the_blocks_run_one_after_the_other_in_one_database(
     blocks = alone("python")
     workers = [each for each in blocks if ".process" in each.text]
     for each in [*blocks, *workers]:
-        run(compile("\n" * each.line + each.text, each.page, "exec"))
+        run(each)
 
 
 @pytest.mark.parametrize("snippet", alone("sql"), ids=lambda snippet: snippet.name)

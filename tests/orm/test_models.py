@@ -317,30 +317,27 @@ def merge(session: Session, row: Any) -> None:
     session.flush()
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        change,
-        remove,
-        add,
-        merge,
-        lambda session, row: session.execute(insert(type(row)), [{}]),
-        lambda session, row: session.execute(insert(type(row)).values({next(iter(row.__table__.columns.keys())): None})),
-        lambda session, row: session.execute(update(type(row)).values({next(iter(row.__table__.columns.keys())): None})),
-        lambda session, row: session.execute(delete(type(row))),
-    ],
-    ids=["change", "remove", "add", "merge", "insert many", "insert", "update", "delete"],
-)
+WRITES: list[Callable[[Session, Any], object]] = [
+    change,
+    remove,
+    add,
+    merge,
+    lambda session, row: session.execute(insert(type(row)), [{}]),
+    lambda session, row: session.execute(insert(type(row)).values({next(iter(row.__table__.columns.keys())): None})),
+    lambda session, row: session.execute(update(type(row)).values({next(iter(row.__table__.columns.keys())): None})),
+    lambda session, row: session.execute(delete(type(row))),
+]
+
+
 @pytest.mark.parametrize("mapped", CLASSES)
-def test_a_session_writes_none_of_them(
-    mapped: type[Any], write: Callable[[Session, Any], None], written: str, session: Session, connection: Connection
-) -> None:
+def test_a_session_writes_none_of_them(mapped: type[Any], written: str, session: Session, connection: Connection) -> None:
     """I16: the error says what to use instead."""
     before = content(connection)
-    row = session.scalars(select(mapped).limit(1)).one()
-    with refuses(errors.IllegalState, reason="read-only"):
-        write(session, row)
-    session.rollback()
+    for write in WRITES:
+        row = session.scalars(select(mapped).limit(1)).one()
+        with refuses(errors.IllegalState, reason="read-only"):
+            write(session, row)
+        session.rollback()
     assert content(connection) == before
 
 
