@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -14,6 +15,15 @@ Waits = Callable[[], Awaitable[None]]
 Values = Callable[[str], list[bytes | None]]
 Rows = Callable[[], list[int]]
 Held = Callable[..., contextlib.AbstractContextManager[Waits]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture

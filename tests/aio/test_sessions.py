@@ -51,68 +51,63 @@ async def insert(session: AsyncSession | AsyncConnection, number: int) -> None:
     await session.execute(text("insert into account values (:number, 1)"), {"number": number})
 
 
-def test_a_commit_brings_rows_and_records(database_url: str, wide: str, values: Values, rows: Rows, level: str) -> None:
-    async def main() -> None:
-        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
-            for number in range(6):
-                await insert(session, number)
-                await aio.publish(session, wide, b"%d" % number, key=b"%d" % number, headers=[("at", b"%d" % number)])
-                await aio.publish(session, wide, b"note", partition=2, timestamp=number)
-                if number % 3 == 2:
-                    await session.commit()
-            await insert(session, 99)
-            await aio.publish(session, wide, b"never")
-            await session.rollback()
-
-    asyncio.run(main())
+async def test_a_commit_brings_rows_and_records(
+    database_url: str, wide: str, values: Values, rows: Rows, level: str
+) -> None:
+    async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+        for number in range(6):
+            await insert(session, number)
+            await aio.publish(session, wide, b"%d" % number, key=b"%d" % number, headers=[("at", b"%d" % number)])
+            await aio.publish(session, wide, b"note", partition=2, timestamp=number)
+            if number % 3 == 2:
+                await session.commit()
+        await insert(session, 99)
+        await aio.publish(session, wide, b"never")
+        await session.rollback()
     assert rows() == list(range(6))
     assert sorted(values(wide)) == sorted([b"%d" % number for number in range(6)] + [b"note"] * 6)
 
 
-def test_a_savepoint_takes_its_records_back(database_url: str, topic: str, values: Values, rows: Rows, level: str) -> None:
-    async def main() -> None:
-        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
-            await insert(session, 1)
-            await aio.publish(session, topic, b"1")
-            with contextlib.suppress(ZeroDivisionError):
-                async with session.begin_nested():
-                    await insert(session, 2)
-                    await aio.publish(session, topic, b"2")
-                    async with session.begin_nested():
-                        await aio.publish(session, topic, b"3")
-                    raise ZeroDivisionError
+async def test_a_savepoint_takes_its_records_back(
+    database_url: str, topic: str, values: Values, rows: Rows, level: str
+) -> None:
+    async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+        await insert(session, 1)
+        await aio.publish(session, topic, b"1")
+        with contextlib.suppress(ZeroDivisionError):
             async with session.begin_nested():
-                await aio.publish(session, topic, b"4")
-            await session.commit()
-
-    asyncio.run(main())
+                await insert(session, 2)
+                await aio.publish(session, topic, b"2")
+                async with session.begin_nested():
+                    await aio.publish(session, topic, b"3")
+                raise ZeroDivisionError
+        async with session.begin_nested():
+            await aio.publish(session, topic, b"4")
+        await session.commit()
     assert rows() == [1]
     assert values(topic) == [b"1", b"4"]
 
 
-def test_a_row_that_is_refused_publishes_nothing(
+async def test_a_row_that_is_refused_publishes_nothing(
     database_url: str, topic: str, values: Values, rows: Rows, level: str, connection: Connection
 ) -> None:
     """At the statement, and at the COMMIT: a deferred constraint refuses after the records were written."""
     connection.execute("alter table account add constraint once unique (amount) deferrable initially deferred")
 
-    async def main() -> None:
-        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
-            await insert(session, 1)
-            await aio.publish(session, topic, b"1")
-            await session.commit()
-            for number in (1, 2):
-                await aio.publish(session, topic, b"never")
-                with pytest.raises(DBAPIError):  # noqa: PT012 - the first at its statement, the second at the commit
-                    await insert(session, number)
-                    await session.commit()
-                await session.rollback()
-            await session.execute(text("delete from account"))
-            await insert(session, 3)
-            await aio.publish(session, topic, b"3")
-            await session.commit()
-
-    asyncio.run(main())
+    async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+        await insert(session, 1)
+        await aio.publish(session, topic, b"1")
+        await session.commit()
+        for number in (1, 2):
+            await aio.publish(session, topic, b"never")
+            with pytest.raises(DBAPIError):  # noqa: PT012 - the first at its statement, the second at the commit
+                await insert(session, number)
+                await session.commit()
+            await session.rollback()
+        await session.execute(text("delete from account"))
+        await insert(session, 3)
+        await aio.publish(session, topic, b"3")
+        await session.commit()
     assert rows() == [3]
     assert values(topic) == [b"1", b"3"]
 
@@ -150,99 +145,87 @@ def test_a_session_that_meets_a_conflict_publishes_nothing(
     assert values(topic) == [b"%d" % number, b"again"]
 
 
-def test_sessions_of_one_loop_commit_beside_each_other(
+async def test_sessions_of_one_loop_commit_beside_each_other(
     database_url: str, wide: str, values: Values, rows: Rows, level: str
 ) -> None:
-    async def main() -> None:
-        async with engine_of(database_url, level) as engine:
-            make = session_maker(engine)
+    async with engine_of(database_url, level) as engine:
+        make = session_maker(engine)
 
-            async def write(first: int) -> None:
-                for number in range(first, first + 10):
-                    async with make() as session:
-                        await insert(session, number)
-                        await aio.publish(session, wide, b"%d" % number, key=b"%d" % number)
-                        await session.commit()
+        async def write(first: int) -> None:
+            for number in range(first, first + 10):
+                async with make() as session:
+                    await insert(session, number)
+                    await aio.publish(session, wide, b"%d" % number, key=b"%d" % number)
+                    await session.commit()
 
-            await asyncio.gather(*(write(10 * task) for task in range(4)))
-
-    asyncio.run(main())
+        await asyncio.gather(*(write(10 * task) for task in range(4)))
     assert rows() == list(range(40))
     assert sorted(int(value or b"") for value in values(wide)) == list(range(40))
 
 
-def test_a_commit_that_waits_lets_the_event_loop_go_on(
+async def test_a_commit_that_waits_lets_the_event_loop_go_on(
     database_url: str, topic: str, values: Values, rows: Rows, held: Held, level: str
 ) -> None:
     """The partition becomes free only after the loop has seen that a session waits for it."""
 
-    async def main() -> None:
-        async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+    async with engine_of(database_url, level) as engine, AsyncSession(engine) as session:
+        with held(topic=topic) as waits:
+            await insert(session, 1)
+            await aio.publish(session, topic, b"1")
+            committing = asyncio.create_task(session.commit())
+            await waits()
+            assert not committing.done()
+        await committing
+    assert rows() == [1]
+    assert values(topic) == [b"1"]
+
+
+async def test_work_that_fails_for_a_task_that_is_cancelled_is_no_error_that_nobody_asked_for() -> None:
+    """The event loop would report it, when it is collected."""
+    reported: list[object] = []
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    begun, stopped = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        assert stopped.wait(PATIENCE_SECONDS)
+        raise ZeroDivisionError
+
+    task = asyncio.create_task(to_its_end(loop.run_in_executor(None, work), stop=stopped.set))
+    await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    del task
+    gc.collect()
+    assert reported == []
+
+
+async def test_a_commit_that_is_cancelled_brings_all_or_nothing(
+    database_url: str, topic: str, values: Values, rows: Rows, held: Held, level: str
+) -> None:
+    async with engine_of(database_url, level) as engine:
+        async with AsyncSession(engine) as session:
             with held(topic=topic) as waits:
                 await insert(session, 1)
                 await aio.publish(session, topic, b"1")
                 committing = asyncio.create_task(session.commit())
                 await waits()
-                assert not committing.done()
-            await committing
-
-    asyncio.run(main())
-    assert rows() == [1]
-    assert values(topic) == [b"1"]
-
-
-def test_work_that_fails_for_a_task_that_is_cancelled_is_no_error_that_nobody_asked_for() -> None:
-    """The event loop would report it, when it is collected."""
-    reported: list[object] = []
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: reported.append(context))
-        begun, stopped = threading.Event(), threading.Event()
-
-        def work() -> None:
-            begun.set()
-            assert stopped.wait(PATIENCE_SECONDS)
-            raise ZeroDivisionError
-
-        task = asyncio.create_task(to_its_end(loop.run_in_executor(None, work), stop=stopped.set))
-        await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        del task
-        gc.collect()
-
-    asyncio.run(main())
-    assert reported == []
-
-
-def test_a_commit_that_is_cancelled_brings_all_or_nothing(
-    database_url: str, topic: str, values: Values, rows: Rows, held: Held, level: str
-) -> None:
-    async def main() -> None:
-        async with engine_of(database_url, level) as engine:
-            async with AsyncSession(engine) as session:
-                with held(topic=topic) as waits:
-                    await insert(session, 1)
-                    await aio.publish(session, topic, b"1")
-                    committing = asyncio.create_task(session.commit())
-                    await waits()
-                    committing.cancel()
-                    with pytest.raises(asyncio.CancelledError):  # while it waits: later it may have committed
-                        await committing
-            async with AsyncSession(engine) as session:
-                await insert(session, 2)
-                await aio.publish(session, topic, b"2")
-                await session.commit()
-
-    asyncio.run(main())
+                committing.cancel()
+                with pytest.raises(asyncio.CancelledError):  # while it waits: later it may have committed
+                    await committing
+        async with AsyncSession(engine) as session:
+            await insert(session, 2)
+            await aio.publish(session, topic, b"2")
+            await session.commit()
     assert rows() == [2]
     assert values(topic) == [b"2"]
 
 
 @pytest.mark.parametrize("goes_on", ["session", "another session"])
-def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
+async def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
     client: msgtx.Client, database_url: str, topic: str, wide: str, values: Values, rows: Rows, level: str, goes_on: str
 ) -> None:
     """I6, I10: neither its rows, nor what rides with them."""
@@ -252,35 +235,32 @@ def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
         for refusal in refusals:
             raise refusal
 
-    async def main() -> None:
-        settings = {"group": unique("group"), **EARLIEST}
-        async with await aio.connect(database_url) as reader, reader.consumer(wide, **settings) as consumer:
-            async with engine_of(database_url, level) as engine:
-                sqlalchemy.event.listen(engine.sync_engine, "commit", listener)
-                session = AsyncSession(engine)
-                for number in (1, 2):
-                    async with consumer.batch(session, PATIENCE_SECONDS) as records:
-                        await insert(session, number)
-                        await aio.publish(session, topic, b"%d" % number)
-                    assert [record.value for record in records] == [b"first"]
-                    if number == 1:
-                        with pytest.raises(ZeroDivisionError):
-                            await session.commit()
-                        await (session.rollback if goes_on == "session" else session.close)()
-                    else:
-                        await session.commit()
-                await session.close()
-            assert sum(at.offset for at in (await consumer.committed()).values() if at is not None) == 1
-
     with client.producer() as producer:
         producer.send(wide, b"first")
-    asyncio.run(main())
+    settings = {"group": unique("group"), **EARLIEST}
+    async with await aio.connect(database_url) as reader, reader.consumer(wide, **settings) as consumer:
+        async with engine_of(database_url, level) as engine:
+            sqlalchemy.event.listen(engine.sync_engine, "commit", listener)
+            session = AsyncSession(engine)
+            for number in (1, 2):
+                async with consumer.batch(session, PATIENCE_SECONDS) as records:
+                    await insert(session, number)
+                    await aio.publish(session, topic, b"%d" % number)
+                assert [record.value for record in records] == [b"first"]
+                if number == 1:
+                    with pytest.raises(ZeroDivisionError):
+                        await session.commit()
+                    await (session.rollback if goes_on == "session" else session.close)()
+                else:
+                    await session.commit()
+            await session.close()
+        assert sum(at.offset for at in (await consumer.committed()).values() if at is not None) == 1
     assert rows() == [2]
     assert values(topic) == [b"2"]
 
 
 @pytest.mark.filterwarnings("ignore:The garbage collector is trying to clean up:sqlalchemy.exc.SAWarning")
-def test_a_connection_that_nobody_holds_any_more_is_sqlalchemys_to_end(
+async def test_a_connection_that_nobody_holds_any_more_is_sqlalchemys_to_end(
     client: msgtx.Client, database_url: str, topic: str, values: Values, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where objects are collected nothing can be sent, so that SQLAlchemy drops it as it is: here it is closed by hand."""
@@ -291,60 +271,51 @@ def test_a_connection_that_nobody_holds_any_more_is_sqlalchemys_to_end(
         await aio.publish(user, topic, b"gone")
         return (await user.get_raw_connection()).driver_connection
 
-    async def main() -> None:
-        async with engine_of(database_url) as engine:
-            driver = await forget(engine)
-            gc.collect()
-            await driver.close()
-            async with AsyncSession(engine) as session:
-                await insert(session, 2)
-                await aio.publish(session, topic, b"2")
-                await session.commit()
-
-    asyncio.run(main())
+    async with engine_of(database_url) as engine:
+        driver = await forget(engine)
+        gc.collect()
+        await driver.close()
+        async with AsyncSession(engine) as session:
+            await insert(session, 2)
+            await aio.publish(session, topic, b"2")
+            await session.commit()
     assert rows() == [2]
     assert values(topic) == [b"2"]
     logged = [record.getMessage() for record in caplog.records]
     assert not any("reset" in message for message in logged), "SQLAlchemy logs what raises there"
 
 
-def test_a_connection_and_a_scoped_session_publish_as_well(
+async def test_a_connection_and_a_scoped_session_publish_as_well(
     database_url: str, topic: str, values: Values, rows: Rows
 ) -> None:
-    async def main() -> None:
-        async with engine_of(database_url) as engine:
-            async with engine.begin() as connection:
-                await insert(connection, 1)
-                await aio.publish(connection, topic, b"1")
-            scoped = async_scoped_session(session_maker(engine), scopefunc=asyncio.current_task)
-            await scoped.execute(text("insert into account values (2, 1)"))
-            await aio.publish(scoped, topic, b"2")
-            await scoped.commit()
-            await scoped.remove()
-
-    asyncio.run(main())
+    async with engine_of(database_url) as engine:
+        async with engine.begin() as connection:
+            await insert(connection, 1)
+            await aio.publish(connection, topic, b"1")
+        scoped = async_scoped_session(session_maker(engine), scopefunc=asyncio.current_task)
+        await scoped.execute(text("insert into account values (2, 1)"))
+        await aio.publish(scoped, topic, b"2")
+        await scoped.commit()
+        await scoped.remove()
     assert rows() == [1, 2]
     assert values(topic) == [b"1", b"2"]
 
 
-def test_what_is_no_async_session_is_refused(database_url: str, topic: str) -> None:
-    async def main() -> None:
-        async with engine_of(database_url) as engine:
+async def test_what_is_no_async_session_is_refused(database_url: str, topic: str) -> None:
+    async with engine_of(database_url) as engine:
+        with refuses(TypeError, name="session"):
+            await aio.publish(Session(), topic, b"x")  # type: ignore[arg-type]
+        with refuses(TypeError, name="session"):
+            await aio.publish(None, topic, b"x")  # type: ignore[arg-type]
+        async with AsyncSession(engine) as session:
             with refuses(TypeError, name="session"):
-                await aio.publish(Session(), topic, b"x")  # type: ignore[arg-type]
-            with refuses(TypeError, name="session"):
-                await aio.publish(None, topic, b"x")  # type: ignore[arg-type]
-            async with AsyncSession(engine) as session:
-                with refuses(TypeError, name="session"):
-                    msgtx.orm.publish(session, topic, b"x")  # type: ignore[arg-type]
-                with pytest.raises(errors.UnknownTopicOrPartition):
-                    await aio.publish(session, "absent", b"x")
-            alone = engine.execution_options(isolation_level="AUTOCOMMIT")
-            async with alone.connect() as connection:
-                with refuses(errors.ConfigError, reason="autocommit"):
-                    await aio.publish(connection, topic, b"x")
-
-    asyncio.run(main())
+                msgtx.orm.publish(session, topic, b"x")  # type: ignore[arg-type]
+            with pytest.raises(errors.UnknownTopicOrPartition):
+                await aio.publish(session, "absent", b"x")
+        alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+        async with alone.connect() as connection:
+            with refuses(errors.ConfigError, reason="autocommit"):
+                await aio.publish(connection, topic, b"x")
 
 
 def test_without_greenlet_only_sessions_are_missed(database_url: str, topic: str) -> None:
@@ -371,110 +342,88 @@ def test_without_greenlet_only_sessions_are_missed(database_url: str, topic: str
 # ── long transactions, and offsets ──
 
 
-def test_a_session_decides_a_transaction(database_url: str, topic: str, values: Values, rows: Rows, level: str) -> None:
-    async def main() -> None:
-        async with (
-            await aio.connect(database_url) as client,
-            client.producer(transactional_id=unique("id")) as producer,
-            engine_of(database_url, level) as engine,
-            AsyncSession(engine) as session,
-        ):
-            for number in range(3):
-                async with producer.transaction(session=session) as tx:
-                    for _ in range(2):
-                        await producer.send(topic, b"%d" % number)
-                assert await client.transaction_outcome(tx.id) is Outcome.OPEN
-                with pytest.raises(errors.IllegalState):
-                    await producer.begin_transaction()
-                await insert(session, number)
-                await (session.rollback() if number == 1 else session.commit())
-                assert await client.transaction_outcome(tx.id) is (Outcome.ABORTED if number == 1 else Outcome.COMMITTED)
-
-    asyncio.run(main())
+async def test_a_session_decides_a_transaction(
+    database_url: str, topic: str, values: Values, rows: Rows, level: str
+) -> None:
+    async with (
+        await aio.connect(database_url) as client,
+        client.producer(transactional_id=unique("id")) as producer,
+        engine_of(database_url, level) as engine,
+        AsyncSession(engine) as session,
+    ):
+        for number in range(3):
+            async with producer.transaction(session=session) as tx:
+                for _ in range(2):
+                    await producer.send(topic, b"%d" % number)
+            assert await client.transaction_outcome(tx.id) is Outcome.OPEN
+            with pytest.raises(errors.IllegalState):
+                await producer.begin_transaction()
+            await insert(session, number)
+            await (session.rollback() if number == 1 else session.commit())
+            assert await client.transaction_outcome(tx.id) is (Outcome.ABORTED if number == 1 else Outcome.COMMITTED)
     assert rows() == [0, 2]
     assert values(topic) == [b"0", b"0", b"2", b"2"]
 
 
-def test_a_block_that_raises_or_is_cancelled_leaves_the_session_alone(
+async def test_a_block_that_raises_or_is_cancelled_leaves_the_session_alone(
     database_url: str, topic: str, values: Values, rows: Rows
 ) -> None:
-    async def main() -> None:
-        async with (
-            await aio.connect(database_url) as client,
-            client.producer(transactional_id=unique("id")) as producer,
-            engine_of(database_url) as engine,
-            AsyncSession(engine) as session,
-        ):
-            await insert(session, 1)
-            with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block raises at its end
-                async with producer.transaction(session=session):
-                    await producer.send(topic, b"never")
-                    raise ZeroDivisionError
-            with pytest.raises(TimeoutError):  # noqa: PT012 - the block is cancelled at its end
-                async with asyncio.timeout(0.2), producer.transaction(session=session):
-                    await producer.send(topic, b"never")
-                    await producer.flush()
-                    await asyncio.sleep(PATIENCE_SECONDS)
-            with refuses(errors.TransactionAborted, reason="rolled back"):
-                async with producer.transaction(session=session):
-                    with refuses(errors.IllegalState, reason="block"):
-                        await session.commit()
-            await session.rollback()
-            await insert(session, 2)
+    async with (
+        await aio.connect(database_url) as client,
+        client.producer(transactional_id=unique("id")) as producer,
+        engine_of(database_url) as engine,
+        AsyncSession(engine) as session,
+    ):
+        await insert(session, 1)
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block raises at its end
             async with producer.transaction(session=session):
-                await producer.send(topic, b"2")
-            await session.commit()
-
-    asyncio.run(main())
+                await producer.send(topic, b"never")
+                raise ZeroDivisionError
+        with pytest.raises(TimeoutError):  # noqa: PT012 - the block is cancelled at its end
+            async with asyncio.timeout(0.2), producer.transaction(session=session):
+                await producer.send(topic, b"never")
+                await producer.flush()
+                await asyncio.sleep(PATIENCE_SECONDS)
+        with refuses(errors.TransactionAborted, reason="rolled back"):
+            async with producer.transaction(session=session):
+                with refuses(errors.IllegalState, reason="block"):
+                    await session.commit()
+        await session.rollback()
+        await insert(session, 2)
+        async with producer.transaction(session=session):
+            await producer.send(topic, b"2")
+        await session.commit()
     assert rows() == [2]
     assert values(topic) == [b"2"]
 
 
-def test_a_rollback_that_waits_lets_the_event_loop_go_on(
+async def test_a_rollback_that_waits_lets_the_event_loop_go_on(
     database_url: str, topic: str, values: Values, rows: Rows, held: Held
 ) -> None:
     """Its sealed transaction is aborted at once, for which the producer must be free."""
 
-    async def main() -> None:
-        async with (
-            await aio.connect(database_url) as client,
-            client.producer(transactional_id=unique("id")) as producer,
-            engine_of(database_url) as engine,
-            AsyncSession(engine) as session,
-        ):
-            async with producer.transaction(session=session) as tx:
-                await producer.send(topic, b"never")
-            with held(producer_id=tx.id.producer_id) as waits:
-                rolling_back = asyncio.create_task(session.rollback())
-                await waits()
-                assert not rolling_back.done()
-            await rolling_back
-            assert await client.transaction_outcome(tx.id) is Outcome.ABORTED
-
-    asyncio.run(main())
+    async with (
+        await aio.connect(database_url) as client,
+        client.producer(transactional_id=unique("id")) as producer,
+        engine_of(database_url) as engine,
+        AsyncSession(engine) as session,
+    ):
+        async with producer.transaction(session=session) as tx:
+            await producer.send(topic, b"never")
+        with held(producer_id=tx.id.producer_id) as waits:
+            rolling_back = asyncio.create_task(session.rollback())
+            await waits()
+            assert not rolling_back.done()
+        await rolling_back
+        assert await client.transaction_outcome(tx.id) is Outcome.ABORTED
     assert rows() == []
     assert values(topic) == []
 
 
-def test_a_transaction_that_waits_to_begin_lets_the_event_loop_go_on(
+async def test_a_transaction_that_waits_to_begin_lets_the_event_loop_go_on(
     database_url: str, topic: str, values: Values, rows: Rows, held: Held
 ) -> None:
     """The database is asked how the previous one ended."""
-
-    async def main() -> None:
-        async with (
-            await aio.connect(database_url) as client,
-            client.producer(transactional_id=unique("id")) as producer,
-            engine_of(database_url) as engine,
-            AsyncSession(engine) as session,
-        ):
-            await write(producer, session, b"1")
-            assert producer.transaction_id is not None
-            with held(producer_id=producer.transaction_id.producer_id) as waits:
-                writing = asyncio.create_task(write(producer, session, b"2"))
-                await waits()
-                assert not writing.done()
-            await writing
 
     async def write(producer: aio.Producer, session: AsyncSession, value: bytes) -> None:
         async with producer.transaction(session=session):
@@ -482,52 +431,58 @@ def test_a_transaction_that_waits_to_begin_lets_the_event_loop_go_on(
         await insert(session, int(value))
         await session.commit()
 
-    asyncio.run(main())
+    async with (
+        await aio.connect(database_url) as client,
+        client.producer(transactional_id=unique("id")) as producer,
+        engine_of(database_url) as engine,
+        AsyncSession(engine) as session,
+    ):
+        await write(producer, session, b"1")
+        assert producer.transaction_id is not None
+        with held(producer_id=producer.transaction_id.producer_id) as waits:
+            writing = asyncio.create_task(write(producer, session, b"2"))
+            await waits()
+            assert not writing.done()
+        await writing
     assert rows() == [1, 2]
     assert values(topic) == [b"1", b"2"]
 
 
-def test_offsets_that_a_session_commits_make_rows_exactly_once(
+async def test_offsets_that_a_session_commits_make_rows_exactly_once(
     client: msgtx.Client, database_url: str, wide: str, rows: Rows, level: str
 ) -> None:
-    async def main() -> None:
-        group = unique("group")
-        async with await aio.connect(database_url) as reader, engine_of(database_url, level) as engine:
-            tries = 0
-            while len(rows()) < 30:
-                async with reader.consumer(wide, group=group, **EARLIEST) as consumer, AsyncSession(engine) as session:
-                    for record in await consumer.poll(PATIENCE_SECONDS, max_records=4):
-                        await insert(session, int(record.value or b""))
-                    await consumer.commit(session=session)
-                    tries += 1
-                    await (session.rollback() if tries % 3 == 2 else session.commit())
-
     with client.producer() as producer:
         for i in range(30):
             producer.send(wide, b"%d" % i, key=b"%d" % i)
-    asyncio.run(main())
+    group = unique("group")
+    async with await aio.connect(database_url) as reader, engine_of(database_url, level) as engine:
+        tries = 0
+        while len(rows()) < 30:
+            async with reader.consumer(wide, group=group, **EARLIEST) as consumer, AsyncSession(engine) as session:
+                for record in await consumer.poll(PATIENCE_SECONDS, max_records=4):
+                    await insert(session, int(record.value or b""))
+                await consumer.commit(session=session)
+                tries += 1
+                await (session.rollback() if tries % 3 == 2 else session.commit())
     assert rows() == list(range(30))
 
 
-def test_a_member_that_was_replaced_commits_nothing(
+async def test_a_member_that_was_replaced_commits_nothing(
     client: msgtx.Client, database_url: str, topic: str, rows: Rows, level: str
 ) -> None:
-    async def main() -> None:
-        settings = {"group": unique("group"), "group_instance_id": "one", **EARLIEST}
-        async with (
-            await aio.connect(database_url) as reader,
-            reader.consumer(topic, **settings) as zombie,
-            engine_of(database_url, level) as engine,
-            AsyncSession(engine) as session,
-        ):
-            (record,) = await zombie.poll(PATIENCE_SECONDS)
-            await insert(session, record.offset)
-            await zombie.commit(session=session)
-            async with reader.consumer(topic, **settings):
-                with pytest.raises(errors.MsgtxError):
-                    await session.commit()
-
     with client.producer() as producer:
         producer.send(topic, b"x")
-    asyncio.run(main())
+    settings = {"group": unique("group"), "group_instance_id": "one", **EARLIEST}
+    async with (
+        await aio.connect(database_url) as reader,
+        reader.consumer(topic, **settings) as zombie,
+        engine_of(database_url, level) as engine,
+        AsyncSession(engine) as session,
+    ):
+        (record,) = await zombie.poll(PATIENCE_SECONDS)
+        await insert(session, record.offset)
+        await zombie.commit(session=session)
+        async with reader.consumer(topic, **settings):
+            with pytest.raises(errors.MsgtxError):
+                await session.commit()
     assert rows() == []

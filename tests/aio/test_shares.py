@@ -91,13 +91,7 @@ def test_answers_are_part_of_a_transaction(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("commits", [True, False])
 def test_answers_are_part_of_a_session(
-    client: msgtx.Client,
-    database_url: str,
-    topic: str,
-    group: str,
-    rows: Rows,
-    level: str,
-    commits: bool,
+    client: msgtx.Client, database_url: str, topic: str, group: str, rows: Rows, level: str, commits: bool
 ) -> None:
     async def main() -> None:
         async with (

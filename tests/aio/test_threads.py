@@ -16,21 +16,18 @@ def refuse(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_call_that_got_no_thread_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_that_got_no_thread_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit, for one, would come when nobody expects it any more."""
     done: list[int] = []
 
-    async def main() -> None:
-        with Threads(1, name="test") as threads:
-            with monkeypatch.context() as patched:
-                patched.setattr(threading.Thread, "start", refuse)
-                with pytest.raises(errors.ThreadNotStarted, match="gives none"):
-                    await _in_thread(threads, lambda: done.append(1))
-            await _in_thread(threads, lambda: done.append(2))
-        with refuses(errors.IllegalState, reason="closed"):
-            await _in_thread(threads, lambda: done.append(3))
-
-    asyncio.run(main())
+    with Threads(1, name="test") as threads:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(errors.ThreadNotStarted, match="gives none"):
+                await _in_thread(threads, lambda: done.append(1))
+        await _in_thread(threads, lambda: done.append(2))
+    with refuses(errors.IllegalState, reason="closed"):
+        await _in_thread(threads, lambda: done.append(3))
     assert done == [2]
 
 
@@ -53,28 +50,25 @@ def test_what_a_call_raises_is_raised_where_it_is_awaited() -> None:
         asyncio.run(_in_thread(threads, fails))
 
 
-def test_a_close_that_is_cancelled_leaves_no_thread(database_url: str, topic: str) -> None:
+async def test_a_close_that_is_cancelled_leaves_no_thread(database_url: str, topic: str) -> None:
     """It is done all the same, and a second one finds nothing to do."""
 
-    async def main() -> None:
-        client = await aio.connect(database_url)
-        consumer = await client.consumer(topic, group=topic).__aenter__()
-        share_consumer = await client.share_consumer(topic, group=f"{topic}-shares").__aenter__()
-        for each in (consumer, share_consumer):
-            await each.poll(0.01)
-        for each in (consumer, share_consumer, client):
-            closing = asyncio.create_task(each.close())
-            await asyncio.sleep(0)
-            closing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await closing
-            await each.close()
-        for threads in (consumer._thread, share_consumer._thread, client._threads):
-            for thread in threads._threads:
-                await asyncio.to_thread(thread.join, PATIENCE_SECONDS)
-                assert not thread.is_alive()
-
-    asyncio.run(main())
+    client = await aio.connect(database_url)
+    consumer = await client.consumer(topic, group=topic).__aenter__()
+    share_consumer = await client.share_consumer(topic, group=f"{topic}-shares").__aenter__()
+    for each in (consumer, share_consumer):
+        await each.poll(0.01)
+    for each in (consumer, share_consumer, client):
+        closing = asyncio.create_task(each.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await each.close()
+    for threads in (consumer._thread, share_consumer._thread, client._threads):
+        for thread in threads._threads:
+            await asyncio.to_thread(thread.join, PATIENCE_SECONDS)
+            assert not thread.is_alive()
 
 
 def test_a_consumer_goes_on_in_the_next_event_loop_and_is_refused_in_two_at_once(database_url: str, topic: str) -> None:
