@@ -25,6 +25,11 @@ class Ended:
         """The JSON lines on stdout."""
         return [json.loads(line) for line in self.out.split(b"\n") if line]
 
+    def refuses(self, words: str, *, code: int = 2) -> None:
+        """Assert that it ended with this code, and said why in one line."""
+        assert (self.code, self.err.count("\n")) == (code, 1), self.err
+        assert words in self.err
+
 
 @dataclass(frozen=True)
 class Program:
