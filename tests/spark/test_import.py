@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,19 +40,32 @@ from tests.store.steps import unique
 PATIENCE_SECONDS = 120.0
 
 
+@dataclass(frozen=True)
+class Intake:
+    """A topic of two partitions, and a folder of files."""
+
+    spark: SparkSession
+    client: msgtx.Client
+    topic: str
+    folder: Path
+
+    def run(self, *paths: str, **options: Any) -> ImportReport:
+        """Import what is in the folder, or at some paths in it."""
+        found = [str(self.folder / each) for each in paths or [""]]
+        return import_files(self.spark, self.topic, found, url=self.client.secret_url, **options)
+
+    def read(self) -> list[Record]:
+        return sorted(self.client.read(self.client.snapshot([self.topic])), key=lambda record: record.value or b"")
+
+    def values(self) -> list[int]:
+        return sorted(json.loads(record.value or b"")["n"] for record in self.read())
+
+
 @pytest.fixture
-def topic(client: msgtx.Client) -> str:
-    name = unique("imported")
-    client.topics.create(name, partitions=2)
-    return name
-
-
-def read(client: msgtx.Client, topic: str) -> list[Record]:
-    return sorted(client.read(client.snapshot([topic])), key=lambda record: record.value or b"")
-
-
-def values(client: msgtx.Client, topic: str) -> list[int]:
-    return sorted(json.loads(record.value or b"")["n"] for record in read(client, topic))
+def intake(spark: SparkSession, client: msgtx.Client, tmp_path: Path) -> Intake:
+    topic = unique("imported")
+    client.topics.create(topic, partitions=2)
+    return Intake(spark, client, topic, tmp_path)
 
 
 def write_lines(folder: Path, files: int, lines: int = 10) -> list[int]:
@@ -63,64 +77,63 @@ def write_lines(folder: Path, files: int, lines: int = 10) -> list[int]:
     return list(range(files * lines))
 
 
-def test_rows_become_records(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('id,place,text\n7,1,"a, b"\n8,0,\n')
+def test_rows_become_records(intake: Intake) -> None:
+    (intake.folder / "a.csv").write_text('id,place,text\n7,1,"a, b"\n8,0,\n')
     columns = Columns("id", "text", "place", headers={"from": "place"})
-    report = import_files(spark, topic, str(tmp_path / "*.csv"), url=client.secret_url, columns=columns)
+    report = intake.run("*.csv", columns=columns)
     assert report == ImportReport(files=1, skipped=0, batches=1, records=2)
-    found = [(each.key, each.value, each.partition, each.headers) for each in read(client, topic)]
+    found = [(each.key, each.value, each.partition, each.headers) for each in intake.read()]
     assert found == [(b"8", None, 0, (("from", b"0"),)), (b"7", b"a, b", 1, (("from", b"1"),))]
 
 
-def test_without_columns_a_row_is_a_json_object(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
-) -> None:
-    spark.createDataFrame([(1, "x", [1, 2])], "n int, `a b` string, list array<int>").write.parquet(str(tmp_path / "in"))
-    import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
-    (record,) = read(client, topic)
+def test_without_columns_a_row_is_a_json_object(intake: Intake) -> None:
+    rows = intake.spark.createDataFrame([(1, "x", [1, 2])], "n int, `a b` string, list array<int>")
+    rows.write.parquet(str(intake.folder / "in"))
+    intake.run("in")
+    (record,) = intake.read()
     assert json.loads(record.value or b"") == {"n": 1, "a b": "x", "list": [1, 2]}
 
 
-def test_a_json_line_is_the_value_as_it_is(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+def test_a_json_line_is_the_value_as_it_is(intake: Intake) -> None:
     lines = ['{"n": 12345678901234567890123, "x": 1.10, "id": "a\'b"}', '  {"z":null,  "id" : 5}', "3"]
-    with gzip.open(tmp_path / "in.jsonl.gz", "wt") as file:
+    with gzip.open(intake.folder / "in.jsonl.gz", "wt") as file:
         file.write("\n".join([*lines, "", "  "]) + "\n")
-    import_files(spark, topic, str(tmp_path), url=client.secret_url, columns=Columns(key="id", headers={"id": "id"}))
-    found = {(each.value or b"").decode(): (each.key, dict(each.headers)["id"]) for each in read(client, topic)}
+    intake.run(columns=Columns(key="id", headers={"id": "id"}))
+    found = {(each.value or b"").decode(): (each.key, dict(each.headers)["id"]) for each in intake.read()}
     assert found == {lines[0]: (b"a'b", b"a'b"), lines[1]: (b"5", b"5"), lines[2]: (None, None)}
 
 
-def test_binary_columns_stay_as_they_are(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
-    rows = spark.createDataFrame([(b"\xff\x00", b"k")], "value binary, key binary")
-    rows.selectExpr("*", "timestamp_millis(1700000000123) as at").write.parquet(str(tmp_path / "in"))
+def test_binary_columns_stay_as_they_are(intake: Intake) -> None:
+    rows = intake.spark.createDataFrame([(b"\xff\x00", b"k")], "value binary, key binary")
+    rows.selectExpr("*", "timestamp_millis(1700000000123) as at").write.parquet(str(intake.folder / "in"))
     columns = Columns("key", "value", timestamp="at")
-    import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, columns=columns)
-    (record,) = read(client, topic)
+    intake.run("in", columns=columns)
+    (record,) = intake.read()
     assert (record.key, record.value, record.timestamp) == (b"k", b"\xff\x00", 1_700_000_000_123)
 
 
-def test_a_file_is_imported_once(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
-    written = write_lines(tmp_path / "in", files=2)
+def test_a_file_is_imported_once(intake: Intake) -> None:
+    written = write_lines(intake.folder / "in", files=2)
 
     def run() -> tuple[int, int, int]:
-        report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
+        report = intake.run("in")
         return report.files, report.skipped, report.records
 
     assert run() == (2, 0, 20)
     assert run() == (0, 2, 0)
-    assert values(client, topic) == written
-    written = write_lines(tmp_path / "more", files=1)
-    (tmp_path / "more" / "000.json").rename(tmp_path / "in" / "-before-all.json")
+    assert intake.values() == written
+    written = write_lines(intake.folder / "more", files=1)
+    (intake.folder / "more" / "000.json").rename(intake.folder / "in" / "-before-all.json")
     assert run() == (1, 2, 10)
-    assert values(client, topic) == sorted(2 * written + list(range(10, 20)))
+    assert intake.values() == sorted(2 * written + list(range(10, 20)))
 
 
-def test_a_run_that_is_killed_is_gone_on_with(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_is_gone_on_with(intake: Intake) -> None:
     """SIGKILL after a batch's tasks have written, before its decision; earlier batches are committed.
 
     What they wrote is overdue soon, and then holds back nobody.
     """
-    written = write_lines(tmp_path / "in", files=4)
+    written = write_lines(intake.folder / "in", files=4)
     program = f"""
 import itertools, os, signal
 from msgtx.spark_jobs import import_files as module, sink
@@ -132,29 +145,23 @@ def decide(*arguments, **settings):
     return real(*arguments, **settings)
 sink.decide = decide
 spark = session(master="local[2]")
-module.import_files(spark, {topic!r}, {str(tmp_path / "in")!r}, url=os.environ["URL"], batch_bytes=1,
+module.import_files(spark, {intake.topic!r}, {str(intake.folder / "in")!r}, url=os.environ["URL"], batch_bytes=1,
                     transaction_timeout_ms=5_000)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, "URL": client.secret_url}, check=False, timeout=PATIENCE_SECONDS
-    )
+    environment = {**os.environ, "URL": intake.client.secret_url}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=False, timeout=PATIENCE_SECONDS)
     assert done.returncode == -signal.SIGKILL
-    report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=1)
+    report = intake.run("in", batch_bytes=1)
     assert report == ImportReport(files=2, skipped=2, batches=2, records=20)
-    wait_until(lambda: values(client, topic) == written, "what the killed run left is overdue")
+    wait_until(lambda: intake.values() == written, "what the killed run left is overdue")
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 1_000_000)], ids=["the same batches", "other batches"])
 def test_two_imports_at_once_write_each_file_once(
-    spark: SparkSession,
-    client: msgtx.Client,
-    topic: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    sizes: tuple[int, int],
+    intake: Intake, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int]
 ) -> None:
     """The second one begins when the first has written, and has written before that one commits."""
-    written = write_lines(tmp_path / "in", files=4)
+    written = write_lines(intake.folder / "in", files=4)
     begun, decisions = itertools.count(), itertools.count()
     wrote = [threading.Event(), threading.Event()]
     first_decided = threading.Event()
@@ -179,20 +186,20 @@ def test_two_imports_at_once_write_each_file_once(
     monkeypatch.setattr(sink, "decide", decided)
 
     def run(size: int) -> ImportReport:
-        return import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=size)
+        return intake.run("in", batch_bytes=size)
 
     with concurrent.futures.ThreadPoolExecutor(2) as executor:
         reports = list(executor.map(run, sizes))
-    assert values(client, topic) == written
+    assert intake.values() == written
     assert sum(report.records for report in reports) == len(written)
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["its own", "anybody's"])
 def test_a_batch_whose_answer_was_lost_is_written_once(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool
+    intake: Intake, monkeypatch: pytest.MonkeyPatch, is_known: bool
 ) -> None:
     """The decision is repeated. The files that are imported by then are this run's own, or taken for another one's."""
-    written = write_lines(tmp_path / "in", files=2)
+    written = write_lines(intake.folder / "in", files=2)
 
     def twice(work: Callable[[], DecidedBatch]) -> DecidedBatch:
         work()
@@ -205,28 +212,26 @@ def test_a_batch_whose_answer_was_lost_is_written_once(
         "is_batch_committed",
         lambda connection, name: committed(connection, name) and (is_known or "#" not in name.app_id),
     )
-    report = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, batch_bytes=1)
+    report = intake.run("in", batch_bytes=1)
     assert (report.files, report.records) == ((2, 20) if is_known else (0, 0))
-    assert values(client, topic) == written
-    with client.engine.connection() as connection:
+    assert intake.values() == written
+    with intake.client.engine.connection() as connection:
         names = connection.execute(
-            "select distinct app_id from msgtx.spark_batch where app_id like %s", [f"import:{topic}#%"]
+            "select distinct app_id from msgtx.spark_batch where app_id like %s", [f"import:{intake.topic}#%"]
         ).fetchall()
     assert len(names) == 1, "a run has one application, however many batches"
 
 
-def test_a_file_that_was_changed_after_its_import_is_refused(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
-) -> None:
-    written = write_lines(tmp_path / "in", files=1)
-    import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
-    file = tmp_path / "in" / "000.json"
+def test_a_file_that_was_changed_after_its_import_is_refused(intake: Intake) -> None:
+    written = write_lines(intake.folder / "in", files=1)
+    intake.run("in")
+    file = intake.folder / "in" / "000.json"
     at = file.stat().st_mtime + 10
     os.utime(file, (at, at))
     with pytest.raises(errors.InvalidRequest, match="was changed after its import"):
-        import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url)
-    assert values(client, topic) == written
-    again = import_files(spark, topic, str(tmp_path / "in"), url=client.secret_url, app_id="again")
+        intake.run("in")
+    assert intake.values() == written
+    again = intake.run("in", app_id="again")
     assert again.records == len(written)
 
 
@@ -250,20 +255,17 @@ def test_a_file_that_was_changed_after_its_import_is_refused(
          "parquet", "partition", "format"],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_and_nothing_is_written(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, name: str, content: bytes, columns: Columns,
-    error: type[Exception], told: str,
-) -> None:  # fmt: skip
-    """I16."""
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(error, match=told) as caught:
-        import_files(spark, topic, str(tmp_path), url=client.secret_url, columns=columns)
-    assert "\n" not in str(caught.value)
-    assert read(client, topic) == []
-
-
-def test_csv_files_are_read_as_they_were_written(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
+    intake: Intake, name: str, content: bytes, columns: Columns, error: type[Exception], told: str
 ) -> None:
+    """I16."""
+    (intake.folder / name).write_bytes(content)
+    with pytest.raises(error, match=told) as caught:
+        intake.run(columns=columns)
+    assert "\n" not in str(caught.value)
+    assert intake.read() == []
+
+
+def test_csv_files_are_read_as_they_were_written(intake: Intake) -> None:
     """By spreadsheets, by PostgreSQL, by hand. A file is not divided, however small the parts are that Spark reads."""
     texts = [
         'id,name\n1,"say ""hi"""\n2,"12 High St\nLondon"\n3,x"y"\n',
@@ -276,29 +278,26 @@ def test_csv_files_are_read_as_they_were_written(
     ]
     expected = []
     for at, text in enumerate(texts):
-        with gzip.open(tmp_path / f"{at}.csv.gz", "wb") if at % 2 else (tmp_path / f"{at}.csv").open("wb") as file:
+        with gzip.open(intake.folder / f"{at}.csv.gz", "wb") if at % 2 else (intake.folder / f"{at}.csv").open("wb") as file:
             file.write(text.encode())
         expected += list(csv.DictReader(io.StringIO(text.removeprefix("\ufeff"), newline="")))
-    before = spark.conf.get("spark.sql.files.maxPartitionBytes")
-    spark.conf.set("spark.sql.files.maxPartitionBytes", 1_000)
+    before = intake.spark.conf.get("spark.sql.files.maxPartitionBytes")
+    intake.spark.conf.set("spark.sql.files.maxPartitionBytes", 1_000)
     try:
-        report = import_files(spark, topic, str(tmp_path), url=client.secret_url, columns=Columns(key="ID"))
+        report = intake.run(columns=Columns(key="ID"))
     finally:
-        spark.conf.set("spark.sql.files.maxPartitionBytes", before)
+        intake.spark.conf.set("spark.sql.files.maxPartitionBytes", before)
     assert report.records == len(expected)
-    found = {(each.key or b"").decode(): json.loads(each.value or b"") for each in read(client, topic)}
+    found = {(each.key or b"").decode(): json.loads(each.value or b"") for each in intake.read()}
     assert found == {row["id"]: row for row in expected}
 
 
-def test_csv_files_of_another_dialect_are_read_as_they_are_said_to_be(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
-) -> None:
-    (tmp_path / "a.csv").write_bytes("1;'caf\xe9; no. 1';-\n".encode("iso-8859-1"))
-    import_files(
-        spark, topic, str(tmp_path), url=client.secret_url, encoding="ISO-8859-1",
+def test_csv_files_of_another_dialect_are_read_as_they_are_said_to_be(intake: Intake) -> None:
+    (intake.folder / "a.csv").write_bytes("1;'caf\xe9; no. 1';-\n".encode("iso-8859-1"))
+    intake.run(encoding="ISO-8859-1",
         options={"sep": ";", "quote": "'", "header": "false", "nullValue": "-", "multiLine": "true"},
     )  # fmt: skip
-    (record,) = read(client, topic)
+    (record,) = intake.read()
     assert json.loads(record.value or b"") == {"_c0": "1", "_c1": "caf\xe9; no. 1", "_c2": None}
 
 
@@ -352,13 +351,11 @@ def batches_of(lines: list[bytes], size: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array(some, pa.binary()), pa.array(["f"] * len(some))], names=["line", "file"])
 
 
-def test_parquet_files_of_other_columns_or_kinds_are_refused(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
-) -> None:
+def test_parquet_files_of_other_columns_or_kinds_are_refused(intake: Intake) -> None:
     """A column that one file has not would be null there, a fraction cut, and a time in milliseconds read as seconds."""
-    spark.sql("select 1 as Id, 1.5d as part, 1700000000123L as at").write.parquet(str(tmp_path / "one"))
-    spark.sql("select 2 as id, 'x' as name").write.parquet(str(tmp_path / "two"))
-    spark.sql("select 'x' as id, 1.5d as part, 1700000000123L as at").write.parquet(str(tmp_path / "three"))
+    intake.spark.sql("select 1 as Id, 1.5d as part, 1700000000123L as at").write.parquet(str(intake.folder / "one"))
+    intake.spark.sql("select 2 as id, 'x' as name").write.parquet(str(intake.folder / "two"))
+    intake.spark.sql("select 'x' as id, 1.5d as part, 1700000000123L as at").write.parquet(str(intake.folder / "three"))
     for paths, columns, told in (
         (["one", "two"], Columns(), "has the columns id int, name string, and .* has id int, part double, at bigint"),
         (["one", "three"], Columns(), "has the columns id string, part double"),
@@ -366,53 +363,49 @@ def test_parquet_files_of_other_columns_or_kinds_are_refused(
         (["one"], Columns(timestamp="at"), "column at is bigint, and is to be a timestamp"),
     ):
         with pytest.raises(errors.MsgtxError, match=told):
-            import_files(spark, topic, [str(tmp_path / each) for each in paths], url=client.secret_url, columns=columns)
-    assert read(client, topic) == []
-    import_files(spark, topic, str(tmp_path / "one"), url=client.secret_url, columns=Columns(key="ID"))
-    assert [each.key for each in read(client, topic)] == [b"1"]
+            intake.run(*paths, columns=columns)
+    assert intake.read() == []
+    intake.run("one", columns=Columns(key="ID"))
+    assert [each.key for each in intake.read()] == [b"1"]
 
 
-def test_odd_records_come_back_from_an_export(spark: SparkSession, client: msgtx.Client, tmp_path: Path) -> None:
+def test_odd_records_come_back_from_an_export(intake: Intake) -> None:
     """I16: accepted means that it can be passed on."""
     source, target = unique("odd"), unique("odd")
     for name in (source, target):
-        client.topics.create(name, max_message_bytes=4_000_000)
-    with client.producer() as producer:
+        intake.client.topics.create(name, max_message_bytes=4_000_000)
+    with intake.client.producer() as producer:
         for record in odd_records(11, count=500):
             producer.send(source, record.value, key=record.key, timestamp=record.timestamp)
-    export(spark, source, str(tmp_path), url=client.secret_url)
+    export(intake.spark, source, str(intake.folder), url=intake.client.secret_url)
     columns = Columns("key", "value", timestamp="timestamp", headers={"was": "offset"})
-    import_files(spark, target, str(tmp_path / "batch=1"), url=client.secret_url, columns=columns)
+    import_files(intake.spark, target, str(intake.folder / "batch=1"), url=intake.client.secret_url, columns=columns)
     sent, found = (
         sorted((each.timestamp, each.key or b"", each.value or b"", each.key is None, each.value is None) for each in
-               client.read(client.snapshot([name])))
+               intake.client.read(intake.client.snapshot([name])))
         for name in (source, target)
     )  # fmt: skip
     assert len(found) == 500
     assert found == sent
 
 
-def test_files_of_different_formats_are_refused(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path
-) -> None:
+def test_files_of_different_formats_are_refused(intake: Intake) -> None:
     for name in ("a.csv", "b.json"):
-        (tmp_path / name).write_text("x")
+        (intake.folder / name).write_text("x")
     with pytest.raises(errors.ConfigError, match="of different formats"):
-        import_files(spark, topic, str(tmp_path), url=client.secret_url)
+        intake.run()
 
 
 @pytest.mark.parametrize("path", ["nowhere", "nowhere/*.csv", ""], ids=["file", "pattern", "empty folder"])
-def test_without_files_there_is_an_error(
-    spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path, path: str
-) -> None:
+def test_without_files_there_is_an_error(intake: Intake, path: str) -> None:
     with pytest.raises(errors.ConfigError, match="there is no file at"):
-        import_files(spark, topic, str(tmp_path / path), url=client.secret_url)
+        intake.run(path)
 
 
-def test_an_empty_file_is_imported_too(spark: SparkSession, client: msgtx.Client, topic: str, tmp_path: Path) -> None:
-    (tmp_path / "a.json").touch()
-    assert import_files(spark, topic, str(tmp_path), url=client.secret_url) == ImportReport(1, 0, 1, 0)
-    assert import_files(spark, topic, str(tmp_path), url=client.secret_url) == ImportReport(0, 1, 0, 0)
+def test_an_empty_file_is_imported_too(intake: Intake) -> None:
+    (intake.folder / "a.json").touch()
+    assert intake.run() == ImportReport(1, 0, 1, 0)
+    assert intake.run() == ImportReport(0, 1, 0, 0)
 
 
 def test_files_are_divided_in_their_order() -> None:
