@@ -27,10 +27,7 @@ from msgtx.database.embedded import binaries, postmaster
 from tests.databases import PATIENCE_SECONDS, Server, scratch, use_server, wait_until
 
 UNCOUNTED_THREADS: Final = {"msgtx-listener", "msgtx-completion", "msgtx-heartbeat", "msgtx-share-heartbeat"}
-SILENT: Final = {
-    "_enter_gen",
-    "_exit_gen",
-}  # the library synchronizes before it leaves a pipeline: nothing more is sent
+SILENT: Final = {"_enter_gen", "_exit_gen"}  # the library synchronizes before it leaves a pipeline: nothing more is sent
 # Functions that only read: what a crash around them leaves behind is the same as after the write before them.
 READS: Final = frozenset(
     {

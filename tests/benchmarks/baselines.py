@@ -78,13 +78,7 @@ def tables(url: str | None) -> Iterator[None]:
 def tidy(url: str | None) -> None:
     """Free the space of deleted topics, so the next measurement begins as the last one did."""
     with connect(url) as connection:
-        for table in (
-            "record_batch",
-            "transaction_decision",
-            "transaction_marker",
-            "transaction_partition",
-            "transaction",
-        ):
+        for table in ("record_batch", "transaction_decision", "transaction_marker", "transaction_partition", "transaction"):
             connection.execute(f"vacuum (analyze) msgtx.{table}")
 
 

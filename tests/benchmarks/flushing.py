@@ -104,10 +104,7 @@ def of_clients(client: Client, sessions: int, seconds: float) -> float:
 
 
 def _rate(
-    client: Client,
-    session: Callable[[str], tuple[Callable[[], object], Callable[[], None]]],
-    sessions: int,
-    seconds: float,
+    client: Client, session: Callable[[str], tuple[Callable[[], object], Callable[[], None]]], sessions: int, seconds: float
 ) -> float:
     counts = [0] * sessions
     barrier = threading.Barrier(sessions)

@@ -287,10 +287,7 @@ def test_the_second_schema_goes_down_and_up_again_with_leases_and_history(make_d
         with connect(url) as connection:
             assert connection.execute(
                 "select to_regclass('msgtx.coordinator'), to_regclass('msgtx.producer')"
-            ).fetchone() == (
-                None,
-                "msgtx.producer",
-            )
+            ).fetchone() == (None, "msgtx.producer")
         run(url, migrate.upgrade)
         assert catalog(url) == before
     with msgtx.connect(url) as client:

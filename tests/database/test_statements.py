@@ -78,8 +78,7 @@ def dozes(observer: Connection, pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [(1, "a", [1, 2], True), (-(2**63), "", [], False), (None, None, None, None), (5, "ä€\n", None, True)],
+    "arguments", [(1, "a", [1, 2], True), (-(2**63), "", [], False), (None, None, None, None), (5, "ä€\n", None, True)]
 )
 def test_it_gives_what_a_cursor_gives(session: Connection, arguments: tuple[Any, ...]) -> None:
     for _ in range(3):

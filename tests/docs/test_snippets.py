@@ -45,10 +45,7 @@ def run(snippet: Snippet) -> None:
 
 @pytest.mark.parametrize("snippet", alone("python"), ids=lambda snippet: snippet.name)
 def test_a_block_of_python_runs_twice(
-    snippet: Snippet,
-    make_database: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    snippet: Snippet, make_database: Callable[..., str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Without names of others, and without a warning that a newcomer would take for data loss."""
     monkeypatch.setenv("MSGTX_DATABASE_URL", make_database())

@@ -382,37 +382,13 @@ def test_idempotence_that_the_environment_asks_for_is_not_given_up(monkeypatch: 
     [
         (ProducerConfig, {"linger_ms": "3s", "delivery_timeout_ms": "1s"}, "linger_ms=3000 must be below delivery_timeout"),
         (ProducerConfig, {"linger_ms": "2min"}, "linger_ms=120000 must be below delivery_timeout_ms=120000: a record"),
-        (
-            ProducerConfig,
-            {"request_timeout_ms": "2s", "delivery_timeout_ms": "1s"},
-            "request_timeout_ms=2000 must be at",
-        ),
+        (ProducerConfig, {"request_timeout_ms": "2s", "delivery_timeout_ms": "1s"}, "request_timeout_ms=2000 must be at"),
         (ProducerConfig, {"retry_backoff_ms": "1s", "delivery_timeout_ms": "1s"}, "retry_backoff_ms=1000 must be below"),
-        (
-            ProducerConfig,
-            {"batch_bytes": "2MiB", "buffer_bytes": "1MiB"},
-            "batch_bytes=2097152 must be at most",
-        ),
-        (
-            ConsumerConfig,
-            {"heartbeat_interval_ms": "45s"},
-            "heartbeat_interval_ms=45000 must be below session",
-        ),
-        (
-            ConsumerConfig,
-            {"heartbeat_interval_ms": "2s", "max_poll_interval_ms": "1s"},
-            "must be at most max_poll",
-        ),
-        (
-            ConsumerConfig,
-            {"retry_backoff_ms": "1min", "group": "g"},
-            "retry_backoff_ms=60000 must be below session_timeout",
-        ),
-        (
-            ConsumerConfig,
-            {"retry_backoff_ms": "2s", "request_timeout_ms": "1s"},
-            "retry_backoff_ms=2000 must be below",
-        ),
+        (ProducerConfig, {"batch_bytes": "2MiB", "buffer_bytes": "1MiB"}, "batch_bytes=2097152 must be at most"),
+        (ConsumerConfig, {"heartbeat_interval_ms": "45s"}, "heartbeat_interval_ms=45000 must be below session"),
+        (ConsumerConfig, {"heartbeat_interval_ms": "2s", "max_poll_interval_ms": "1s"}, "must be at most max_poll"),
+        (ConsumerConfig, {"retry_backoff_ms": "1min", "group": "g"}, "retry_backoff_ms=60000 must be below session_timeout"),
+        (ConsumerConfig, {"retry_backoff_ms": "2s", "request_timeout_ms": "1s"}, "retry_backoff_ms=2000 must be below"),
         (ShareConsumerConfig, {"group": "g", "retry_backoff_ms": "1min"}, "retry_backoff_ms=60000 must be below session"),
     ],
 )
@@ -422,8 +398,7 @@ def test_a_pair_that_cannot_work_is_refused(kind: type, settings: dict[str, obje
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"delivery_timeout_ms": "3s"}, {"retry_backoff_ms": 9, "delivery_timeout_ms": 10}, {"buffer_bytes": 99}],
+    "settings", [{"delivery_timeout_ms": "3s"}, {"retry_backoff_ms": 9, "delivery_timeout_ms": 10}, {"buffer_bytes": 99}]
 )
 def test_a_default_that_has_no_effect_is_no_contradiction(settings: dict[str, object]) -> None:
     resolve(ProducerConfig, settings)

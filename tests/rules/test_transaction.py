@@ -87,10 +87,7 @@ def test_every_event_moves_something() -> None:
 
 def test_what_is_decided_stays_decided() -> None:
     """I4: its markers follow the decision; all else belongs to the next transaction, as if it were the first one."""
-    for decided, complete in (
-        (State.PREPARE_COMMIT, State.COMPLETE_COMMIT),
-        (State.PREPARE_ABORT, State.COMPLETE_ABORT),
-    ):
+    for decided, complete in ((State.PREPARE_COMMIT, State.COMPLETE_COMMIT), (State.PREPARE_ABORT, State.COMPLETE_ABORT)):
         moves = {event: after for (before, event), after in MOVES.items() if before is decided}
         assert moves.pop(Event.MARK) is complete
         assert moves.pop(Event.INIT) is decided

@@ -141,10 +141,7 @@ def test_every_kind_of_session_takes_a_batch(shop: Shop, consumer: msgtx.Consume
 def test_a_commit_within_the_block_is_refused_since_its_rest_would_come_without_offsets(
     shop: Shop, consumer: msgtx.Consumer, session: Session
 ) -> None:
-    with (
-        refuses(errors.IllegalState, reason="block"),
-        consumer.batch(session, SECONDS) as records,
-    ):
+    with refuses(errors.IllegalState, reason="block"), consumer.batch(session, SECONDS) as records:
         store(session, records[:1])
         session.commit()
     session.rollback()
@@ -181,10 +178,7 @@ def test_a_rollback_of_the_users_in_the_block_is_one(shop: Shop, consumer: msgtx
         store(session, records)
         session.rollback()
     session.commit()
-    with (
-        refuses(errors.IllegalState, reason="rolled back"),
-        consumer.batch(session, SECONDS) as records,
-    ):
+    with refuses(errors.IllegalState, reason="rolled back"), consumer.batch(session, SECONDS) as records:
         assert numbers(records) == [0, 1]
         store(session, records[:1])
         session.rollback()  # as if this left out one record
@@ -250,10 +244,7 @@ def test_a_second_session_does_not_overtake_the_first(shop: Shop, consumer: msgt
     with Session(shop.engine()) as first, Session(shop.engine()) as second:
         with consumer.batch(first, SECONDS) as records:
             store(first, records)
-        with (
-            refuses(errors.IllegalState, reason="another session"),
-            consumer.batch(second, SECONDS),
-        ):
+        with refuses(errors.IllegalState, reason="another session"), consumer.batch(second, SECONDS):
             pass
         first.rollback()
         while shop.seen()[1] != list(range(11)):
@@ -301,10 +292,7 @@ def test_a_second_session_does_not_overtake_a_commit_that_may_still_fail(shop: S
             store(first, records)
         committing = threads.submit(first.commit)
         wait_until(lambda: waiting_backends(shop.connection), "the COMMIT waits")
-        with (
-            refuses(errors.IllegalState, reason="another session"),
-            consumer.batch(second, SECONDS),
-        ):
+        with refuses(errors.IllegalState, reason="another session"), consumer.batch(second, SECONDS):
             pass
         holder.commit()
         with pytest.raises(sqlalchemy.exc.IntegrityError):

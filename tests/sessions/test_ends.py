@@ -59,10 +59,7 @@ def pair(shop: Shop) -> Iterator[Pair]:
         for number in range(10):
             producer.send(source, b"%d" % number)
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "max_poll_records": 2}
-    with (
-        shop.client.consumer(source, group=source, **settings) as consumer,
-        shop.producer(retry_backoff_ms=5) as producer,
-    ):
+    with shop.client.consumer(source, group=source, **settings) as consumer, shop.producer(retry_backoff_ms=5) as producer:
         yield Pair(shop.client, consumer, producer, output)
 
 

@@ -170,10 +170,7 @@ def test_a_block_of_a_producer_takes_acknowledgements_alone_into_the_session(
 ) -> None:
     one, other = share(), share()
     accept(one, one.poll(0))
-    with (
-        shop.producer() as producer,
-        producer.transaction(session=session) as transaction,
-    ):
+    with shop.producer() as producer, producer.transaction(session=session) as transaction:
         transaction.send_acknowledgements(one)
     assert shop.outcome(transaction.id) is msgtx.Outcome.OPEN
     session.commit()
