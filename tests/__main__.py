@@ -42,6 +42,8 @@ def chosen(arguments: Sequence[str]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", *HANGING, *processes(), *chosen(arguments)]
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # The processes, and the programs that tests start, keep and read bytecode: a start takes half as long.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Ctrl-C reaches only this process. It signals all others once: after a second signal, one would leave its server behind.
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True) as run:
         try:
