@@ -8,7 +8,6 @@ changed: of their logs, transactions, groups, share groups, dead letters and key
 
 import contextlib
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from tests.databases import Connection, Server
 from tests.faults import crash_server
 from tests.roles import Roles, open_roles
 from tests.store.steps import Writer, batch, unique
-from tests.verdicts import Verdict
+from tests.verdicts import conclude
 
 SECONDS: Final = 60.0
 LARGEST_ROW: Final = (
@@ -504,13 +503,9 @@ def main(*, minutes: float, seed: int | None) -> None:
     with tempfile.TemporaryDirectory(prefix="msgtx-hostile-") as folder, crash_server() as server:
         Path(folder).chmod(0o700)
         report = attack(server.server, server.server.create_database(), seed=chosen, seconds=60 * minutes)
-    for failure in report.failures:
-        click.echo(f"  {failure}")
     click.echo(f"functions called {len(report.functions)}, answered {len(report.answered)}; refusals {report.refused}")
-    click.echo(f"anomalies {len(report.failures)}; calls, together {report.calls}")
-    if report.failures:
-        click.echo(f"again: python -m tests.hostile --minutes {minutes:g} --seed {chosen}")
-        sys.exit(Verdict.ANOMALY)
+    again = f"tests.hostile --minutes {minutes:g} --seed {chosen}"
+    conclude(report.failures, looked=f"calls, together {report.calls}", again=again)
 
 
 if __name__ == "__main__":

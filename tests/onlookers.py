@@ -34,7 +34,7 @@ from msgtx.store.topics.topics import describe_topics
 from tests.faults import crash_server
 from tests.odd_records import REFUSED, REFUSED_DEDUP_KEYS, odd_records
 from tests.store.steps import unique
-from tests.verdicts import Verdict
+from tests.verdicts import conclude
 
 SECONDS: Final = 30.0
 PARTITIONS: Final = 2
@@ -469,12 +469,8 @@ def main(*, minutes: float, seed: int | None) -> None:
                 failures += found
                 looked += count
                 scenes += 1
-    for failure in failures:
-        click.echo(f"  {failure}")
-    click.echo(f"anomalies {len(failures)}; records looked at, together {looked}")
-    if failures:
-        click.echo(f"again: python -m tests.onlookers --minutes 0.1 --seed {chosen + scenes - 1}")
-        sys.exit(Verdict.ANOMALY)
+    again = f"tests.onlookers --minutes 0.1 --seed {chosen + scenes - 1}"
+    conclude(failures, looked=f"records looked at, together {looked}", again=again)
 
 
 def look(client: msgtx.Client, url: str, *, seed: int, count: int, deadline: float) -> tuple[list[str], int]:

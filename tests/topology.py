@@ -28,7 +28,7 @@ import msgtx
 from msgtx import TopicPartition, aio, errors
 from tests.databases import connect
 from tests.faults import crash_server
-from tests.verdicts import Verdict
+from tests.verdicts import conclude
 
 NAMES: Final = ("changes-0", "changes-1", "changes-2")
 OUTPUT: Final = "output"
@@ -406,7 +406,6 @@ def _lines(report: Report) -> Iterator[str]:
                           ("more than once", report.again)):  # fmt: skip
         yield f"{what}: " + ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
     yield from (f"  {name}: {words}" for name, words in sorted(report.words.items()))
-    yield from (f"  {failure}" for failure in report.failures)
 
 
 @click.command()
@@ -420,10 +419,8 @@ def main(*, minutes: float, seed: int | None) -> None:
         report = play(server.server.create_database(), seed=chosen, seconds=60 * minutes)
     for line in _lines(report):
         click.echo(line)
-    click.echo(f"anomalies {len(report.failures)}; records read, together {report.read.total()}")
-    if report.failures:
-        click.echo(f"again: python -m tests.topology --minutes {minutes:g} --seed {chosen}")
-        sys.exit(Verdict.ANOMALY)
+    again = f"tests.topology --minutes {minutes:g} --seed {chosen}"
+    conclude(report.failures, looked=f"records read, together {report.read.total()}", again=again)
 
 
 if __name__ == "__main__":

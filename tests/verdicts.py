@@ -1,6 +1,10 @@
 """How a part of the long run ends: its exit code says whether it found an anomaly, or could not look for one."""
 
 import enum
+import sys
+from collections.abc import Sequence
+
+import click
 
 
 class Verdict(enum.IntEnum):
@@ -15,3 +19,13 @@ class Verdict(enum.IntEnum):
     def of(cls, code: int) -> "Verdict":
         """Return what an exit code says. A code that no part chose is of one that ended badly."""
         return cls(code) if code in set(cls) else cls.ENDED_BADLY
+
+
+def conclude(failures: Sequence[str], *, looked: str, again: str) -> None:
+    """Print what broke, and how to run it again. End the program if a promise is broken."""
+    for failure in failures:
+        click.echo(f"  {failure}")
+    click.echo(f"anomalies {len(failures)}; {looked}")
+    if failures:
+        click.echo(f"again: python -m {again}")
+        sys.exit(Verdict.ANOMALY)
