@@ -35,6 +35,13 @@ def found(client: msgtx.Client, subject: str, limits: Limits | None = None, most
     return [one for one in client.admin.doctor(limits=limits, most=most) if one.subject.startswith(subject)]
 
 
+def one(level: Level, client: msgtx.Client, subject: str, limits: Limits | None = None) -> Finding:
+    """The only finding about a subject, which is of this level."""
+    (finding,) = found(client, subject, limits)
+    assert finding.level is level
+    return finding
+
+
 def held(client: msgtx.Client, partition: TopicPartition, limits: Limits | None = None) -> Finding:
     (finding,) = found(client, str(partition), limits)
     return finding
@@ -122,8 +129,7 @@ def test_an_overdue_transaction_is_a_problem_until_a_sweep_comes(
     writer.send(partition, b"x")
     try:
         set_clock(database_url, "1 minute")
-        finding = held(client, name)
-        assert finding.level is Level.PROBLEM
+        finding = one(Level.PROBLEM, client, str(name))
         assert "it is overdue by 30 s and nobody has aborted it" in finding.text
         assert finding.advice == f"`msgtx sweep`, regularly; or `msgtx transactions abort {writer.name}`"
         assert held(client, name, Limits(grace_seconds=45.0)).level is Level.INFORMATION
@@ -141,8 +147,7 @@ def test_a_transaction_that_lost_a_row_is_a_problem_at_once(
     writer = Writer(connection)
     writer.send(partition, b"x")
     connection.execute(f"delete from msgtx.{table} where producer_id = %s", [writer.id.producer_id])
-    finding = held(client, name)
-    assert finding.level is Level.PROBLEM
+    finding = one(Level.PROBLEM, client, str(name))
     assert words in finding.text
     assert finding.advice == f"`msgtx transactions abort {writer.name}`"
 
@@ -171,8 +176,7 @@ def test_a_seal_of_offsets_only_is_told_and_is_a_problem_past_its_deadline(
     """P42."""
     writer = Writer(connection)
     seal(connection, writer.name, "session", "-1 minute")
-    (finding,) = found(client, f"transaction {writer.name}")
-    assert finding.level is Level.PROBLEM
+    finding = one(Level.PROBLEM, client, f"transaction {writer.name}")
     assert "with consumer offsets only, and past its deadline" in finding.text
     connection.execute("delete from msgtx.transaction_seal where producer_id = %s", [writer.id.producer_id])
 
@@ -229,8 +233,7 @@ def test_members_that_are_dead_and_own_partitions_are_told_until_somebody_sweeps
             [seconds, [*group.numbers.values()]],
         )
         assert len(found(client, f"group {group.name}")) == told
-    (dead,) = found(client, f"group {group.name}")
-    assert dead.level is Level.PROBLEM
+    dead = one(Level.PROBLEM, client, f"group {group.name}")
     assert dead.text.startswith("nobody reads 4 partitions of 1 member last heard of")
     assert "msgtx sweep" in dead.advice
     client.sweep()
@@ -252,8 +255,7 @@ def test_an_assignment_that_nobody_makes_anew_is_told(cause: str, client: msgtx.
                 f"update msgtx.{table} set {column} = clock_timestamp() - make_interval(secs => %s)", [seconds]
             )
         assert len(found(client, f"group {group.name}")) == told
-    (stale,) = found(client, f"group {group.name}")
-    assert stale.level is Level.WARNING
+    stale = one(Level.WARNING, client, f"group {group.name}")
     assert f"{1 + (cause == 'members')} members live" in stale.text
     assert group.assign(dict.fromkeys(group.partitions, "a"))
     assert found(client, f"group {group.name}") == []
@@ -353,23 +355,19 @@ def test_an_old_snapshot_of_an_idle_session_is_a_warning(
     session.execute("begin isolation level repeatable read")
     session.execute("select count(*) from msgtx.topic")
     assert found(client, subject) == []
-    (finding,) = found(client, subject, AT_ONCE)
-    assert finding.level is Level.WARNING
+    finding = one(Level.WARNING, client, subject, AT_ONCE)
     assert "is idle in transaction in a SQL transaction of" in finding.text
     assert finding.data["state"] == "idle in transaction"
     assert (finding.data["kind"], finding.data["pid"]) == ("session", backend(session))
-    (old,) = found(client, subject, Limits(snapshot_age=0))
-    assert old.level is Level.WARNING
+    one(Level.WARNING, client, subject, Limits(snapshot_age=0))
     session.execute("rollback")
     assert found(client, subject, AT_ONCE) == []
 
 
 def test_connections_that_run_short_are_told(client: msgtx.Client) -> None:
     assert found(client, "connections") == []
-    (finding,) = found(client, "connections", Limits(connections_warning=0.0))
-    assert finding.level is Level.WARNING
-    (finding,) = found(client, "connections", Limits(connections_warning=0.0, connections_problem=0.0))
-    assert finding.level is Level.PROBLEM
+    finding = one(Level.WARNING, client, "connections", Limits(connections_warning=0.0))
+    finding = one(Level.PROBLEM, client, "connections", Limits(connections_warning=0.0, connections_problem=0.0))
     assert finding.data["sessions"] >= 1
 
 
@@ -378,10 +376,8 @@ def test_connections_that_run_short_are_told(client: msgtx.Client) -> None:
 
 def test_a_database_that_is_not_frozen_in_time_is_told(client: msgtx.Client) -> None:
     assert found(client, "transaction ids") == []
-    (finding,) = found(client, "transaction ids", Limits(frozen_warning=0.0))
-    assert finding.level is Level.WARNING
-    (finding,) = found(client, "transaction ids", Limits(frozen_warning=0.0, frozen_problem=0.0))
-    assert finding.level is Level.PROBLEM
+    one(Level.WARNING, client, "transaction ids", Limits(frozen_warning=0.0))
+    one(Level.PROBLEM, client, "transaction ids", Limits(frozen_warning=0.0, frozen_problem=0.0))
 
 
 def test_tables_are_told_with_their_sizes_and_dead_rows(
@@ -398,10 +394,7 @@ def test_tables_are_told_with_their_sizes_and_dead_rows(
         )
     connection.execute("select pg_stat_force_next_flush()")
     limits = Limits(dead_rows=50)
-    (finding,) = wait_until(
-        lambda: found(client, "table partition_floor", limits),
-        "the statistics tell of dead rows",
-    )
+    (finding,) = wait_until(lambda: found(client, "table partition_floor", limits), "the statistics tell of dead rows")
     assert finding.level is Level.WARNING
     assert finding.advice.endswith("`vacuum msgtx.partition_floor`")
 
@@ -581,8 +574,7 @@ def test_a_listener_that_holds_the_queue_of_notifications_back_is_told(
     for _ in range(3):
         connection.execute("select pg_notify('anything', repeat('x', 7900) || i) from generate_series(1, 100) i")
     limits = Limits(notifications_warning=1e-6, notifications_problem=1e-5)
-    (finding,) = found(client, "notifications", limits)
-    assert finding.level is Level.PROBLEM
+    finding = one(Level.PROBLEM, client, "notifications", limits)
     assert str(backend(sleeper)) in finding.text
     sleeper.execute("rollback")
     wait_until(lambda: found(client, "notifications", limits) == [], "the queue is read")

@@ -8,14 +8,13 @@ import msgtx
 from msgtx import Acknowledgement, Finding, Level
 from msgtx.admin.doctor.findings import Limits
 from tests.databases import Connection
+from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 
-Unique = Callable[[str], str]
-
 
 @pytest.fixture
-def topic(client: msgtx.Client, unique: Unique) -> str:
+def topic(client: msgtx.Client) -> str:
     """A topic with six records."""
     name = unique("topic")
     client.topics.create(name)
@@ -25,7 +24,7 @@ def topic(client: msgtx.Client, unique: Unique) -> str:
 
 
 @pytest.fixture
-def group(client: msgtx.Client, unique: Unique) -> str:
+def group(client: msgtx.Client) -> str:
     name = unique("share")
     client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
     return name
@@ -85,7 +84,7 @@ def test_a_group_that_nobody_reads_for_is_told(client: msgtx.Client, topic: str,
 
 
 def test_the_transaction_of_an_answer_is_told_down_to_its_session(
-    client: msgtx.Client, topic: str, group: str, unique: Unique, clock: Callable[..., None]
+    client: msgtx.Client, topic: str, group: str, clock: Callable[..., None]
 ) -> None:
     identity = unique("id")
     with explicit(client, topic, group) as member, client.producer(transactional_id=identity) as producer:
@@ -136,7 +135,7 @@ def test_members_of_a_share_group_divide_nothing(
         assert [one for one in client.admin.doctor() if one.subject == f"group {group}"] == []
 
 
-def test_of_many_the_first_are_told_and_the_others_counted(client: msgtx.Client, topic: str, unique: Unique) -> None:
+def test_of_many_the_first_are_told_and_the_others_counted(client: msgtx.Client, topic: str) -> None:
     for _ in range(3):
         name = unique("share")
         client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
@@ -148,9 +147,7 @@ def test_of_many_the_first_are_told_and_the_others_counted(client: msgtx.Client,
     assert rest.data["more"] >= 1
 
 
-def test_a_rejected_record_that_waits_for_its_letter_is_told(
-    client: msgtx.Client, topic: str, group: str, unique: Unique
-) -> None:
+def test_a_rejected_record_that_waits_for_its_letter_is_told(client: msgtx.Client, topic: str, group: str) -> None:
     with explicit(client, topic, group) as member, client.producer(transactional_id=unique("id")) as producer:
         (record,) = member.poll(10, max_records=1)
         member.acknowledge(record, Acknowledgement.REJECT)
@@ -163,7 +160,7 @@ def test_a_rejected_record_that_waits_for_its_letter_is_told(
         assert found(client, group) == []
 
 
-def test_what_is_delayed_and_what_waits_for_its_key_is_told(client: msgtx.Client, unique: Unique) -> None:
+def test_what_is_delayed_and_what_waits_for_its_key_is_told(client: msgtx.Client) -> None:
     topic, group = unique("topic"), unique("share")
     client.topics.create(topic)
     client.admin.shares.configure(group, {"auto_offset_reset": "earliest", "ordering": "key"})

@@ -282,11 +282,7 @@ def test_a_reset_is_previewed_and_then_done(groups: Groups) -> None:
     ],
 )
 def test_each_target_of_kafkas_has_its_offsets(
-    groups: Groups,
-    monkeypatch: pytest.MonkeyPatch,
-    target: Any,
-    expected: dict[int, int],
-    notes: set[str],
+    groups: Groups, monkeypatch: pytest.MonkeyPatch, target: Any, expected: dict[int, int], notes: set[str]
 ) -> None:
     monkeypatch.setattr("msgtx.admin.groups.clock", lambda connection: DAY + timedelta(minutes=1))
     groups.produce(0, 10)

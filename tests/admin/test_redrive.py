@@ -13,16 +13,15 @@ from msgtx.store.shares.shares import Redriven, redrive_dead_letters
 from msgtx.store.topics.topics import describe_topics
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses
-from tests.store.steps import append_one, batch, count
+from tests.store.steps import append_one, batch, count, unique
 
 pytestmark = pytest.mark.slow
 
-Unique = Callable[[str], str]
 HEADERS = (("trace", b"\xff\x00"), ("empty", None))
 
 
 @pytest.fixture
-def group(client: msgtx.Client, unique: Unique) -> str:
+def group(client: msgtx.Client) -> str:
     name = unique("share")
     client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
     return name
@@ -35,7 +34,7 @@ def fill(client: msgtx.Client, topic: str, count: int) -> None:
 
 
 @pytest.fixture
-def topic(client: msgtx.Client, unique: Unique) -> str:
+def topic(client: msgtx.Client) -> str:
     """A topic of two partitions with ten records."""
     name = unique("topic")
     client.topics.create(name, partitions=2)
@@ -124,7 +123,7 @@ def test_a_letter_that_dies_again_is_another_letter(client: msgtx.Client, topic:
     assert {value for letter in letters[10:] for name, value in letter.headers if name == "msgtx.timestamp"} == {b"7"}
 
 
-def test_letters_behind_an_overdue_transaction_go_back(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+def test_letters_behind_an_overdue_transaction_go_back(client: msgtx.Client, topic: str, group: str) -> None:
     """I12."""
     reject(client, topic, group, 5)
     with client.producer(transactional_id=unique("tx")) as producer:
@@ -168,9 +167,7 @@ def test_two_at_a_time_send_each_letter_once(
     assert numbers(of(client, topic)) == sorted([*range(10), *range(190)] * 2)
 
 
-def test_groups_that_share_a_topic_of_dead_letters_send_their_own(
-    client: msgtx.Client, topic: str, group: str, unique: Unique
-) -> None:
+def test_groups_that_share_a_topic_of_dead_letters_send_their_own(client: msgtx.Client, topic: str, group: str) -> None:
     other, letters = unique("share"), unique("letters")
     client.topics.create(letters, partitions=3)
     client.admin.shares.configure(group, {"dead_letter_topic": letters})
@@ -212,7 +209,7 @@ def test_a_topic_that_takes_no_letter_refuses_the_step(client: msgtx.Client, top
     assert client.admin.shares.redrive(group).sent == 10
 
 
-def test_a_group_without_letters_and_one_that_is_none(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+def test_a_group_without_letters_and_one_that_is_none(client: msgtx.Client, topic: str, group: str) -> None:
     assert client.admin.shares.redrive(group) == RedriveReport(sent=0, skipped=0)
     with refuses(errors.GroupNotFound, group="nobody"):
         client.admin.shares.redrive("nobody")
@@ -246,7 +243,7 @@ def test_a_forged_letter_stops_nobody(client: msgtx.Client, topic: str, group: s
     assert 17 in numbers(of(client, topic))
 
 
-def test_aborted_letters_are_passed_over(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+def test_aborted_letters_are_passed_over(client: msgtx.Client, topic: str, group: str) -> None:
     reject(client, topic, group, 1)
     letters = f"{group}-dead-letters"
     (letter,) = of(client, letters)
@@ -291,23 +288,13 @@ def test_a_server_that_dies_with_the_client_leaves_no_half(
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
 def test_letters_of_one_row_go_back_in_steps_of_any_size(
-    client: msgtx.Client, connection: Connection, group: str, unique: Unique, most: int
+    client: msgtx.Client, connection: Connection, group: str, most: int
 ) -> None:
     """Each once, with its own headers, though what lies between them is none."""
     target = unique("target")
     client.topics.create(target)
     true, note = letter(group, target), list(HEADERS)
-    post(
-        connection,
-        group,
-        (b"0", true),
-        (b"", note),
-        (b"1", true),
-        (b"2", true),
-        (b"", note),
-        (b"3", true),
-        (b"", []),
-    )
+    post(connection, group, (b"0", true), (b"", note), (b"1", true), (b"2", true), (b"", note), (b"3", true), (b"", []))
     post(connection, group, (b"4", true), (b"", note))
     sent = [client.admin.shares.redrive(group, max_records=most).sent for _ in range(6)]
     assert sent == [*[most] * (5 // most), 5 % most, *[0] * (5 - 5 // most)]
@@ -318,9 +305,7 @@ def test_letters_of_one_row_go_back_in_steps_of_any_size(
 
 
 @pytest.mark.usefixtures("letters")
-def test_a_step_sends_what_lies_below_its_end(
-    client: msgtx.Client, connection: Connection, group: str, unique: Unique
-) -> None:
+def test_a_step_sends_what_lies_below_its_end(client: msgtx.Client, connection: Connection, group: str) -> None:
     """And is over there, even where the log ends before: what comes later is for another one."""
     target = unique("target")
     client.topics.create(target)
@@ -336,7 +321,7 @@ def test_a_step_sends_what_lies_below_its_end(
 
 
 @pytest.mark.usefixtures("letters")
-def test_what_is_nearly_a_letter_is_none(client: msgtx.Client, connection: Connection, group: str, unique: Unique) -> None:
+def test_what_is_nearly_a_letter_is_none(client: msgtx.Client, connection: Connection, group: str) -> None:
     target = unique("target")
     client.topics.create(target)
     true = letter(group, target)
@@ -350,7 +335,7 @@ def test_what_is_nearly_a_letter_is_none(client: msgtx.Client, connection: Conne
 
 @pytest.mark.usefixtures("letters")
 def test_a_letter_whose_topic_is_gone_ends_the_step_in_front_of_it(
-    client: msgtx.Client, connection: Connection, group: str, unique: Unique
+    client: msgtx.Client, connection: Connection, group: str
 ) -> None:
     """I16: those in front of it are sent; what refuses it has changed nothing."""
     target, gone = unique("target"), unique("gone")
@@ -370,9 +355,7 @@ def test_a_letter_whose_topic_is_gone_ends_the_step_in_front_of_it(
 
 
 @pytest.mark.usefixtures("letters")
-def test_a_step_writes_to_so_many_partitions_at_most(
-    client: msgtx.Client, connection: Connection, group: str, unique: Unique
-) -> None:
+def test_a_step_writes_to_so_many_partitions_at_most(client: msgtx.Client, connection: Connection, group: str) -> None:
     """It takes a lock for each of them, and there is not room for any number."""
     target = unique("target")
     client.topics.create(target, partitions=257)
@@ -393,11 +376,7 @@ def test_where_there_is_nothing_to_send_nothing_is_written(
 
 
 def test_who_was_slower_has_done_nothing(
-    client: msgtx.Client,
-    connection: Connection,
-    open_connection: Callable[[], Connection],
-    topic: str,
-    group: str,
+    client: msgtx.Client, connection: Connection, open_connection: Callable[[], Connection], topic: str, group: str
 ) -> None:
     """And is told that more may be left, though both passed over all letters."""
     reject(client, topic, group)

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,18 +12,12 @@ from msgtx import errors
 from msgtx.cli.main import run
 from msgtx.database.schema import functions, migrate, privileges, rights
 from msgtx.database.schema.privileges import Right
-from tests.databases import Connection, Server
+from tests.databases import Connection
 from tests.refusals import refuses
-from tests.roles import Roles, open_roles
+from tests.roles import Roles
 from tests.store.steps import new_topic, plain, unique
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def roles(server: Server, database_url: str) -> Iterator[Roles]:
-    with open_roles(server, database_url) as made:
-        yield made
 
 
 def given(connection: Connection, role: str) -> set[str]:

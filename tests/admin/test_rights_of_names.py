@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -43,9 +43,9 @@ from msgtx.store.transactions.producers import init_producer_id
 from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
-from tests.databases import Connection, Server
+from tests.admin.conftest import Realm
+from tests.databases import Connection
 from tests.refusals import refuses
-from tests.roles import Roles, open_roles
 from tests.store.roster import join
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, append_one, batch, new_topic, offsets_of, plain, unique, values
@@ -53,12 +53,6 @@ from tests.store.steps import Writer, append_one, batch, new_topic, offsets_of, 
 pytestmark = pytest.mark.slow
 
 SECONDS = 30.0
-
-
-@pytest.fixture
-def roles(server: Server, database_url: str) -> Iterator[Roles]:
-    with open_roles(server, database_url) as made:
-        yield made
 
 
 @pytest.fixture
@@ -124,13 +118,11 @@ def one_answer(group: str, member: int, partition: int) -> AnswerColumns:
     return AnswerColumns((group,), (member,), (partition,), (0,), (0,), ("accept",), (None,), (None,))
 
 
-def test_members_of_a_share_group_are_those_that_may_use_it(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_members_of_a_share_group_are_those_that_may_use_it(realm: Realm, partition: int) -> None:
     """Who knows a member's number neither takes its records nor answers for them."""
-    group = ShareGroup(connection, partition, name="orders-shared")
-    plain(connection, partition, b"0")
-    billing, everybody = guest("consume:group:orders-shared", "consume", "produce"), guest("consume", "produce")
+    group = ShareGroup(realm.connection, partition, name="orders-shared")
+    plain(realm.connection, partition, b"0")
+    billing, everybody = realm.guest("consume:group:orders-shared", "consume", "produce"), realm.guest("consume", "produce")
     member = group.join("a")
     asked = Acquiring(group.name, member, 1, [partition], 1, 1 << 20)
     answers = one_answer(group.name, member, partition)
@@ -153,14 +145,12 @@ def test_members_of_a_share_group_are_those_that_may_use_it(
     assert group.spans == []
 
 
-def test_who_may_use_a_share_group_is_no_other_member_of_it(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_who_may_use_a_share_group_is_no_other_member_of_it(realm: Realm, partition: int) -> None:
     """What is shown of a member is not enough to act for it."""
-    group = ShareGroup(connection, partition, name="shared-alone")
-    plain(connection, partition, b"0")
+    group = ShareGroup(realm.connection, partition, name="shared-alone")
+    plain(realm.connection, partition, b"0")
     group.acquire("a")
-    other = guest("consume", "produce")
+    other = realm.guest("consume", "produce")
     (row,) = other.execute("select * from msgtx.describe_members(%s)", [group.name]).fetchall()
     (span,) = other.execute("select * from msgtx.share_spans where group_name = %s", [group.name]).fetchall()
     shown = {value for value in (*row, *span) if isinstance(value, int)}
@@ -183,26 +173,24 @@ def rejection(group: ShareGroup, member: int) -> AnswerColumns:
     return AnswerColumns((group.name,), (member,), (group.partition,), (0,), (0,), ("reject",), ("mine",), (None,))
 
 
-def test_dead_letters_are_written_where_a_right_leads(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_dead_letters_are_written_where_a_right_leads(realm: Realm, partition: int) -> None:
     """Not where the name of a group does, which a member chooses: neither by an answer, nor at the limit, nor by a sweep."""
-    name, plain_role = unique("secret"), guest("consume:topic*", "produce:topic*")
-    connection.execute("select msgtx.create_topic(%s, 1)", [f"{name}-dead-letters"])
-    plain(connection, partition, b"0")
+    name, plain_role = unique("secret"), realm.guest("consume:topic*", "produce:topic*")
+    realm.connection.execute("select msgtx.create_topic(%s, 1)", [f"{name}-dead-letters"])
+    plain(realm.connection, partition, b"0")
     who = {"client_host": None, "client_process": None, "session_timeout_ms": 1_000_000}
 
     def written() -> int:
-        (found,) = connection.execute(
+        (found,) = realm.connection.execute(
             "select count(*) from msgtx.record_batch join msgtx.partition using (partition_id)"
             " join msgtx.topic using (topic_id) where name = %s", [f"{name}-dead-letters"],
         ).fetchone() or (None,)  # fmt: skip
         return int(found)
 
     number = join_share_group(plain_role, name, member_id="b", topics=(), **who).number  # type: ignore[arg-type]
-    connection.execute("update msgtx.share_group set auto_offset_reset = 'earliest', delivery_count_limit = 1")
+    realm.connection.execute("update msgtx.share_group set auto_offset_reset = 'earliest', delivery_count_limit = 1")
     group = ShareGroup.__new__(ShareGroup)
-    group.connection, group.partition, group.name = connection, partition, name
+    group.connection, group.partition, group.name = realm.connection, partition, name
     acquire_records(plain_role, Acquiring(name, number, 1, [partition], 1, 1 << 20))
     answers, writer = rejection(group, number), Writer(plain_role)
     for step in (
@@ -217,54 +205,54 @@ def test_dead_letters_are_written_where_a_right_leads(
             step()
     release = AnswerColumns((name,), (number,), (partition,), (0,), (0,), ("release",), (None,), (None,))
     acknowledge_records(plain_role, release, call_number=4)
-    connection.execute("select msgtx.settle_shares()")
+    realm.connection.execute("select msgtx.settle_shares()")
     assert written() == 0
     assert acquire_records(plain_role, Acquiring(name, number, 5, [partition], 1, 1 << 20)).records == []
     assert written() == 0
-    connection.execute("update msgtx.share_group set writes_dead_letters = true")
+    realm.connection.execute("update msgtx.share_group set writes_dead_letters = true")
     acquire_records(plain_role, Acquiring(name, number, 6, [partition], 1, 1 << 20))
     assert written() == 1
 
 
-def test_a_member_that_may_produce_lets_its_group_write_dead_letters(
-    guest: Callable[..., Connection], connection: Connection
-) -> None:
+def test_a_member_that_may_produce_lets_its_group_write_dead_letters(realm: Realm) -> None:
     name = unique("secret")
 
     def allowed(*rights: str, member: str) -> bool:
         who = {"client_host": None, "client_process": None, "session_timeout_ms": 10_000, "topics": ()}
-        join_share_group(guest(*rights), name, member_id=member, **who)  # type: ignore[arg-type]
-        return bool(connection.execute(
+        join_share_group(realm.guest(*rights), name, member_id=member, **who)  # type: ignore[arg-type]
+        return bool(realm.connection.execute(
             "select writes_dead_letters from msgtx.share_group join msgtx.consumer_group using (group_id)"
             " where name = %s", [name],
         ).fetchone()[0])  # type: ignore[index]  # fmt: skip
 
     assert not allowed("consume", member="a")
     assert not allowed("consume", "produce", member="b"), "it would have to make the topic"
-    connection.execute("select msgtx.create_topic(%s, 1)", [f"{name}-dead-letters"])
+    realm.connection.execute("select msgtx.create_topic(%s, 1)", [f"{name}-dead-letters"])
     assert not allowed("consume", "produce:topic*", member="c")
     assert allowed("consume", "produce", member="d")
 
 
-def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(realm: Realm, partition: int) -> None:
     for name in ("share-billing", "share-open"):
-        ShareGroup(connection, partition, name=name)
-        connection.execute(
+        ShareGroup(realm.connection, partition, name=name)
+        realm.connection.execute(
             "insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans) values ("
             " (select group_id from msgtx.consumer_group where name = %s), %s, 1, 5, array["
             " row(2, 4, 'rejected', 1, 0, null, null, null, null, null, null, 'no')::msgtx.share_span])",
             [name, partition],
         )
-    everybody, billing = guest("consume"), guest("consume", "consume:group:share-billing")
-    watching, elsewhere, administrator = guest("admin:topic*"), guest("consume:another*", "admin:another*"), guest("admin")
+    everybody, billing = realm.guest("consume"), realm.guest("consume", "consume:group:share-billing")
+    watching, elsewhere, administrator = (
+        realm.guest("admin:topic*"),
+        realm.guest("consume:another*", "admin:another*"),
+        realm.guest("admin"),
+    )
     views = {"share_groups": "name"} | dict.fromkeys(
         ("share_partitions", "share_spans", "spans_of_share_groups()"), "group_name"
     )
     for view, column in views.items():
         seen = f"select {column} from msgtx.{view} where {column} like 'share-%%' order by 1"
-        assert connection.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
+        assert realm.connection.execute(seen).fetchall() == [("share-billing",), ("share-open",)]
         assert everybody.execute(seen).fetchall() == [("share-open",)]
         assert billing.execute(seen).fetchall() == [("share-billing",)]
         for each in (watching, administrator):
@@ -272,23 +260,21 @@ def test_what_is_in_flight_is_seen_by_those_who_may_use_the_group(
         assert elsewhere.execute(seen).fetchall() == []
 
 
-def test_groups_that_nobody_was_granted_are_for_all(guest: Callable[..., Connection], partition: int) -> None:
-    assert allowed(guest("consume"), "open", partition)
+def test_groups_that_nobody_was_granted_are_for_all(realm: Realm, partition: int) -> None:
+    assert allowed(realm.guest("consume"), "open", partition)
 
 
-def test_a_group_is_for_those_that_were_granted_it(
-    roles: Roles, guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
-    everybody, billing = guest("consume"), guest("consume", "consume:group:billing*", "consume:group:exact")
-    administrator, owner = guest("consume", "admin"), roles.make()
-    roles.sql(f"grant {roles.owner} to {owner}")
+def test_a_group_is_for_those_that_were_granted_it(realm: Realm, partition: int) -> None:
+    everybody, billing = realm.guest("consume"), realm.guest("consume", "consume:group:billing*", "consume:group:exact")
+    administrator, owner = realm.guest("consume", "admin"), realm.roles.make()
+    realm.roles.sql(f"grant {realm.roles.owner} to {owner}")
     for group, who_may in (("billing", False), ("billing-2", False), ("exact", False), ("exact-2", True), ("bill", True)):
         assert allowed(everybody, group, partition) is who_may, group
         # A role that was granted some names may use only those.
         assert allowed(billing, group, partition) is (group in {"billing", "billing-2", "exact"}), group
         assert allowed(administrator, group, partition)
-        assert allowed(connection, group, partition)
-        with contextlib.closing(roles.connect(owner)) as caller:
+        assert allowed(realm.connection, group, partition)
+        with contextlib.closing(realm.roles.connect(owner)) as caller:
             assert allowed(caller, group, partition)
     seen = "select distinct group_name from msgtx.group_offsets union select name from msgtx.consumer_groups"
     assert {name for (name,) in everybody.execute(seen)} >= {"exact-2", "bill"}
@@ -297,55 +283,53 @@ def test_a_group_is_for_those_that_were_granted_it(
     assert expire_holders(billing, [partition]) == [], "who reads without a group needs no right on any"
     assert expire_holders(billing, [partition], "billing") == [], "nor does who may use the group need to administer a topic"
     # A role that administers a topic sees how far groups have read it.
-    watching = guest("admin:topic*")
+    watching = realm.guest("admin:topic*")
     assert {name for (name,) in watching.execute(seen)} >= {"billing", "billing-2", "exact", "bill"}
     assert committed_offsets(watching, "billing", [partition])
     assert committed_offsets(everybody, "billing", None) == {}, "of all topics: of those of which it may be told"
     assert expire_holders(watching, [partition], "billing") == []
-    elsewhere = guest("consume", "admin:another*")
+    elsewhere = realm.guest("consume", "admin:another*")
     with pytest.raises(errors.AuthorizationFailed):
         committed_offsets(elsewhere, "billing", [partition])
     with pytest.raises(errors.AuthorizationFailed):
         expire_holders(elsewhere, [partition], "billing")
     # A right on topics of a name is none on a group of that name, and leaves the groups that nobody was granted.
-    namesake = guest("consume", "admin:billing*")
+    namesake = realm.guest("consume", "admin:billing*")
     with refuses(errors.AuthorizationFailed, group="billing"):
         join(namesake, "billing", "a", session_timeout_ms=100)
     join(namesake, "bill", "a", session_timeout_ms=100)
-    member = roles.make("consume")
-    roles.sql(f"grant {roles.made[1]} to {member}")
-    with contextlib.closing(roles.connect(member)) as inheriting:
+    member = realm.roles.make("consume")
+    realm.roles.sql(f"grant {realm.roles.made[1]} to {member}")
+    with contextlib.closing(realm.roles.connect(member)) as inheriting:
         assert allowed(inheriting, "billing", partition)
-    assert roles.revoke(roles.made[1], "consume:group:billing*")
+    assert realm.roles.revoke(realm.roles.made[1], "consume:group:billing*")
     assert allowed(everybody, "billing", partition)
     assert not allowed(billing, "billing", partition)
 
 
 @pytest.mark.parametrize("rights", [("consume",), ("consume", "consume:group:billing")])
-def test_a_group_without_a_name_is_answered_to_all_alike(rights: tuple[str, ...], guest: Callable[..., Connection]) -> None:
+def test_a_group_without_a_name_is_answered_to_all_alike(realm: Realm, rights: tuple[str, ...]) -> None:
     """Also to who may use only some names: no grant would help."""
-    answer = guest(*rights).execute("select error from msgtx.heartbeat_group(null, 1, 'a', null, 1)").fetchone()
+    answer = realm.guest(*rights).execute("select error from msgtx.heartbeat_group(null, 1, 'a', null, 1)").fetchone()
     assert answer == ("UnknownMember",)
 
 
-def test_a_role_that_was_made_anew_was_granted_no_group(roles: Roles, partition: int) -> None:
+def test_a_role_that_was_made_anew_was_granted_no_group(realm: Realm, partition: int) -> None:
     """Nor has a member of it the rights of the one that is gone."""
-    role, member = roles.make("consume", "consume:group:billing"), roles.make("consume")
-    roles.sql(f"drop owned by {role}")
-    roles.sql(f"drop role {role}")
-    roles.sql(f"create role {role}")
-    roles.sql(f"grant {role} to {member}")
-    with contextlib.closing(roles.connect(member)) as caller:
+    role, member = realm.roles.make("consume", "consume:group:billing"), realm.roles.make("consume")
+    realm.roles.sql(f"drop owned by {role}")
+    realm.roles.sql(f"drop role {role}")
+    realm.roles.sql(f"create role {role}")
+    realm.roles.sql(f"grant {role} to {member}")
+    with contextlib.closing(realm.roles.connect(member)) as caller:
         assert not allowed(caller, "billing", partition)
-        roles.grant(role, "consume:group:billing")
+        realm.roles.grant(role, "consume:group:billing")
         assert allowed(caller, "billing", partition)
 
 
-def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(
-    guest: Callable[..., Connection], partition: int
-) -> None:
-    guest("consume:group:billing")
-    caller = guest("consume", "produce")
+def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(realm: Realm, partition: int) -> None:
+    realm.guest("consume:group:billing")
+    caller = realm.guest("consume", "produce")
     for group, refused in (("billing", True), ("another", False)):
         writer = Writer(caller)
         expected = pytest.raises(errors.AuthorizationFailed) if refused else contextlib.nullcontext()
@@ -360,11 +344,12 @@ def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(
 # ── transactional ids ──
 
 
-def test_a_transactional_id_is_for_those_that_were_granted_it(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_a_transactional_id_is_for_those_that_were_granted_it(realm: Realm, partition: int) -> None:
     """Both were granted it, so each may end what the other has begun, like two instances of one service."""
-    other, one, two = guest("produce", "consume"), *(guest("produce", "produce:transactional_id:pay-*") for _ in range(2))
+    other, one, two = (
+        realm.guest("produce", "consume"),
+        *(realm.guest("produce", "produce:transactional_id:pay-*") for _ in range(2)),
+    )
     writer = Writer(one, "pay-1")
     writer.send(partition, b"half")
     with refuses(errors.AuthorizationFailed, transactional_id="pay-1"):
@@ -373,20 +358,20 @@ def test_a_transactional_id_is_for_those_that_were_granted_it(
         init_producer_id(one, "free", timeout_ms=60_000)
     Writer(other, "free")
     assert end_transaction(two, writer.name, "resolve").value == "ABORTED"
-    mark(connection)
+    mark(realm.connection)
     shown = dict(other.execute("select producer_id, transactional_id from msgtx.transactions").fetchall())
     assert shown[writer.name.producer_id] is None
     assert describe_transaction(other, "pay-1") is None
-    described = describe_transaction(connection, "pay-1")
+    described = describe_transaction(realm.connection, "pay-1")
     assert described is not None
     assert described.transaction_id == writer.name
     with pytest.raises(errors.AuthorizationFailed):
         begin_attempt(other, BatchName("pay-app", "query", 1), timeout_ms=60_000)
 
 
-def test_ids_that_nobody_was_granted_are_taken_over_as_ever(guest: Callable[..., Connection], partition: int) -> None:
+def test_ids_that_nobody_was_granted_are_taken_over_as_ever(realm: Realm, partition: int) -> None:
     """The role that initialized an id last has it."""
-    one, two = guest("produce"), guest("produce")
+    one, two = realm.guest("produce"), realm.guest("produce")
     name = unique("id")
     first = Writer(one, name)
     first.send(partition, b"aborted")
@@ -397,52 +382,45 @@ def test_ids_that_nobody_was_granted_are_taken_over_as_ever(guest: Callable[...,
         first.send(partition, b"more")
 
 
-def test_an_id_that_is_granted_to_others_is_lost_to_whom_had_it(guest: Callable[..., Connection], partition: int) -> None:
+def test_an_id_that_is_granted_to_others_is_lost_to_whom_had_it(realm: Realm, partition: int) -> None:
     """Also to who initialized it last: what it has open is ended by those that were granted the id."""
-    writer = Writer(guest("produce"), "pay-1")
+    writer = Writer(realm.guest("produce"), "pay-1")
     writer.send(partition, b"half")
-    granted = guest("produce", "produce:transactional_id:pay-*")
+    granted = realm.guest("produce", "produce:transactional_id:pay-*")
     with refuses(errors.AuthorizationFailed, transactional_id="pay-1"):
         writer.send(partition, b"more")
     assert end_transaction(granted, writer.name, "resolve").value == "ABORTED"
 
 
-def test_who_administers_every_topic_may_use_ids_once_they_are_granted(
-    guest: Callable[..., Connection], partition: int
-) -> None:
+def test_who_administers_every_topic_may_use_ids_once_they_are_granted(realm: Realm, partition: int) -> None:
     """Then it may use all names; until then, and without a name, an id is that of the role that initialized it."""
-    administrator, other = guest("produce", "admin"), guest("produce")
+    administrator, other = realm.guest("produce", "admin"), realm.guest("produce")
     writer, unnamed = Writer(other, unique("id")), init_producer_id(other, None, timeout_ms=60_000)
     writer.send(partition, b"own")
     for granted in (False, True):
         if granted:
-            guest("produce:transactional_id:pay-*")
+            realm.guest("produce:transactional_id:pay-*")
         with contextlib.nullcontext() if granted else refuses(errors.AuthorizationFailed, reason="owner"):
             append_one(administrator, writer.row(partition, b"more"))
         with refuses(errors.AuthorizationFailed, reason="owner"):
             append_one(administrator, batch(partition, b"forged", producer=unnamed, sequence=0))
 
 
-def test_a_saved_snapshot_is_replaced_and_deleted_by_whom_it_belongs_to(
-    guest: Callable[..., Connection], connection: Connection
-) -> None:
+def test_a_saved_snapshot_is_replaced_and_deleted_by_whom_it_belongs_to(realm: Realm) -> None:
     """Others read it. It belongs to the role that saved it; the owner may do anything."""
-    one, two = guest("consume"), guest("consume")
-    name, incarnation = unique("cut"), describe_installation(connection).incarnation
+    one, two = realm.guest("consume"), realm.guest("consume")
+    name, incarnation = unique("cut"), describe_installation(realm.connection).incarnation
     first, second = f"{incarnation} first", f"{incarnation} second"
     save_snapshot(one, name, first, replace=False)
     assert save_snapshot(two, name, first, replace=True), "the same one again changes nothing"
-    for change in (
-        lambda: save_snapshot(two, name, second, replace=True),
-        lambda: delete_snapshot(two, name),
-    ):
+    for change in (lambda: save_snapshot(two, name, second, replace=True), lambda: delete_snapshot(two, name)):
         with refuses(errors.AuthorizationFailed, name=name, reason="owner"):
             change()
     assert [each.snapshot for each in saved_snapshots(two, name)] == [first]
     with pytest.raises(errors.SnapshotExists):
         save_snapshot(two, name, second, replace=False)
     save_snapshot(one, name, second, replace=True)
-    save_snapshot(connection, name, first, replace=True)
+    save_snapshot(realm.connection, name, first, replace=True)
     assert delete_snapshot(one, name), "who saved it has it, also after the owner replaced it"
     assert not delete_snapshot(two, name)
 
@@ -469,26 +447,22 @@ NAMED: dict[str, Forgery] = {
 
 @pytest.mark.parametrize("whose", ["another", "owners"])
 @pytest.mark.parametrize("call", NAMED)
-def test_a_producer_id_is_its_roles(
-    call: str, whose: str, guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_a_producer_id_is_its_roles(realm: Realm, call: str, whose: str, partition: int) -> None:
     """Readers see ids: a role that knows one must not commit half of another role's transaction (I1, I4, I6)."""
-    writer = Writer(connection if whose == "owners" else guest("produce"), unique("id"))
+    writer = Writer(realm.connection if whose == "owners" else realm.guest("produce"), unique("id"))
     writer.send(partition, b"half")
     with pytest.raises(errors.AuthorizationFailed, match=r"is not of role|lacks the right to end"):
-        NAMED[call](guest("produce", "consume"), writer, partition)
-    assert transaction_outcome(connection, writer.name).outcome.value == "OPEN"
+        NAMED[call](realm.guest("produce", "consume"), writer, partition)
+    assert transaction_outcome(realm.connection, writer.name).outcome.value == "OPEN"
     writer.send(partition, b"whole")
     writer.commit()
-    assert values(connection, partition) == [b"half", b"whole"]
+    assert values(realm.connection, partition) == [b"half", b"whole"]
 
 
 @pytest.mark.parametrize("whose", ["another", "owners"])
-def test_an_idempotent_producers_id_is_its_roles(
-    whose: str, guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_an_idempotent_producers_id_is_its_roles(realm: Realm, whose: str, partition: int) -> None:
     """It has no row. If its next batch were forged, the real one would be answered as a duplicate, and lost (I1)."""
-    mine, other = connection if whose == "owners" else guest("produce"), guest("produce")
+    mine, other = realm.connection if whose == "owners" else realm.guest("produce"), realm.guest("produce")
     producer = init_producer_id(mine, None, timeout_ms=60_000)
     append_one(mine, batch(partition, b"one", producer=producer, sequence=0))
     with refuses(errors.AuthorizationFailed, reason="owner"):
@@ -498,46 +472,40 @@ def test_an_idempotent_producers_id_is_its_roles(
     with refuses(errors.AuthorizationFailed, reason="owner"):
         append_one(other, batch(partition, b"forged", producer=raised, sequence=0))
     append_one(mine, batch(partition, b"three", producer=raised, sequence=0))
-    assert values(connection, partition) == [b"one", b"two", b"three"]
+    assert values(realm.connection, partition) == [b"one", b"two", b"three"]
 
 
-def test_a_producer_id_is_also_of_those_that_have_its_roles_rights(
-    roles: Roles, guest: Callable[..., Connection], partition: int
-) -> None:
-    team, member, owner = roles.make("produce"), roles.make(), roles.make()
-    roles.sql(f"grant {team} to {member}")
-    roles.sql(f"grant {roles.owner} to {owner}")
-    with contextlib.closing(roles.connect(team)) as caller:
+def test_a_producer_id_is_also_of_those_that_have_its_roles_rights(realm: Realm, partition: int) -> None:
+    team, member, owner = realm.roles.make("produce"), realm.roles.make(), realm.roles.make()
+    realm.roles.sql(f"grant {team} to {member}")
+    realm.roles.sql(f"grant {realm.roles.owner} to {owner}")
+    with contextlib.closing(realm.roles.connect(team)) as caller:
         writer = Writer(caller)
         writer.send(partition, b"team")
     for role in (member, owner):
-        with contextlib.closing(roles.connect(role)) as caller:
+        with contextlib.closing(realm.roles.connect(role)) as caller:
             writer.connection = caller
             writer.send(partition, role.encode())
     with refuses(errors.AuthorizationFailed, reason="owner"):
-        append_one(guest("produce"), writer.row(partition, b"forged"))
+        append_one(realm.guest("produce"), writer.row(partition, b"forged"))
 
 
-def test_ids_of_an_earlier_version_are_whose_they_were(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_ids_of_an_earlier_version_are_whose_they_were(realm: Realm, partition: int) -> None:
     """That version did not note it; producers that run during the upgrade continue. What is initialized is noted."""
-    writer = Writer(connection)
-    producer = init_producer_id(connection, None, timeout_ms=60_000)
+    writer = Writer(realm.connection)
+    producer = init_producer_id(realm.connection, None, timeout_ms=60_000)
     assert writer.id.producer_id < producer.producer_id
-    with connection.transaction(), pytest.raises(errors.AuthorizationFailed):
-        append_one(guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
-    connection.execute("update msgtx.installation set first_owned_producer_id = %s", [producer.producer_id + 1])
-    append_one(guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
+    with realm.connection.transaction(), pytest.raises(errors.AuthorizationFailed):
+        append_one(realm.guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
+    realm.connection.execute("update msgtx.installation set first_owned_producer_id = %s", [producer.producer_id + 1])
+    append_one(realm.guest("produce"), batch(partition, b"x", producer=producer, sequence=0))
     with refuses(errors.AuthorizationFailed, reason="owner"):
-        append_one(guest("produce"), writer.row(partition, b"forged"))
-    connection.execute("update msgtx.installation set first_owned_producer_id = 0")
+        append_one(realm.guest("produce"), writer.row(partition, b"forged"))
+    realm.connection.execute("update msgtx.installation set first_owned_producer_id = 0")
 
 
-def test_a_batch_of_spark_is_decided_by_whom_its_attempts_are(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
-    mine, other = guest("produce"), guest("produce")
+def test_a_batch_of_spark_is_decided_by_whom_its_attempts_are(realm: Realm, partition: int) -> None:
+    mine, other = realm.guest("produce"), realm.guest("produce")
     name = BatchName(unique("app"), "query", 1)
     attempt = begin_attempt(mine, name, timeout_ms=60_000)
     assert attempt is not None
@@ -548,14 +516,12 @@ def test_a_batch_of_spark_is_decided_by_whom_its_attempts_are(
     with refuses(errors.AuthorizationFailed, reason="owner"):
         abort_batch(other, name)
     assert decide_batch(mine, name, accepted).error is None
-    assert values(connection, partition) == [b"x"]
+    assert values(realm.connection, partition) == [b"x"]
 
 
-def test_batches_of_an_application_are_for_those_that_were_granted_its_name(
-    guest: Callable[..., Connection], connection: Connection
-) -> None:
+def test_batches_of_an_application_are_for_those_that_were_granted_its_name(realm: Realm) -> None:
     """A fence row of another role would have the application skip its own batch; nor is one told which is the newest."""
-    granted, other = guest("produce", "produce:transactional_id:pay-*"), guest("produce")
+    granted, other = realm.guest("produce", "produce:transactional_id:pay-*"), realm.guest("produce")
     of = BatchName("pay-app", "", 1)
     steps: list[Callable[[Connection], object]] = [
         lambda c: begin_attempt(c, of, timeout_ms=60_000),
@@ -566,11 +532,11 @@ def test_batches_of_an_application_are_for_those_that_were_granted_its_name(
     for step in steps:
         with refuses(errors.AuthorizationFailed, transactional_id="pay-app"):
             step(other)
-    assert not is_batch_committed(connection, of)
-    for caller in (granted, connection):
+    assert not is_batch_committed(realm.connection, of)
+    for caller in (granted, realm.connection):
         for step in steps:
             step(caller)
-    assert is_batch_committed(connection, of)
+    assert is_batch_committed(realm.connection, of)
     newest = BatchName("pay-app", "query", 2)
     assert decide_batch(granted, newest, []).error is None
     old = newest._replace(batch_id=0)
@@ -588,33 +554,29 @@ def test_batches_of_an_application_are_for_those_that_were_granted_its_name(
         "select msgtx.end_transaction(1, 0, 0, null)",
     ],
 )
-def test_nobody_says_that_somebody_else_decided(
-    statement: str, guest: Callable[..., Connection], connection: Connection
-) -> None:
+def test_nobody_says_that_somebody_else_decided(realm: Realm, statement: str) -> None:
     """By it clients distinguish a fence from a timeout, and doctor names it."""
-    for caller in (guest("produce", "admin"), connection):
+    for caller in (realm.guest("produce", "admin"), realm.connection):
         with pytest.raises(Exception, match="no reason to"):
             caller.execute(statement)
 
 
-def test_a_producer_id_tells_whose_it_is(guest: Callable[..., Connection], connection: Connection) -> None:
+def test_a_producer_id_tells_whose_it_is(realm: Realm) -> None:
     """The owner's are small; those of another role have a part of their own, and no two roles the same."""
-    roles = [guest("produce") for _ in range(2)]
+    roles = [realm.guest("produce") for _ in range(2)]
     for transactional_id in (None, "tagged"):
         tags = set()
-        for number, caller in enumerate([connection, *roles]):
+        for number, caller in enumerate([realm.connection, *roles]):
             name = None if transactional_id is None else f"{transactional_id}-{number}"
             tags.add(init_producer_id(caller, name, timeout_ms=60_000).producer_id >> 40)
         assert len(tags) == 3
         assert 0 in tags
 
 
-def test_who_administers_nothing_ends_no_transaction_as_an_administrator(
-    guest: Callable[..., Connection], connection: Connection, partition: int
-) -> None:
+def test_who_administers_nothing_ends_no_transaction_as_an_administrator(realm: Realm, partition: int) -> None:
     """Not even its own: `decided_by` would say what is not so. Who administers every topic ends any."""
     for rights, refused in ((("produce",), True), (("produce", "admin"), False)):
-        caller = guest(*rights)
+        caller = realm.guest(*rights)
         writer = Writer(caller)
         writer.send(partition, b"own")
         with refuses(errors.AuthorizationFailed, right="admin") if refused else contextlib.nullcontext():
@@ -622,22 +584,22 @@ def test_who_administers_nothing_ends_no_transaction_as_an_administrator(
         assert end_transaction(caller, writer.name, "resolve").value == "ABORTED"
 
 
-def test_where_a_partition_ends_is_told_to_who_administers_it(guest: Callable[..., Connection], partition: int) -> None:
+def test_where_a_partition_ends_is_told_to_who_administers_it(realm: Realm, partition: int) -> None:
     """A refusal because of an offset names the topic and both ends."""
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match=f"admin on the topic of partition {partition}"):
-        guest("admin:own").execute("select msgtx.delete_records(%s::int[], '{77}')", [[partition]])
+        realm.guest("admin:own").execute("select msgtx.delete_records(%s::int[], '{77}')", [[partition]])
 
 
 # ── the command line, the client ──
 
 
-def test_names_are_granted_from_the_command_line(roles: Roles, capfd: pytest.CaptureFixture[str]) -> None:
+def test_names_are_granted_from_the_command_line(realm: Realm, capfd: pytest.CaptureFixture[str]) -> None:
     def cli(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()
-        code = run(("--url", roles.url, "db", *arguments))
+        code = run(("--url", realm.roles.url, "db", *arguments))
         return code, *capfd.readouterr()
 
-    role = roles.make()
+    role = realm.roles.make()
     for right in (("consume", "--group", "billing*"), ("produce", "--transactional-id", "a b")):
         code, out, _ = cli("grant", "--role", role, "--can", *right, "-o", "json")
         assert code == 0
@@ -649,21 +611,21 @@ def test_names_are_granted_from_the_command_line(roles: Roles, capfd: pytest.Cap
     assert (code, "grant one after the other" in told) == (2, True)
     assert cli("revoke", "--role", role, "--can", "consume", "--group", "billing")[0] == 2
     assert cli("revoke", "--role", role, "--can", "consume", "--group", "billing*")[0] == 0
-    assert roles.read() == [(role, "produce", "transactional_id:a b", True)]
+    assert realm.roles.read() == [(role, "produce", "transactional_id:a b", True)]
 
 
 @pytest.mark.parametrize("name", ["", "*a", "a**", "a*b", "x" * 250])
 @pytest.mark.parametrize("right", ["consume:group:", "produce:transactional_id:"])
-def test_a_name_or_a_prefix_is_granted(name: str, right: str, roles: Roles) -> None:
-    role = roles.make()
-    for change in (roles.grant, roles.revoke):
+def test_a_name_or_a_prefix_is_granted(realm: Realm, name: str, right: str) -> None:
+    role = realm.roles.make()
+    for change in (realm.roles.grant, realm.roles.revoke):
         with refuses(errors.ConfigError, name=name, reason="pattern"):
             change(role, right + name)
 
 
-def test_a_consumer_of_a_group_that_is_not_its_own_is_told_what_to_ask_for(roles: Roles, partition: int) -> None:
-    roles.make("consume:group:theirs")
-    with msgtx.connect(roles.url_of(roles.make("consume"))) as client:
+def test_a_consumer_of_a_group_that_is_not_its_own_is_told_what_to_ask_for(realm: Realm, partition: int) -> None:
+    realm.roles.make("consume:group:theirs")
+    with msgtx.connect(realm.roles.url_of(realm.roles.make("consume"))) as client:
         refused = refuses(errors.AuthorizationFailed, group="theirs")
         with client.consumer(group="theirs", enable_auto_commit=False) as consumer, refused:
             consumer.subscribe(pattern=".*")
@@ -694,19 +656,14 @@ def test_a_consumer_of_a_group_that_is_not_its_own_is_told_what_to_ask_for(roles
     ],
 )
 def test_a_login_without_the_right_is_told_in_one_line(
-    roles: Roles,
-    client: msgtx.Client,
-    capfd: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    code: int,
-    words: str,
+    realm: Realm, client: msgtx.Client, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, words: str
 ) -> None:
     """I16."""
     topic, group = unique("topic"), unique("share")
     client.topics.create(topic)
     client.admin.shares.configure(group, {})
-    roles.make(f"consume:group:{group}")
-    url = roles.url_of(roles.make(f"consume:{topic}"))
+    realm.roles.make(f"consume:group:{group}")
+    url = realm.roles.url_of(realm.roles.make(f"consume:{topic}"))
     before = client.admin.shares.describe(group)
     given = [each.replace("GROUP", group).replace("TOPIC", topic) for each in arguments]
     assert run(["--url", url, *given]) == code

@@ -25,12 +25,7 @@ from msgtx.store.fetch.ranges import measure_ranges
 from msgtx.store.fetch.records import count_records
 from msgtx.store.fetch.wakeups import tell_readers
 from msgtx.store.groups.groups import commit_offsets, committed_offsets
-from msgtx.store.shares.answers import (
-    AnswerColumns,
-    acknowledge_in_session,
-    acknowledge_in_transaction,
-    acknowledge_records,
-)
+from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.shares.shares import Acquiring, acquire_records, join_share_group, redrive_dead_letters
 from msgtx.store.spark import record_range
 from msgtx.store.topics.retention import delete_records
@@ -39,6 +34,7 @@ from msgtx.store.transactions.producers import describe_producers, init_producer
 from msgtx.store.transactions.seal import commit_in_session
 from msgtx.store.transactions.transactions import describe_transaction, mark
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TransactionId
+from tests.admin.conftest import Realm
 from tests.databases import Connection, Server, backend, connect, wait_for_lock
 from tests.refusals import refuses
 from tests.roles import Roles, open_roles
@@ -242,23 +238,25 @@ def clients(roles: Roles) -> Iterator[dict[str, msgtx.Client]]:
 @pytest.mark.parametrize("role", RIGHTS)
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
 def test_a_role_may_do_what_it_has_the_right_to_and_nothing_else(
+    realm: Realm,
     verb: Callable[[msgtx.Client, str], None],
     role: str,
     clients: dict[str, msgtx.Client],
     topics: tuple[str, str],
-    connection: Connection,
 ) -> None:
     if verb is groups:
-        commit_offsets(connection, {GroupMetadata(GROUP): {ids_of(connection, topics[0])[0]: OffsetAndMetadata(0)}})
+        commit_offsets(
+            realm.connection, {GroupMetadata(GROUP): {ids_of(realm.connection, topics[0])[0]: OffsetAndMetadata(0)}}
+        )
     allowed = VERBS[verb] | ({"admin everywhere"} if "admin" in VERBS[verb] else set())
     if role in allowed:
         verb(clients[role], topics[0])
         return
-    before = content(connection)
+    before = content(realm.connection)
     hidden = (errors.UnknownTopicOrPartition,) if role == "elsewhere" else ()
     with pytest.raises((errors.AuthorizationFailed, *hidden)) as refused:
         verb(clients[role], topics[0])
-    assert content(connection) == before
+    assert content(realm.connection) == before
     if isinstance(refused.value, errors.AuthorizationFailed):
         assert "`msgtx db grant --role " in str(refused.value)
     if role != "elsewhere" and allowed - {"admin everywhere"}:
@@ -272,29 +270,24 @@ def test_what_only_the_owner_may_is_refused_to_all(clients: dict[str, msgtx.Clie
                 connection.execute(statement)
 
 
-def test_every_function_is_refused_to_a_role_without_rights(roles: Roles, connection: Connection) -> None:
-    role = roles.make()
+def test_every_function_is_refused_to_a_role_without_rights(realm: Realm) -> None:
+    role = realm.roles.make()
     with pytest.raises(errors.AuthorizationFailed, match="permission denied for schema msgtx"):
-        msgtx.connect(roles.url_of(role))
-    roles.sql(f"grant usage on schema msgtx to {role}")
+        msgtx.connect(realm.roles.url_of(role))
+    realm.roles.sql(f"grant usage on schema msgtx to {role}")
     with pytest.raises(errors.AuthorizationFailed, match=rf"db grant --role {role} --can produce\|consume\|admin"):
-        msgtx.connect(roles.url_of(role))
+        msgtx.connect(realm.roles.url_of(role))
 
 
 def test_a_worker_consumes_and_produces_with_its_two_rights(
-    roles: Roles, topics: tuple[str, str], client: msgtx.Client, caplog: pytest.LogCaptureFixture
+    realm: Realm, topics: tuple[str, str], client: msgtx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All that a client does in the background works, too: notifications, markers, heartbeats."""
     source, target = topics
-    role = roles.make(f"consume:{source}", f"produce:{target}")
-    with caplog.at_level(logging.DEBUG, "msgtx"), msgtx.connect(roles.url_of(role)) as worker:
+    role = realm.roles.make(f"consume:{source}", f"produce:{target}")
+    with caplog.at_level(logging.DEBUG, "msgtx"), msgtx.connect(realm.roles.url_of(role)) as worker:
         report = worker.process(
-            source,
-            to=target,
-            group=source,
-            transactional_id=source,
-            transform=lambda record: record.value,
-            idle_timeout=0.1,
+            source, to=target, group=source, transactional_id=source, transform=lambda record: record.value, idle_timeout=0.1
         )
         assert report.records_out == 1
         with refuses(errors.AuthorizationFailed, topic=source, right="produce"):
@@ -321,7 +314,7 @@ def everything(client: msgtx.Client, topic: str) -> list[Any]:
 
 
 def test_dead_letters_are_sent_back_with_the_rights_to_read_and_to_send_them(
-    roles: Roles, topics: tuple[str, str], client: msgtx.Client
+    realm: Realm, topics: tuple[str, str], client: msgtx.Client
 ) -> None:
     """A step without the right to produce changes nothing."""
     topic, group = topics[0], unique("share")
@@ -337,12 +330,12 @@ def test_dead_letters_are_sent_back_with_the_rights_to_read_and_to_send_them(
         ((f"consume:{letters}", f"consume:{topic}"), f"produce on topic {topic}"),
     ):
         with (
-            msgtx.connect(roles.url_of(roles.make(*granted))) as other,
+            msgtx.connect(realm.roles.url_of(realm.roles.make(*granted))) as other,
             pytest.raises(errors.AuthorizationFailed, match=f"lacks the right to {lacks}"),
         ):
             other.admin.shares.redrive(group)
     assert client.admin.partitions.describe_all(topic) == before
-    with msgtx.connect(roles.url_of(roles.make(f"consume:{letters}", f"produce:{topic}"))) as worker:
+    with msgtx.connect(realm.roles.url_of(realm.roles.make(f"consume:{letters}", f"produce:{topic}"))) as worker:
         with pytest.raises(errors.AuthorizationFailed):
             worker.admin.shares.describe(group)
         assert worker.admin.shares.redrive(group).sent == 1
@@ -460,13 +453,11 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
 }
 
 
-def test_who_may_not_consume_a_topic_begins_no_group_with_it(
-    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
+def test_who_may_not_consume_a_topic_begins_no_group_with_it(realm: Realm, topics: tuple[str, str]) -> None:
     """Nor does joining tell whether there is one of that name."""
     group = unique("share")
     joined = join_share_group(
-        guest(*(f"{can}:orders*" for can in ANY)),
+        realm.guest(*(f"{can}:orders*" for can in ANY)),
         group,
         member_id="a",
         client_host=None,
@@ -474,7 +465,7 @@ def test_who_may_not_consume_a_topic_begins_no_group_with_it(
         session_timeout_ms=10_000,
         topics=[*topics, "nowhere"],
     )
-    begun = connection.execute(
+    begun = realm.connection.execute(
         "select t.name from msgtx.share_state s join msgtx.partition using (partition_id)"
         " join msgtx.topic t using (topic_id) where s.group_id = %s",
         [joined.group_id],
@@ -483,13 +474,11 @@ def test_who_may_not_consume_a_topic_begins_no_group_with_it(
 
 
 @pytest.mark.parametrize("call", BY_HAND)
-def test_other_topics_are_refused_to_calls_by_hand(
-    call: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
-    ours, theirs = (ids_of(connection, name)[0] for name in topics)
-    caller = guest(*(f"{can}:orders*" for can in ANY))
+def test_other_topics_are_refused_to_calls_by_hand(realm: Realm, call: str, topics: tuple[str, str]) -> None:
+    ours, theirs = (ids_of(realm.connection, name)[0] for name in topics)
+    caller = realm.guest(*(f"{can}:orders*" for can in ANY))
     places = Places(ours, theirs, topics[1], init_producer_id(caller, unique("hand"), timeout_ms=60_000))
-    before = content(connection)
+    before = content(realm.connection)
     with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)) as refused:
         BY_HAND[call](caller, places)
     told = str(refused.value)
@@ -497,23 +486,21 @@ def test_other_topics_are_refused_to_calls_by_hand(
     if "topic" not in call:
         assert topics[1] not in told  # a role without rights on it does not learn its name
         assert f"partition {theirs}" in told
-    after = content(connection)
+    after = content(realm.connection)
     if call.startswith("decide"):
         before.pop("transaction_decision"), after.pop("transaction_decision")  # its abort
         before.pop("record_batch"), after.pop("record_batch")
     assert after == before
 
 
-def test_who_only_produces_to_a_topic_is_told_its_ends_and_no_cut(
-    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
+def test_who_only_produces_to_a_topic_is_told_its_ends_and_no_cut(realm: Realm, topics: tuple[str, str]) -> None:
     """A cut says what others' transactions hold together; that it may be asked for elsewhere does not count."""
-    (partition, *_) = ids_of(connection, topics[0])
-    caller = guest("produce:orders*", "consume:elsewhere*")
+    (partition, *_) = ids_of(realm.connection, topics[0])
+    caller = realm.guest("produce:orders*", "consume:elsewhere*")
     assert list_offsets(caller, {partition: 0}, COMMITTED).keys() == {partition}
     with refuses(errors.AuthorizationFailed, right="consume"):
         consistent_cut(caller, [partition])
-    assert consistent_cut(guest("admin:orders*"), [partition]).keys() == {partition}
+    assert consistent_cut(realm.guest("admin:orders*"), [partition]).keys() == {partition}
 
 
 PARTITION_LOCK, GROUP_LOCK = 1836279555, 1836279554
@@ -521,16 +508,12 @@ PARTITION_LOCK, GROUP_LOCK = 1836279555, 1836279554
 
 @pytest.mark.parametrize("call", ["append", "append_and_decide", "commit_offsets"])
 def test_a_partition_that_comes_while_a_call_waits_is_not_written(
-    call: str,
-    guest: Callable[..., Connection],
-    connection: Connection,
-    server: Server,
-    background: ThreadPoolExecutor,
+    realm: Realm, call: str, server: Server, background: ThreadPoolExecutor
 ) -> None:
     """No role has rights on a partition that does not exist: what counts is what exists when the call writes."""
-    caller, helper = guest("produce:orders*", "consume:orders*"), guest("produce:orders*")
-    create_topic(connection, unique("orders"), 1, {})
-    (last,) = connection.execute("select max(partition_id) from msgtx.partition").fetchone() or (0,)
+    caller, helper = realm.guest("produce:orders*", "consume:orders*"), realm.guest("produce:orders*")
+    create_topic(realm.connection, unique("orders"), 1, {})
+    (last,) = realm.connection.execute("select max(partition_id) from msgtx.partition").fetchone() or (0,)
     name = TransactionId(*init_producer_id(caller, unique("x"), timeout_ms=60_000), 0)
     calls: dict[str, Callable[[], object]] = {
         "append": lambda: append_one(caller, batch(last + 1, b"x")),
@@ -547,67 +530,65 @@ def test_a_partition_that_comes_while_a_call_waits_is_not_written(
     waiting: Future[object] = background.submit(calls[call])
     with server.administrator() as administrator:
         wait_for_lock(administrator, backend(caller))
-    create_topic(connection, unique("secret"), 1, {})
+    create_topic(realm.connection, unique("secret"), 1, {})
     helper.execute("rollback")
     with pytest.raises(errors.AuthorizationFailed, match=f"partition {last + 1}"):
         waiting.result(SECONDS)
     for table in ("record_batch", "group_offset"):
-        stored = connection.execute(f"select count(*) from msgtx.{table} where partition_id > %s", [last]).fetchone()
+        stored = realm.connection.execute(f"select count(*) from msgtx.{table} where partition_id > %s", [last]).fetchone()
         assert stored == (0,)
 
 
-def test_a_partition_that_is_gone_answers_a_role_as_it_answers_the_owner(guest: Callable[..., Connection]) -> None:
-    caller = guest("produce", "consume:orders*", "produce:orders*")
+def test_a_partition_that_is_gone_answers_a_role_as_it_answers_the_owner(realm: Realm) -> None:
+    caller = realm.guest("produce", "consume:orders*", "produce:orders*")
     assert isinstance(append_one(caller, batch(2_000_000_000, b"x")).error, errors.UnknownTopicOrPartition)
     assert fetch(caller, {2_000_000_000: Position(0)}, isolation=COMMITTED, max_bytes=1, max_rows=1) == {}
     with pytest.raises(errors.UnknownTopicOrPartition):
         commit_offsets(caller, {GroupMetadata("g"): {2_000_000_000: OffsetAndMetadata(1)}})
 
 
-def test_a_group_shows_offsets_of_topics_that_the_role_may_consume(
-    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
-    ours, theirs = (ids_of(connection, name)[0] for name in topics)
+def test_a_group_shows_offsets_of_topics_that_the_role_may_consume(realm: Realm, topics: tuple[str, str]) -> None:
+    ours, theirs = (ids_of(realm.connection, name)[0] for name in topics)
     group = unique("group")
-    commit_offsets(connection, {GroupMetadata(group): {ours: OffsetAndMetadata(1), theirs: OffsetAndMetadata(1)}})
-    assert set(committed_offsets(connection, group, None)) == {ours, theirs}
-    assert set(committed_offsets(guest("consume:orders*"), group, None)) == {ours}
-    assert set(committed_offsets(guest("consume"), group, None)) == {ours, theirs}
+    commit_offsets(realm.connection, {GroupMetadata(group): {ours: OffsetAndMetadata(1), theirs: OffsetAndMetadata(1)}})
+    assert set(committed_offsets(realm.connection, group, None)) == {ours, theirs}
+    assert set(committed_offsets(realm.guest("consume:orders*"), group, None)) == {ours}
+    assert set(committed_offsets(realm.guest("consume"), group, None)) == {ours, theirs}
 
 
 def test_the_view_of_groups_shows_those_that_were_assigned_a_topic_of_the_caller(
-    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
+    realm: Realm, topics: tuple[str, str]
 ) -> None:
-    ours, theirs = (Roster(connection) for _ in topics)
+    ours, theirs = (Roster(realm.connection) for _ in topics)
     for roster, topic in zip((ours, theirs), topics, strict=True):
         roster.join("a")
-        roster.assign({ids_of(connection, topic)[1]: "a"})
+        roster.assign({ids_of(realm.connection, topic)[1]: "a"})
     for right in ("consume", "admin"):
-        seen = {name for (name,) in guest(f"{right}:orders*").execute("select name from msgtx.consumer_groups")}
+        seen = {name for (name,) in realm.guest(f"{right}:orders*").execute("select name from msgtx.consumer_groups")}
         assert seen & {ours.name, theirs.name} == {ours.name}, right
 
 
 # ── which role the caller has ──
 
 
-def test_a_right_is_for_a_name_or_for_all_that_begin_so(guest: Callable[..., Connection], connection: Connection) -> None:
+def test_a_right_is_for_a_name_or_for_all_that_begin_so(realm: Realm) -> None:
     for name in ("a_b", "axb", "a_b-c", "a_bcd"):
-        create_topic(connection, name, 1, {})
+        create_topic(realm.connection, name, 1, {})
     for pattern, seen in (("a_b", ["a_b"]), ("a_b*", ["a_b", "a_b-c", "a_bcd"]), ("a_bc*", ["a_bcd"]), ("a_b-c", ["a_b-c"])):
         for strings in ("on", "off"):
-            caller = guest(f"consume:{pattern}")
+            caller = realm.guest(f"consume:{pattern}")
             caller.execute(f"set standard_conforming_strings = {strings}")
             assert list(describe_topics(caller, None)) == seen, pattern
-    namesake = guest("consume:group:a_b*", "produce:transactional_id:a_b*", "consume:elsewhere")
+    namesake = realm.guest("consume:group:a_b*", "produce:transactional_id:a_b*", "consume:elsewhere")
     assert list(describe_topics(namesake, None)) == [], "a right on other names"
 
 
-def test_set_role_counts_and_nothing_of_the_login(roles: Roles, topics: tuple[str, str], connection: Connection) -> None:
-    partition = ids_of(connection, topics[0])[0]
-    team = roles.make("consume:orders*", options="nologin")
-    login = roles.make("produce:orders*", options="login noinherit")
-    roles.sql(f"grant {team} to {login}, {roles.owner}")
-    with contextlib.closing(roles.connect(login)) as caller:
+def test_set_role_counts_and_nothing_of_the_login(realm: Realm, topics: tuple[str, str]) -> None:
+    partition = ids_of(realm.connection, topics[0])[0]
+    team = realm.roles.make("consume:orders*", options="nologin")
+    login = realm.roles.make("produce:orders*", options="login noinherit")
+    realm.roles.sql(f"grant {team} to {login}, {realm.roles.owner}")
+    with contextlib.closing(realm.roles.connect(login)) as caller:
         plain(caller, partition, b"x")
         with pytest.raises(errors.AuthorizationFailed):
             list(count_records(caller, {partition: 0}, COMMITTED))
@@ -617,7 +598,7 @@ def test_set_role_counts_and_nothing_of_the_login(roles: Roles, topics: tuple[st
             plain(caller, partition, b"x")
         caller.execute("reset role")
         plain(caller, partition, b"x")
-    with contextlib.closing(connect(roles.url)) as owner:
+    with contextlib.closing(connect(realm.roles.url)) as owner:
         assert set(describe_topics(owner, None)) >= set(topics)
         owner.execute(f"set role {team}")
         assert topics[1] not in describe_topics(owner, None)
@@ -627,36 +608,32 @@ def test_set_role_counts_and_nothing_of_the_login(roles: Roles, topics: tuple[st
         plain(owner, partition, b"x")
 
 
-def test_members_have_their_roles_rights_and_the_owners_members_all(
-    roles: Roles, topics: tuple[str, str], connection: Connection
-) -> None:
-    partitions = [ids_of(connection, name)[0] for name in topics]
-    team = roles.make("produce:orders*", options="nologin")
-    member, owner, superuser = roles.make(), roles.make(), roles.make(options="login superuser")
-    roles.sql(f"grant {team} to {member}")
-    roles.sql(f"grant {roles.owner} to {owner}")
+def test_members_have_their_roles_rights_and_the_owners_members_all(realm: Realm, topics: tuple[str, str]) -> None:
+    partitions = [ids_of(realm.connection, name)[0] for name in topics]
+    team = realm.roles.make("produce:orders*", options="nologin")
+    member, owner, superuser = realm.roles.make(), realm.roles.make(), realm.roles.make(options="login superuser")
+    realm.roles.sql(f"grant {team} to {member}")
+    realm.roles.sql(f"grant {realm.roles.owner} to {owner}")
     for role, may in ((member, partitions[:1]), (owner, partitions), (superuser, partitions)):
-        with contextlib.closing(roles.connect(role)) as caller:
+        with contextlib.closing(realm.roles.connect(role)) as caller:
             for partition in partitions:
                 with contextlib.nullcontext() if partition in may else pytest.raises(errors.AuthorizationFailed):
                     plain(caller, partition, b"x")
-    with contextlib.closing(roles.connect(owner)) as caller:
+    with contextlib.closing(realm.roles.connect(owner)) as caller:
         values = {value for (value,) in caller.execute("select value from msgtx.records where topic = %s", [topics[1]])}
         assert b"x" in values
 
 
-def test_a_revoked_right_is_gone_for_the_next_call_of_an_open_session(
-    roles: Roles, topics: tuple[str, str], connection: Connection
-) -> None:
-    partition = ids_of(connection, topics[0])[0]
-    role = roles.make("produce:orders*", f"produce:{topics[0]}", "produce:unrelated")
-    with contextlib.closing(roles.connect(role)) as caller:
+def test_a_revoked_right_is_gone_for_the_next_call_of_an_open_session(realm: Realm, topics: tuple[str, str]) -> None:
+    partition = ids_of(realm.connection, topics[0])[0]
+    role = realm.roles.make("produce:orders*", f"produce:{topics[0]}", "produce:unrelated")
+    with contextlib.closing(realm.roles.connect(role)) as caller:
         for right in ("produce:orders*", f"produce:{topics[0]}", "produce:unrelated"):
             with contextlib.nullcontext() if right == "produce:orders*" else pytest.raises(errors.AuthorizationFailed):
                 plain(caller, partition, b"x")
-                assert roles.revoke(role, right)
+                assert realm.roles.revoke(role, right)
                 plain(caller, partition, b"x")
-            roles.revoke(role, right)
+            realm.roles.revoke(role, right)
         with pytest.raises(errors.AuthorizationFailed, match="permission denied"):
             plain(caller, partition, b"x")
 
@@ -672,27 +649,23 @@ LEAK = """
     end $$"""
 
 
-def test_views_show_the_topics_of_the_caller(
-    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
-    consumer, producer = guest("consume:orders*"), guest("produce:orders*")
+def test_views_show_the_topics_of_the_caller(realm: Realm, topics: tuple[str, str]) -> None:
+    consumer, producer = realm.guest("consume:orders*"), realm.guest("produce:orders*")
     for view in VIEWS:
         statement = f"select value from msgtx.{view} where topic = any(%s) order by 1"
-        assert len(connection.execute(statement, [list(topics)]).fetchall()) == 2, view
+        assert len(realm.connection.execute(statement, [list(topics)]).fetchall()) == 2, view
         assert consumer.execute(statement, [list(topics)]).fetchall() == [(f"record of {topics[0]}".encode(),)], view
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             producer.execute(statement, [list(topics)])
     for caller in (consumer, producer):
         seen = {topic for (topic,) in caller.execute("select topic from msgtx.partitions")}
         assert {*topics} & seen == {topics[0]}
-    assert {*topics} <= {topic for (topic,) in connection.execute("select topic from msgtx.partitions")}
+    assert {*topics} <= {topic for (topic,) in realm.connection.execute("select topic from msgtx.partitions")}
 
 
-def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(
-    guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
-    ours, theirs = (ids_of(connection, name)[0] for name in topics)
-    both, other, empty = Writer(connection), Writer(connection), Writer(connection)
+def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(realm: Realm, topics: tuple[str, str]) -> None:
+    ours, theirs = (ids_of(realm.connection, name)[0] for name in topics)
+    both, other, empty = Writer(realm.connection), Writer(realm.connection), Writer(realm.connection)
     for writer, partitions in ((both, (ours, theirs)), (other, (theirs,))):
         for partition in partitions:
             writer.send(partition, b"open")
@@ -707,15 +680,15 @@ def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(
     whole = {ids[0]: ([ours, theirs], [1, 1]), ids[1]: ([theirs], [2]), ids[2]: ([], [])}
     try:
         for right in ("consume", "admin"):
-            some = guest(f"{right}:orders*")
+            some = realm.guest(f"{right}:orders*")
             assert seen(some) == {ids[0]: ([ours], [1])}
             described = describe_transaction(some, both.transactional_id)
             assert described is not None
             assert described.partitions == [TopicPartition(topics[0], 0)]
             assert describe_transaction(some, other.transactional_id) is None
-            assert seen(guest(right)) == whole
-        assert seen(guest("consume:elsewhere*")) == {}
-        assert seen(connection) == whole
+            assert seen(realm.guest(right)) == whole
+        assert seen(realm.guest("consume:elsewhere*")) == {}
+        assert seen(realm.connection) == whole
     finally:
         both.abort(), other.abort()
 
@@ -736,18 +709,16 @@ def test_the_view_of_transactions_shows_of_each_what_the_caller_may_see(
         "share_spans",
     ],
 )
-def test_a_function_in_a_query_learns_nothing_of_other_topics(
-    view: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
+def test_a_function_in_a_query_learns_nothing_of_other_topics(realm: Realm, view: str, topics: tuple[str, str]) -> None:
     """A cheap function is evaluated before dearer conditions, but not before the one that selects the caller's topics."""
-    caller = guest("consume:orders*")
+    caller = realm.guest("consume:orders*")
     for topic in topics:
-        partition, _ = ids_of(connection, topic)
-        writer = Writer(connection, f"id of {topic}")
+        partition, _ = ids_of(realm.connection, topic)
+        writer = Writer(realm.connection, f"id of {topic}")
         writer.send(partition, b"decided")
         writer.commit(offsets_of((f"group of {topic}", partition, 1)))
-        mark(connection)
-        ShareGroup(connection, partition, name=f"share-of-{topic}").acquire("a")
+        mark(realm.connection)
+        ShareGroup(realm.connection, partition, name=f"share-of-{topic}").acquire("a")
     theirs = partition
     writer.send(theirs, b"open")
     notices: list[tuple[str, str]] = []
@@ -767,10 +738,8 @@ def test_a_function_in_a_query_learns_nothing_of_other_topics(
 
 @pytest.mark.parametrize("who", ["owner", "consumer"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_range_of_a_partition_is_read_by_the_index(
-    view: str, who: str, guest: Callable[..., Connection], topics: tuple[str, str], connection: Connection
-) -> None:
-    caller = connection if who == "owner" else guest("consume:orders*")
+def test_a_range_of_a_partition_is_read_by_the_index(realm: Realm, view: str, who: str, topics: tuple[str, str]) -> None:
+    caller = realm.connection if who == "owner" else realm.guest("consume:orders*")
     with caller.transaction():
         caller.execute("set local enable_seqscan = off")
         plan = "\n".join(
@@ -787,9 +756,9 @@ def test_a_range_of_a_partition_is_read_by_the_index(
 
 
 def test_an_administrator_of_everything_runs_what_an_operator_runs(
-    roles: Roles, topics: tuple[str, str], caplog: pytest.LogCaptureFixture
+    realm: Realm, topics: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with msgtx.connect(roles.url_of(roles.make("admin"))) as operator:
+    with msgtx.connect(realm.roles.url_of(realm.roles.make("admin"))) as operator:
         checks = {finding.subject for finding in operator.admin.doctor() if finding.text.startswith("cannot be checked")}
         assert checks <= {"schema"}  # only the owner sees the tables' versions
         assert operator.admin.transactions.list() is not None
@@ -800,10 +769,10 @@ def test_an_administrator_of_everything_runs_what_an_operator_runs(
 
 
 def test_a_client_hears_of_commits_of_others(
-    roles: Roles, topics: tuple[str, str], database_url: str, client: msgtx.Client
+    realm: Realm, topics: tuple[str, str], database_url: str, client: msgtx.Client
 ) -> None:
     """LISTEN needs no right of msgtx; a notification holds only a partition's number."""
-    url = roles.url_of(roles.make(f"consume:{topics[0]}"))
+    url = realm.roles.url_of(realm.roles.make(f"consume:{topics[0]}"))
     with contextlib.ExitStack() as stack:
         reader = stack.enter_context(msgtx.connect(url))
         consumer = stack.enter_context(reader.consumer(topics[0], auto_offset_reset="latest", enable_auto_commit=False))
@@ -822,22 +791,18 @@ def orders(connection: Connection) -> int:
     return partition
 
 
-def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(
-    guest: Callable[..., Connection], connection: Connection
-) -> None:
-    partition = orders(connection)
-    caller = guest("produce:orders*", "consume:others*")
-    append_one(connection, batch(partition, b"a"))
+def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(realm: Realm) -> None:
+    partition = orders(realm.connection)
+    caller = realm.guest("produce:orders*", "consume:others*")
+    append_one(realm.connection, batch(partition, b"a"))
     assert look(caller, partition, max_bytes=0, max_rows=0).log_end_offset == 1
     with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):
         count_records(caller, {partition: 0}, COMMITTED)
 
 
-def test_who_may_not_produce_does_not_learn_where_a_key_is_held(
-    guest: Callable[..., Connection], connection: Connection
-) -> None:
-    partition = orders(connection)
+def test_who_may_not_produce_does_not_learn_where_a_key_is_held(realm: Realm) -> None:
+    partition = orders(realm.connection)
     record = KeyedRecord(partition, "key", b"a", None, 1)
-    append_once(connection, [record])
+    append_once(realm.connection, [record])
     with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):
-        append_once(guest("consume:orders*", "produce:others*"), [record])
+        append_once(realm.guest("consume:orders*", "produce:others*"), [record])

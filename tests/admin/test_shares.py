@@ -1,7 +1,7 @@
 """client.admin.shares: settings, states, resets and deletion of share groups (internals: shares)."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 import pytest
@@ -14,14 +14,13 @@ from msgtx.store.append.append import PARTITIONS_AT_ONCE
 from msgtx.store.shares.shares import ShareState, describe_share_groups, reset_share_offsets
 from tests.databases import Connection
 from tests.refusals import refuses
+from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 
-Unique = Callable[[str], str]
-
 
 @pytest.fixture
-def topic(client: msgtx.Client, unique: Unique) -> str:
+def topic(client: msgtx.Client) -> str:
     """A topic with five records in the first of its two partitions."""
     name = unique("topic")
     client.topics.create(name, partitions=2)
@@ -31,7 +30,7 @@ def topic(client: msgtx.Client, unique: Unique) -> str:
 
 
 @pytest.fixture
-def group(client: msgtx.Client, unique: Unique) -> str:
+def group(client: msgtx.Client) -> str:
     name = unique("share")
     client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
     return name
@@ -144,14 +143,14 @@ def test_what_is_no_setting_is_refused(client: msgtx.Client, group: str, setting
     assert client.admin.shares.describe(group) == before
 
 
-def test_a_compacted_topic_takes_no_dead_letters(client: msgtx.Client, group: str, unique: Unique) -> None:
+def test_a_compacted_topic_takes_no_dead_letters(client: msgtx.Client, group: str) -> None:
     name = unique("compacted")
     client.topics.create(name, cleanup_policy="compact")
     with refuses(errors.ConfigError, group=group):
         client.admin.shares.configure(group, {"dead_letter_topic": name})
 
 
-def test_a_consumer_group_is_not_configured(client: msgtx.Client, topic: str, unique: Unique) -> None:
+def test_a_consumer_group_is_not_configured(client: msgtx.Client, topic: str) -> None:
     name = unique("group")
     with client.consumer(topic, group=name) as consumer:
         consumer.poll(0)
@@ -168,7 +167,7 @@ def test_where_a_group_begins_is_settled_before_it_has_members(client: msgtx.Cli
         client.admin.shares.configure(group, {"max_record_locks": 10})
 
 
-def test_a_group_begins_at_a_time(client: msgtx.Client, unique: Unique) -> None:
+def test_a_group_begins_at_a_time(client: msgtx.Client) -> None:
     topic, group = unique("topic"), unique("share")
     client.topics.create(topic)
     with client.producer() as producer:
@@ -181,11 +180,8 @@ def test_a_group_begins_at_a_time(client: msgtx.Client, unique: Unique) -> None:
         assert values(one.poll(5)) == [b"60000", b"0"]
 
 
-def test_a_group_is_described_with_what_is_in_flight(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
-    with (
-        member(client, topic, group) as one,
-        client.producer(transactional_id=unique("id")) as producer,
-    ):
+def test_a_group_is_described_with_what_is_in_flight(client: msgtx.Client, topic: str, group: str) -> None:
+    with member(client, topic, group) as one, client.producer(transactional_id=unique("id")) as producer:
         first, second, third = one.poll(5, max_records=3)
         one.acknowledge(first)
         one.commit()
@@ -206,9 +202,7 @@ def test_a_group_is_described_with_what_is_in_flight(client: msgtx.Client, topic
 
 
 @pytest.mark.parametrize(("isolation", "lag"), [("read_committed", 0), ("read_uncommitted", 3)])
-def test_a_groups_lag_is_what_it_may_read(
-    client: msgtx.Client, topic: str, group: str, unique: Unique, isolation: str, lag: int
-) -> None:
+def test_a_groups_lag_is_what_it_may_read(client: msgtx.Client, topic: str, group: str, isolation: str, lag: int) -> None:
     """In the second partition: each one's end is its own."""
     client.admin.shares.configure(group, {"isolation": isolation})
     with member(client, topic, group) as one:
@@ -278,7 +272,7 @@ def test_a_group_is_deleted_with_its_states(client: msgtx.Client, topic: str, gr
         consumer.poll(0)
 
 
-def test_one_name_is_either_kind_of_group(client: msgtx.Client, topic: str, group: str, unique: Unique) -> None:
+def test_one_name_is_either_kind_of_group(client: msgtx.Client, topic: str, group: str) -> None:
     """I16: offsets under a share group's name would be nobody's."""
     place = {TopicPartition(topic, 0): 1}
     with client.consumer(group=group, enable_auto_commit=False) as consumer:
@@ -298,7 +292,7 @@ def test_one_name_is_either_kind_of_group(client: msgtx.Client, topic: str, grou
     assert client.admin.shares.describe(group).group == group
 
 
-def test_many_partitions_are_reset_in_steps(client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_partitions_are_reset_in_steps(client: msgtx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes a lock for each of its partitions; together they would not find room in the lock table."""
     name, size = unique("many"), 2 * PARTITIONS_AT_ONCE + 1
     client.topics.create(name, partitions=size)

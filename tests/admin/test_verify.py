@@ -466,10 +466,7 @@ def test_a_transaction_on_both_sides_of_a_cut_is_named(connection: Connection, p
     place.change(f"update msgtx.transaction_decision set last_offsets = '{{0, 7}}' where {of(name)}")
     found = [one for one in place.report().violations if one.check == "torn"]
     assert [(one.partition, one.offset, one.promise) for one in found] == [(0, 0, "I15"), (1, 0, "I15")]
-    assert (found[1].expected, found[1].found) == (
-        f"all of transaction {name} below the cut (here 2), or nothing",
-        "0 to 7",
-    )
+    assert (found[1].expected, found[1].found) == (f"all of transaction {name} below the cut (here 2), or nothing", "0 to 7")
     assert place.broken() == {"torn", "span_end"}
     assert {one.check for one in place.client.admin.verify().violations} >= {"torn"}
 
@@ -508,11 +505,7 @@ def test_offsets_beyond_the_log_or_of_transactions_that_did_not_commit_are_named
 
 @pytest.mark.parametrize(
     ("check", "change"),
-    [
-        ("owner_no_member", "owner = -7"),
-        ("target_no_member", "target = -7"),
-        ("owner_from_later", "owner_since = 77"),
-    ],
+    [("owner_no_member", "owner = -7"), ("target_no_member", "target = -7"), ("owner_from_later", "owner_since = 77")],
 )
 def test_an_owner_that_cannot_be_is_named(connection: Connection, place: Place, check: str, change: str) -> None:
     group = Roster(connection)
