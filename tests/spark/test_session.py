@@ -22,6 +22,7 @@ from msgtx.spark_jobs import session
 from msgtx.spark_jobs.runtime import java, jdbc
 from msgtx.spark_jobs.runtime.failure import SparkFailed, translate, translated
 from tests.spark.programs import PATIENCE_SECONDS, run_python, start_python, wait_for_end
+from tests.store.steps import unique
 
 OLD_JAVA = """#!/bin/sh
 printf 'Property settings:\\n    java.home = /opt/old\\n    java.specification.version = %s\\n' {version} >&2
@@ -401,9 +402,7 @@ def test_a_file_of_jobs_is_what_spark_submit_runs(client: msgtx.Client, tmp_path
 
 
 @pytest.mark.parametrize("of_the_user", [False, True])
-def test_warnings_of_the_format_reach_the_users_log(
-    client: msgtx.Client, unique: Callable[[str], str], of_the_user: bool
-) -> None:
+def test_warnings_of_the_format_reach_the_users_log(client: msgtx.Client, of_the_user: bool) -> None:
     """From a Spark worker through its JVM, which the user or msgtx has started."""
     topic = client.topics.create(unique("topic")).name
     session = "SparkSession.builder.master('local[1]').getOrCreate()" if of_the_user else "session(master='local[1]')"
