@@ -61,9 +61,9 @@ class Shop:
     topic: str
     engines: list[sqlalchemy.Engine] = field(default_factory=list)
 
-    def engine(self, **options: Any) -> sqlalchemy.Engine:
-        """Make an engine; it is disposed of at the end."""
-        self.engines.append(sqlalchemy.create_engine(application_url(self.url), **options))
+    def engine(self, url: str | None = None, **options: Any) -> sqlalchemy.Engine:
+        """Make an engine, at another address if one is given; it is disposed of at the end."""
+        self.engines.append(sqlalchemy.create_engine(application_url(url or self.url), **options))
         return self.engines[-1]
 
     @functools.cached_property

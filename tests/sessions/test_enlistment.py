@@ -169,9 +169,9 @@ def test_a_session_of_another_driver_is_refused(shop: Shop, monkeypatch: pytest.
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_database_without_msgtx_is_refused_and_the_sql_transaction_stays_good(
-    make_database: Callable[..., str], level: str
+    shop: Shop, make_database: Callable[..., str], level: str
 ) -> None:
-    engine = sqlalchemy.create_engine(application_url(make_database(schema=False)), isolation_level=level)
+    engine = shop.engine(make_database(schema=False), isolation_level=level)
     with engine.connect() as connection:
         connection.execute(sqlalchemy.text("create table kept (x int)"))
         for _ in range(2):
@@ -180,19 +180,17 @@ def test_a_database_without_msgtx_is_refused_and_the_sql_transaction_stays_good(
         connection.execute(sqlalchemy.text("insert into kept values (1)"))
         connection.commit()
         assert connection.execute(sqlalchemy.text("select x from kept")).all() == [(1,)]
-    engine.dispose()
 
 
-def test_an_older_schema_is_refused(make_database: Callable[..., str]) -> None:
+def test_an_older_schema_is_refused(shop: Shop, make_database: Callable[..., str]) -> None:
     url = make_database()
     with psycopg.connect(url, autocommit=True) as owner:
         owner.execute("update msgtx.installation set schema_version = 4")
-    engine = sqlalchemy.create_engine(application_url(url))
+    engine = shop.engine(url)
     with Session(engine) as session:
         with refuses(errors.ConfigError, reason="schema version"):
             orm.publish(session, "topic", b"x")
         assert session.scalar(sqlalchemy.text("select 1")) == 1
-    engine.dispose()
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
@@ -208,10 +206,10 @@ def test_the_encoding_of_a_session_limits_what_it_can_say(shop: Shop, level: str
 
 
 @pytest.mark.parametrize("level", LEVELS[:2])
-def test_a_client_that_was_made_after_a_failover_is_taken(make_database: Callable[..., str], level: str) -> None:
+def test_a_client_that_was_made_after_a_failover_is_taken(shop: Shop, make_database: Callable[..., str], level: str) -> None:
     """The engine is as it was: its pool has new connections by itself."""
     url = make_database()
-    engine = sqlalchemy.create_engine(application_url(url), isolation_level=level, pool_pre_ping=True)
+    engine = shop.engine(url, isolation_level=level, pool_pre_ping=True)
 
     def commits(client: msgtx.Client) -> None:
         with client.producer(transactional_id="id") as producer, Session(engine) as session:
@@ -231,13 +229,14 @@ def test_a_client_that_was_made_after_a_failover_is_taken(make_database: Callabl
     with msgtx.connect(url) as client:
         for _ in range(2):
             commits(client)
-    engine.dispose()
 
 
-def test_a_commit_after_a_failover_finds_an_id_however_many_were_fenced(make_database: Callable[..., str]) -> None:
+def test_a_commit_after_a_failover_finds_an_id_however_many_were_fenced(
+    shop: Shop, make_database: Callable[..., str]
+) -> None:
     """Ids of what many sessions have committed at once above READ COMMITTED are kept for the next ones."""
     url = make_database()
-    engine = sqlalchemy.create_engine(application_url(url), isolation_level="SERIALIZABLE", pool_pre_ping=True, pool_size=9)
+    engine = shop.engine(url, isolation_level="SERIALIZABLE", pool_pre_ping=True, pool_size=9)
     inner = ["topic"] * (side_connection.NAMES_TRIED + 3)
 
     def commits(topic: str) -> None:
@@ -253,7 +252,6 @@ def test_a_commit_after_a_failover_finds_an_id_however_many_were_fenced(make_dat
         with Engine(url) as administrator:
             after_failover(administrator)
         commits("topic")
-    engine.dispose()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -326,19 +324,17 @@ def test_a_read_only_sql_transaction_is_told_so(shop: Shop, level: str) -> None:
 
 def test_rights_are_those_of_the_sessions_role(shop: Shop, server: Any) -> None:
     with open_roles(server, shop.url) as roles:
-        url = application_url(roles.url_of(roles.make("consume:*")))
+        url = roles.url_of(roles.make("consume:*"))
         for level in LEVELS:
-            engine = sqlalchemy.create_engine(url, isolation_level=level)
+            engine = shop.engine(url, isolation_level=level)
             with Session(engine) as session:
                 orm.publish(session, shop.topic, b"x")
                 with pytest.raises(errors.AuthorizationFailed):
                     session.commit()
-            engine.dispose()
-        url = application_url(roles.url_of(roles.make(f"produce:{shop.topic}")))
+        url = roles.url_of(roles.make(f"produce:{shop.topic}"))
         for level in LEVELS:
-            engine = sqlalchemy.create_engine(url, isolation_level=level)
+            engine = shop.engine(url, isolation_level=level)
             shop.publish(engine, level.encode(), partition=0)
-            engine.dispose()
     assert shop.seen() == ([level.encode() for level in LEVELS], [])
 
 
@@ -369,12 +365,12 @@ def test_the_default_level_of_role_or_address_may_be_any(shop: Shop, server: Any
     """Also of our own connections beside it."""
     with open_roles(server, shop.url) as roles:
         role = roles.make(f"produce:{shop.topic}")
-        url, options = application_url(roles.url_of(role)), {}
+        url, options = roles.url_of(role), {}
         if where == "role":
             roles.sql(f"alter role {role} set default_transaction_isolation = 'serializable'")
         elif where == "url":
             options = {"options": r"-c default_transaction_isolation=repeatable\ read"}
-        engine = sqlalchemy.create_engine(url, connect_args=options)
+        engine = shop.engine(url, connect_args=options)
         if where == "session":
             event.listen(
                 engine,
@@ -389,7 +385,6 @@ def test_the_default_level_of_role_or_address_may_be_any(shop: Shop, server: Any
                 assert session.scalar(sqlalchemy.text("show transaction_isolation")) != "read committed"
                 orm.publish(session, shop.topic, value, partition=0)
                 session.commit()
-        engine.dispose()
     assert shop.seen() == ([b"a", b"b"], [])
 
 
@@ -409,7 +404,7 @@ def test_two_engines_in_one_process_do_not_hear_of_each_other(shop: Shop, make_d
     with msgtx.connect(url) as client:
         client.topics.create("filler", partitions=5)
         client.topics.create(shop.topic)
-        here, there = shop.engine(isolation_level="REPEATABLE READ"), sqlalchemy.create_engine(application_url(url))
+        here, there = shop.engine(isolation_level="REPEATABLE READ"), shop.engine(url)
         with Session(here) as first, Session(there) as second:
             for session, value in ((first, b"here"), (second, b"there")):
                 orm.publish(session, shop.topic, value)
@@ -420,7 +415,6 @@ def test_two_engines_in_one_process_do_not_hear_of_each_other(shop: Shop, make_d
             second.commit()
         with client.consumer(shop.topic, auto_offset_reset="earliest") as consumer:
             assert [record.value for record in consumer.poll(10)] == [b"there"]
-        there.dispose()
 
 
 def test_our_own_connections_that_the_server_has_ended_are_replaced(shop: Shop) -> None:
@@ -443,9 +437,7 @@ def test_our_own_connections_log_in_as_the_newest_of_the_engine(shop: Shop, serv
     """Passwords may be tokens that end, and logins have a lease: SQLAlchemy asks for them at each connect."""
     with open_roles(server, shop.url) as roles:
         login = {"user": roles.make(f"produce:{shop.topic}"), "password": PASSWORD}
-        engine = sqlalchemy.create_engine(
-            application_url(shop.url), isolation_level="SERIALIZABLE", poolclass=sqlalchemy.NullPool
-        )
+        engine = shop.engine(isolation_level="SERIALIZABLE", poolclass=sqlalchemy.NullPool)
         event.listen(engine, "do_connect", lambda *given: given[-1].update(login))
         for value in (b"a", b"b", b"c"):
             shop.publish(engine, value, partition=0)
@@ -456,7 +448,6 @@ def test_our_own_connections_log_in_as_the_newest_of_the_engine(shop: Shop, serv
                 roles.sql(f"alter role {login['user']} nologin")
                 login["user"] = roles.make(f"produce:{shop.topic}")
             roles.sql(f"select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = '{roles.made[0]}'")
-        engine.dispose()
     assert shop.seen() == ([b"a", b"b", b"c"], [])
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
 from tests.refusals import refuses
-from tests.sessions.conftest import LEVELS, Order, Shop, application_url
+from tests.sessions.conftest import LEVELS, Order, Shop
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
@@ -221,10 +221,10 @@ def test_a_consumer_without_a_group_cannot_commit_with_a_session(shop: Shop, ses
 
 
 def test_offsets_do_not_ride_in_a_session_of_another_database(
-    make_consumer: Callable[..., msgtx.Consumer], make_database: Callable[..., str]
+    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], make_database: Callable[..., str]
 ) -> None:
     """Its partitions have the same numbers."""
-    engine = sqlalchemy.create_engine(application_url(make_database()))
+    engine = shop.engine(make_database())
     with Session(engine) as elsewhere, make_consumer() as consumer:
         elsewhere.execute(sqlalchemy.text("update msgtx.installation set incarnation = gen_random_uuid()"))
         elsewhere.commit()
@@ -232,4 +232,3 @@ def test_offsets_do_not_ride_in_a_session_of_another_database(
         with refuses(errors.ConfigError, reason="another database"):
             consumer.commit(session=elsewhere)
         elsewhere.commit()
-    engine.dispose()

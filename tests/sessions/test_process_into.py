@@ -544,15 +544,13 @@ def test_a_commit_whose_answer_is_lost_counts_once(
 
 def test_a_pool_that_is_used_up_is_no_records_fault(shop: Shop, run: Run, caplog: Any) -> None:
     shop.send(b"1", b"2")
-    address = shop.url.replace("postgresql://", "postgresql+psycopg://")
-    engine = sqlalchemy.create_engine(address, pool_size=1, max_overflow=0, pool_timeout=0.1)
+    engine = shop.engine(pool_size=1, max_overflow=0, pool_timeout=0.1)
     held = engine.connect()
     release = threading.Timer(0.5, held.close)
     release.start()
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         run(store, sessionmaker(engine), failure=msgtx.Skip(0), idle_timeout=2.0)
     release.join()
-    engine.dispose()
     assert (shop.rows(), caplog.messages) == ([1, 2], [])
 
 
@@ -846,7 +844,7 @@ def test_a_factory_of_something_else_is_refused_and_nothing_is_committed(
     from sqlalchemy.ext.asyncio import AsyncSession
 
     shop.send(b"1")
-    elsewhere = sqlalchemy.create_engine(make_database(schema=False).replace("postgresql://", "postgresql+psycopg://"))
+    elsewhere = shop.engine(make_database(schema=False))
     for factory, complaint in (
         (AsyncSession, "makes Sessions or Connections of SQLAlchemy, not AsyncSession .*aio's takes async"),
         (lambda: contextlib.nullcontext("text"), "expected SQLAlchemy's Session"),
@@ -855,7 +853,6 @@ def test_a_factory_of_something_else_is_refused_and_nothing_is_committed(
         with pytest.raises((TypeError, errors.ConfigError), match=complaint) as caught:
             run(store, factory)
         assert f"{shop.topic}-0 offset 0" in caught.value.__notes__[0]
-    elsewhere.dispose()
     assert shop.client.admin.groups.offsets(shop.topic)[TopicPartition(shop.topic, 0)].offset == 0
 
 

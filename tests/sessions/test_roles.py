@@ -12,7 +12,7 @@ import msgtx
 from msgtx import TopicPartition, errors, orm
 from tests.databases import Server
 from tests.roles import Roles, open_roles
-from tests.sessions.conftest import Shop, application_url
+from tests.sessions.conftest import Shop
 
 LEVELS = ("READ COMMITTED", "SERIALIZABLE")
 WAYS = {
@@ -67,7 +67,7 @@ def test_the_role_that_was_set_has_the_right_or_not(shop: Shop, roles: Roles, le
     login = login_for(roles, way, team)
     if not may and "AUTHORIZATION" not in way:
         roles.grant(login, f"produce:{shop.topic}")
-    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
+    engine = shop.engine(roles.url_of(login), isolation_level=level)
     for _ in range(2):  # the second time ids are there
         with Session(engine) as session:
             session.execute(text(WAYS[way].format(team)))
@@ -78,7 +78,6 @@ def test_the_role_that_was_set_has_the_right_or_not(shop: Shop, roles: Roles, le
             session.execute(text("reset role"))
             publish(None, session, shop.topic)
             session.commit()
-    engine.dispose()
     assert len(shop.seen()[0]) == (2 if may else 1 if "AUTHORIZATION" not in way else 0)
     assert shop.nothing_is_open()
 
@@ -87,13 +86,12 @@ def test_the_advice_does_not_take_the_login_for_the_role_that_was_set(shop: Shop
     """PostgreSQL's own refusal names a function, not whom it refuses."""
     team = roles.make(f"consume:{shop.topic}", options="nologin")
     login = login_for(roles, "SET ROLE", team)
-    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level="SERIALIZABLE")
+    engine = shop.engine(roles.url_of(login), isolation_level="SERIALIZABLE")
     with Session(engine) as session:
         session.execute(text(f"set role {team}"))
         publish(None, session, shop.topic)
         with pytest.raises(errors.AuthorizationFailed, match=f"--role {login} .*, or to the role that the session has set"):
             session.commit()
-    engine.dispose()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -109,7 +107,7 @@ def test_offsets_and_answers_need_the_right_of_the_role_that_was_set(
     with shop.client.producer() as producer:
         producer.send(shop.topic, b"a record", partition=0).result(30)
     shop.client.admin.shares.configure(f"{shop.topic}-share", {"auto_offset_reset": "earliest"})
-    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
+    engine = shop.engine(roles.url_of(login), isolation_level=level)
     with msgtx.connect(roles.url_of(login)) as other, Session(engine) as session:
         session.execute(text(f"set local role {team}"))
         member: Any
@@ -132,14 +130,13 @@ def test_offsets_and_answers_need_the_right_of_the_role_that_was_set(
         else:
             found = member.committed([TopicPartition(shop.topic, 0)])[TopicPartition(shop.topic, 0)]
             assert (found is not None and found.offset == 1) is may
-    engine.dispose()
 
 
 @pytest.mark.parametrize("level", LEVELS[1:])
 def test_what_is_rolled_back_is_aborted_as_the_role_that_was_set(shop: Shop, roles: Roles, level: str) -> None:
     team = roles.make(f"produce:{shop.topic}", options="nologin")
     login = login_for(roles, "SET ROLE", team)
-    engine = sqlalchemy.create_engine(application_url(roles.url_of(login)), isolation_level=level)
+    engine = shop.engine(roles.url_of(login), isolation_level=level)
 
     def refuse(_: object) -> None:
         raise ZeroDivisionError
@@ -151,6 +148,5 @@ def test_what_is_rolled_back_is_aborted_as_the_role_that_was_set(shop: Shop, rol
         with pytest.raises(ZeroDivisionError):
             session.commit()
         sqlalchemy.event.remove(engine, "commit", refuse)
-    engine.dispose()
     assert shop.seen()[0] == []
     assert shop.nothing_is_open()

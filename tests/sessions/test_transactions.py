@@ -15,7 +15,7 @@ from msgtx import Outcome, TopicPartition, errors, orm
 from msgtx.observer import Observer
 from tests.databases import wait_until
 from tests.refusals import refuses
-from tests.sessions.conftest import NARROW, Order, Shop, application_url, insert, refuse_the_next
+from tests.sessions.conftest import NARROW, Order, Shop, insert, refuse_the_next
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
@@ -474,7 +474,7 @@ def test_of_two_decisions_of_which_one_is_refused_neither_is_made(
 def test_a_session_on_another_database_is_refused(
     shop: Shop, producer: msgtx.Producer, make_database: Callable[..., str], session: Session, schema: bool
 ) -> None:
-    engine = sqlalchemy.create_engine(application_url(make_database(schema=schema)))
+    engine = shop.engine(make_database(schema=schema))
     with Session(engine) as elsewhere:
         if schema:  # the databases of these tests are copies of one
             elsewhere.execute(sqlalchemy.text("update msgtx.installation set incarnation = gen_random_uuid()"))
@@ -485,7 +485,6 @@ def test_a_session_on_another_database_is_refused(
         ):
             raise AssertionError("the block does not begin")
         assert elsewhere.scalar(sqlalchemy.text("select 1")) == 1
-    engine.dispose()
     goes_on(producer, session, shop)
 
 
