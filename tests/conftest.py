@@ -19,6 +19,7 @@ from msgtx.database import embedded
 from msgtx.database.pool import Engine
 from tests import evidence
 from tests.databases import Connection, Server, Sessions, scratch, set_clock, use_server
+from tests.hooks import Hook
 from tests.store import steps
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
@@ -209,6 +210,19 @@ def client(database_url: str) -> Iterator[msgtx.Client]:
     """A client on the module's database."""
     with msgtx.connect(database_url) as made:
         yield made
+
+
+@pytest.fixture
+def hook(client: msgtx.Client) -> Hook:
+    """Around the client's calls of the database."""
+    return Hook(client.engine)
+
+
+@pytest.fixture
+def engine_hook(engine: Engine) -> Iterator[Hook]:
+    """The same of the module's engine."""
+    yield Hook(engine)
+    engine.hook = None
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+import sqlalchemy
 
 import msgtx
-from msgtx.database.pool import Engine
 from tests.databases import Server
-from tests.hooks import Hook
 
 
 @pytest.fixture
@@ -27,24 +26,19 @@ def wide(client: msgtx.Client, unique: Callable[[str], str]) -> str:
 
 
 @pytest.fixture
+def app(client: msgtx.Client) -> Iterator[sqlalchemy.Engine]:
+    """The engine of an application on the module's database."""
+    made = sqlalchemy.create_engine(client.secret_url.replace("postgresql://", "postgresql+psycopg://"))
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
 def limited(client: msgtx.Client, unique: Callable[[str], str]) -> str:
     """A topic whose records have at most ten bytes."""
     name = unique("limited")
     client.topics.create(name, max_message_bytes=10)
     return name
-
-
-@pytest.fixture
-def hook(client: msgtx.Client) -> Hook:
-    """Around the client's calls of the database."""
-    return Hook(client.engine)
-
-
-@pytest.fixture
-def engine_hook(engine: Engine) -> Iterator[Hook]:
-    """The same of the module's engine."""
-    yield Hook(engine)
-    engine.hook = None
 
 
 @pytest.fixture

@@ -6,9 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import msgtx
+from msgtx.database.pool import Engine
 from tests.databases import Connection, wait_until
+from tests.faults import Faults, lose_connection
 
 SECONDS: Final = 30.0
+MOST_BOUNDARIES: Final = 100  # of one call: more mean that a retry never ends
 Reader = msgtx.Consumer | msgtx.ShareConsumer
 
 
@@ -22,6 +25,12 @@ def require_in_order(records: Iterable[msgtx.Record], count: int, partitions: It
     for partition in partitions:
         found = values(record for record in records if record.partition == partition)
         assert found == [b"%d" % number for number in range(partition, count, 3)]
+
+
+def store(client: msgtx.Client, topic: str, *contents: bytes | None, **columns: Any) -> None:
+    """Store records with a producer of their own."""
+    with client.producer() as producer:
+        producer.send_batch(topic, contents, **columns).result(SECONDS)
 
 
 # ── who waits ──
@@ -58,7 +67,22 @@ def producer_held(holder: Connection, transaction: msgtx.Transaction) -> Iterato
         yield
 
 
-# ── what somebody else does to the database ──
+# ── what happens to the database and to connections ──
+
+
+def losing_clients(database_url: str, topic: str, *, least: int) -> Iterator[tuple[msgtx.Client, Faults]]:
+    """Yield clients that know a topic and lose a connection at one boundary each, in turn, until none comes so far.
+
+    Nothing is lost before `faults.on` is set.
+    """
+    for boundary in range(1, MOST_BOUNDARIES):
+        faults = Faults({boundary: lose_connection}, on=False)
+        with msgtx.Client(Engine(database_url, connect=faults.connect)) as client:
+            client.topics.describe(topic)
+            yield client, faults
+        if not faults.fired:
+            break
+    assert least < boundary < MOST_BOUNDARIES - 1
 
 
 def lower_limit(connection: Connection, topic: str, max_message_bytes: int = 20) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import msgtx
 from msgtx.process import shares
+from tests.client.steps import store
 from tests.databases import wait_until
 
 Broken = Callable[[str, str], list[None]]
@@ -61,8 +62,7 @@ def test_a_share_worker_goes_on_to_renew_its_locks(
     renewals = broken("msgtx.shares.share_consumer", "ShareConsumer.renew")
     target = f"{topic}-to"
     client.topics.create(target)
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(30)
+    store(client, topic, b"a")
 
     def handle(_: msgtx.Record) -> None:
         wait_until(lambda: len(renewals) > 2, "the lock is renewed again")

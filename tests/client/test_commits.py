@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import commits as room
 from msgtx.consumer.commits import Commits, Offsets
 from msgtx.types import GroupMetadata
+from tests.client.steps import store
 from tests.databases import Connection, wait_until
 from tests.refusals import refuses
 
@@ -240,8 +242,7 @@ def test_waiting_has_an_end(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def fill(client: msgtx.Client, topic: str, count: int) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"%d" % i for i in range(count)], partition=0)
+    store(client, topic, *[b"%d" % i for i in range(count)], partition=0)
 
 
 @pytest.fixture
@@ -271,7 +272,7 @@ def offset_of(client: msgtx.Client, consumer: msgtx.Consumer, topic: str) -> int
 @pytest.mark.parametrize("what", ["commit", "transaction", "session", "rewind", "committed", "close"])
 def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
     client: msgtx.Client, consumer: msgtx.Consumer, topic: str, connection: Connection, unique: Callable[[str], str],
-    what: str,
+    app: sqlalchemy.Engine, what: str,
 ) -> None:  # fmt: skip
     """I10, and the order of commits: the older offset waits for a lock, but is not written last."""
     tp = TopicPartition(topic, 0)
@@ -292,14 +293,9 @@ def test_whatever_counts_on_offsets_comes_behind_what_was_handed_over(
                 transaction.send_offsets(consumer)
                 assert time.monotonic() - began > 0.2, "its commit waits as well, but may be the first to go on"
         case "session":
-            import sqlalchemy
-
-            url = client.secret_url.replace("postgresql://", "postgresql+psycopg://")
-            engine = sqlalchemy.create_engine(url)
-            with engine.begin() as session:
+            with app.begin() as session:
                 consumer.commit(session=session)
                 assert offset_of(client, consumer, topic) == 10, "the older one is written by now"
-            engine.dispose()
         case "rewind":
             consumer.rewind()
             assert consumer.position(tp) == 10

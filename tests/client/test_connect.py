@@ -16,7 +16,9 @@ import msgtx
 from msgtx import errors
 from msgtx.database import embedded, opening
 from msgtx.store.operator.installation import SCHEMA_VERSION
+from tests.client.steps import begun
 from tests.databases import Connection, Server, connect, wait_until, waiting_backends
+from tests.hooks import Hook
 from tests.refusals import refuses
 
 Databases = Callable[..., str]
@@ -38,15 +40,15 @@ def test_an_address_that_is_none_is_a_config_error(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("empty", ["", "  "])
 def test_an_empty_address_starts_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, empty: str) -> None:
     monkeypatch.setenv("MSGTX_HOME", str(tmp_path / "home"))
-    with pytest.raises(errors.ConfigError, match="the database URL that was given is empty"):
+    with refuses(errors.ConfigError, name="url"):
         msgtx.connect(empty)
     monkeypatch.setenv("MSGTX_DATABASE_URL", empty)
-    with pytest.raises(errors.ConfigError, match="in MSGTX_DATABASE_URL is empty"):
+    with refuses(errors.ConfigError, name="url"):
         msgtx.connect()
     monkeypatch.delenv("MSGTX_DATABASE_URL")
-    for how, complaint in (("never", "no database is named"), ("sometimes", "quiet or never, not 'sometimes'")):
+    for how, name in (("never", "url"), ("sometimes", "MSGTX_EMBEDDED")):
         monkeypatch.setenv("MSGTX_EMBEDDED", how)
-        with pytest.raises(errors.ConfigError, match=complaint):
+        with refuses(errors.ConfigError, name=name):
             msgtx.connect()
     assert not (tmp_path / "home").exists()
 
@@ -136,11 +138,11 @@ def test_nobody_at_the_address_is_database_unavailable() -> None:
 
 
 def test_a_wrong_password_and_a_missing_database_are_told(database_url: str, server: Server) -> None:
-    with pytest.raises(errors.LoginRefused, match="password"):
+    with pytest.raises(errors.LoginRefused):
         msgtx.connect(database_url.replace(server.password, "wrong"))
     with pytest.raises(errors.LoginRefused, match="nobody"):
         msgtx.connect(database_url.replace("://", "://nobody", 1))
-    with pytest.raises(errors.DatabaseNotFound, match="does not exist"):
+    with pytest.raises(errors.DatabaseNotFound):
         msgtx.connect(server.url("no_such_database"))
 
 
@@ -197,11 +199,8 @@ def test_a_read_only_database_is_told_and_may_be_read(make_database: Databases) 
             client.topics.create("more")
         with refuses(errors.ConfigError, reason="read-only"), client.producer(max_block_ms=1_000) as producer:
             producer.send("orders", b"b").result(30)
-        with (
-            refuses(errors.ConfigError, reason="read-only"),
-            client.producer(transactional_id="t", max_block_ms=1_000),
-        ):
-            pass
+        with refuses(errors.ConfigError, reason="read-only"):
+            client.producer(transactional_id="t", max_block_ms=1_000).init_transactions()
 
 
 def test_a_full_pool_is_told(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +216,7 @@ def test_topics_by_their_own_names(client: msgtx.Client) -> None:
     assert client.topics.describe("described") == described
     with pytest.raises(errors.TopicExists):
         client.topics.create("described")
-    with pytest.raises(errors.ConfigError, match="retention"):
+    with refuses(errors.ConfigError, name="retention"):
         client.topics.create("other", retention=5)
     for call in (client.topics.describe, client.topics.delete):
         with pytest.raises(errors.UnknownTopicOrPartition):
@@ -233,43 +232,30 @@ def test_settings_are_checked_before_anything_is_sent(client: msgtx.Client) -> N
         client.producer(linger=5)
     with pytest.raises(errors.ConfigError, match=r"acks=1"):
         client.producer(transactional_id="t", acks=1)
-    with pytest.raises(errors.ConfigError, match=r"client\.process"):
+    with refuses(errors.ConfigError, name="processing.guarantee"):
         client.producer(config={"processing.guarantee": "exactly_once_v2"})
     with pytest.raises(errors.InvalidTransactionTimeout):
         client.producer(transactional_id="t", transaction_timeout_ms=0)
     with client.producer(config={"linger.ms": 7, "batch.size": 9}, linger_ms=8) as producer:
         assert (producer.config.linger_ms, producer.config.batch_bytes) == (8, 9)
-    with (
-        pytest.raises(errors.InvalidTransactionTimeout),
-        client.producer(transactional_id="t", transaction_timeout_ms=900_001),
-    ):
-        pass
+    with pytest.raises(errors.InvalidTransactionTimeout):
+        client.producer(transactional_id="t", transaction_timeout_ms=900_001).init_transactions()
 
 
-def test_a_failed_init_may_be_repeated(database_url: str) -> None:
+def test_a_failed_init_may_be_repeated(client: msgtx.Client, hook: Hook) -> None:
     """It failed because its time was over."""
-    with msgtx.connect(database_url) as client, connect(database_url) as holder:
-        with client.producer(transactional_id="held") as first, first.transaction() as transaction:
-            pass
-        signature = holder.execute(
-            "select oid::regprocedure from pg_proc where proname = 'init_producer_id'"
-            " and pronamespace = 'msgtx'::regnamespace"
-        ).fetchone()[0]
-        holder.execute(f"alter function {signature} set lock_timeout = '20ms'")
-        producer = client.producer(transactional_id="held", retry_backoff_ms=5)
-        try:
-            with holder.transaction():
-                holder.execute("select msgtx.lock_producer(%s)", [transaction.id.producer_id])
-                with pytest.raises((errors.LockTimeout, errors.DatabaseUnavailable)):
-                    producer.init_transactions(timeout=0.1)
-                with pytest.raises(errors.LockTimeout):  # there is no time for a second attempt
-                    client.producer(transactional_id="held", retry_backoff_ms=20_000).init_transactions(timeout=10)
-        finally:
-            holder.execute(f"alter function {signature} set lock_timeout = '10s'")
-        producer.init_transactions()
-        with producer.transaction() as again:
-            pass
-        assert again.id.producer_epoch > transaction.id.producer_epoch
+    with client.producer(transactional_id="held") as first, first.transaction() as transaction:
+        pass
+    producer = client.producer(transactional_id="held", retry_backoff_ms=5)
+    with hook.at("before init_producer_id", errors.LockTimeout("its lock is held")):
+        with pytest.raises(errors.LockTimeout):
+            producer.init_transactions(timeout=0.1)
+        with pytest.raises(errors.LockTimeout):  # there is no time for a second attempt
+            client.producer(transactional_id="held", retry_backoff_ms=20_000).init_transactions(timeout=10)
+    producer.init_transactions()
+    with producer.transaction() as again:
+        pass
+    assert again.id.producer_epoch > transaction.id.producer_epoch
 
 
 def test_an_embedded_database_is_made_by_connect(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -307,10 +293,8 @@ def test_a_client_forgets_what_is_closed(client: msgtx.Client) -> None:
 def test_a_producer_whose_block_could_not_begin_is_forgotten(client: msgtx.Client, unique: Unique) -> None:
     """A program that tries again and again would else keep all of them."""
     for _ in range(3):
-        with (
-            pytest.raises(errors.InvalidTransactionTimeout),
-            client.producer(transactional_id=unique("id"), transaction_timeout_ms=10**9),
-        ):
+        made = client.producer(transactional_id=unique("id"), transaction_timeout_ms=10**9)
+        with pytest.raises(errors.InvalidTransactionTimeout), made:
             pass
     kept = client.producer()
     assert client._open == [kept]
@@ -385,9 +369,7 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next_one(
     name = unique("topic")
     client.topics.create(name)
     other = msgtx.connect(database_url)
-    first, second = other.producer(), other.producer(transactional_id=name)
-    second.init_transactions()
-    transaction = second.begin_transaction()
+    first, (second, transaction) = other.producer(), begun(other, name)
     second.send(name, b"a").result(30)
 
     def interrupted() -> None:

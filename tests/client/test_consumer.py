@@ -576,23 +576,14 @@ def test_a_pending_offset_is_waited_for(
 # ── deserializers ──
 
 
-def test_deserializers_apply(client: msgtx.Client, topic: str) -> None:
+@pytest.mark.parametrize("of_values", [{}, {"value_deserializer": int}], ids=["of keys", "of both"])
+@pytest.mark.parametrize("iterate", [False, True])
+def test_deserializers_apply(client: msgtx.Client, topic: str, iterate: bool, of_values: dict[str, Any]) -> None:
     with client.producer(key_serializer=str.encode) as producer:
         producer.send(topic, b"5", key="k", headers=[("h", b"1")])
-    with client.consumer(
-        topic, auto_offset_reset="earliest", key_deserializer=bytes.decode, value_deserializer=int
-    ) as consumer:
-        (record,) = consumer.poll(SECONDS)
-    assert (record.key, record.value, record.headers) == ("k", 5, (("h", b"1"),))
-
-
-@pytest.mark.parametrize("iterate", [False, True])
-def test_a_key_is_deserialized_though_its_value_is_not(client: msgtx.Client, topic: str, iterate: bool) -> None:
-    with client.producer() as producer:
-        producer.send(topic, b"5", key=b"k")
-    with client.consumer(topic, auto_offset_reset="earliest", key_deserializer=bytes.decode) as consumer:
+    with client.consumer(topic, auto_offset_reset="earliest", key_deserializer=bytes.decode, **of_values) as consumer:
         record = next(iter(consumer)) if iterate else consumer.poll(SECONDS)[0]
-    assert (record.key, record.value) == ("k", b"5")
+    assert (record.key, record.value, record.headers) == ("k", 5 if of_values else b"5", (("h", b"1"),))
 
 
 @pytest.mark.parametrize("iterate", [False, True])

@@ -17,6 +17,7 @@ from msgtx import errors
 from msgtx.database.calls import query
 from msgtx.database.connection import Connection, until
 from msgtx.database.pool import Engine
+from tests.client.steps import store
 from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.links import Link, deaf_server, unix_link
 from tests.refusals import refuses
@@ -141,8 +142,7 @@ def test_what_waits_in_the_buffer_fails_in_time_too(link: Link, far: msgtx.Clien
 def test_a_consumer_polls_commits_and_closes_in_time(
     link: Link, far: msgtx.Client, client: msgtx.Client, topic: str
 ) -> None:
-    with client.producer() as producer:
-        producer.send(topic, b"x").result(SECONDS)
+    store(client, topic, b"x")
     consumer = far.consumer(
         topic, group=topic, auto_offset_reset="earliest", request_timeout_ms=1_000, session_timeout_ms=6_000
     )

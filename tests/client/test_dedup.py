@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 import msgtx
-from msgtx import Client, errors
-from msgtx.database.pool import Engine
+from msgtx import errors
 from msgtx.store.append.append_once import KeyedRecord, Placed, append_once
-from tests.client.steps import SECONDS, lower_limit, require_in_order
+from tests.client.steps import SECONDS, losing_clients, lower_limit, require_in_order
 from tests.databases import Connection, set_clock, wait_until, waiting_backends
-from tests.faults import Faults, lose_connection
 from tests.hooks import Hook, away
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
 Read = Callable[..., list[msgtx.Record]]
-MOST = 40  # boundaries of one send: more mean that a retry never ends
 
 
 class Holding:
@@ -373,25 +370,18 @@ def test_a_buffer_that_stays_full_is_an_error_after_max_block(client: msgtx.Clie
 
 def test_a_lost_answer_is_repeated_and_stored_once(database_url: str, topic: str, read: Read) -> None:
     """The connection breaks before or after each message of a send to the database."""
-    boundary = 0
-    while True:
-        boundary += 1
-        assert boundary < MOST
-        faults = Faults({boundary: lose_connection}, on=False)
-        with Client(Engine(database_url, connect=faults.connect)) as client:
-            client.topics.describe(topic)
-            with client.producer(retry_backoff_ms=1) as producer:
-                producer.send(topic, b"before", dedup_key=f"before {boundary}").result(SECONDS)
-                faults.on = True
-                metadata = producer.send(topic, b"%d" % boundary, dedup_key=f"{boundary}").result(SECONDS)
-                faults.on = False
-                again = producer.send(topic, b"%d" % boundary, dedup_key=f"{boundary}").result(SECONDS)
+    sent: list[bytes] = []
+    for client, faults in losing_clients(database_url, topic, least=2):  # before and after the call
+        with client.producer(retry_backoff_ms=1) as producer:
+            key = f"{len(sent)}"
+            producer.send(topic, b"before", dedup_key=f"before {key}").result(SECONDS)
+            faults.on = True
+            metadata = producer.send(topic, key.encode(), dedup_key=key).result(SECONDS)
+            faults.on = False
+            again = producer.send(topic, key.encode(), dedup_key=key).result(SECONDS)
         assert (again.offset, again.duplicate) == (metadata.offset, True)
-        if not faults.fired:
-            break
-    assert boundary > 2, "before and after the call"
-    found = [record.value for record in read(topic) if record.value != b"before"]
-    assert found == [b"%d" % n for n in range(1, boundary + 1)]
+        sent.append(key.encode())
+    assert [record.value for record in read(topic) if record.value != b"before"] == sent
 
 
 def test_sessions_that_are_ended_lose_and_double_nothing(

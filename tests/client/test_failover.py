@@ -8,15 +8,17 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.admin.failover import after_failover
 from msgtx.database.pool import Engine
-from tests.databases import connect, wait_until
-
-PATIENCE_SECONDS = 30.0
+from tests.client.steps import begun, store
+from tests.databases import PATIENCE_SECONDS, connect, wait_until
 
 
 @pytest.fixture
 def url(make_database: Callable[..., str]) -> str:
-    """A database of its own: the incarnation belongs to all of it."""
-    return make_database()
+    """A database of its own, with a topic: the incarnation belongs to all of it."""
+    made = make_database()
+    with msgtx.connect(made) as client:
+        client.topics.create("t", partitions=1)
+    return made
 
 
 @pytest.fixture
@@ -27,10 +29,8 @@ def administrator(url: str) -> Iterator[Engine]:
 
 def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, administrator: Engine) -> None:
     with msgtx.connect(url) as old:
-        old.topics.create("t", partitions=1)
-        transactional, plain = old.producer(transactional_id="a"), old.producer()
-        transactional.init_transactions()
-        transactional.begin_transaction()
+        transactional, _ = begun(old, "a")
+        plain = old.producer()
         transactional.send("t", b"open")
         transactional.flush()
         assert plain.send("t", b"1").result(PATIENCE_SECONDS).offset == 1
@@ -39,16 +39,15 @@ def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, admini
         report = after_failover(administrator)
         assert report.producers_fenced == 2
         assert report.sessions_ended > 0
-        with pytest.raises(errors.IncarnationChanged):
-            transactional.commit_transaction()
-        with pytest.raises(errors.IncarnationChanged):
-            transactional.begin_transaction()
-        with pytest.raises(errors.IncarnationChanged):
-            plain.send("t", b"2").result(PATIENCE_SECONDS)
-        with pytest.raises(errors.IncarnationChanged):
-            consumer.poll(PATIENCE_SECONDS)
-        with pytest.raises(errors.IncarnationChanged):
-            old.topics.list()
+        for call in (
+            transactional.commit_transaction,
+            transactional.begin_transaction,
+            lambda: plain.send("t", b"2").result(PATIENCE_SECONDS),
+            lambda: consumer.poll(PATIENCE_SECONDS),
+            old.topics.list,
+        ):
+            with pytest.raises(errors.IncarnationChanged):
+                call()
     with msgtx.connect(url) as new, new.producer(transactional_id="a") as producer:
         with producer.transaction():
             producer.send("t", b"new")
@@ -58,37 +57,34 @@ def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, admini
 
 def test_sessions_that_nobody_could_end_are_fenced_and_say_why(url: str, administrator: Engine) -> None:
     """Behind a pooler connections survive: a refusal makes a client check the incarnation."""
-    with msgtx.connect(url) as old:
-        old.topics.create("t", partitions=1)
-        with old.producer() as plain, old.producer(transactional_id="a") as transactional:
-            plain.send("t", b"1").result(PATIENCE_SECONDS)
-            transactional.begin_transaction()
-            transactional.send("t", b"2")
-            transactional.flush()
-            with connect(url) as connection:
-                connection.execute("select msgtx.change_incarnation()")
-                connection.execute("select msgtx.fence_everybody(), msgtx.fence_plain_producers()")
-            with pytest.raises(errors.IncarnationChanged):
-                plain.send("t", b"3").result(PATIENCE_SECONDS)
-            with pytest.raises(errors.IncarnationChanged):
-                transactional.commit_transaction()
+    with msgtx.connect(url) as old, old.producer() as plain, old.producer(transactional_id="a") as transactional:
+        plain.send("t", b"1").result(PATIENCE_SECONDS)
+        transactional.begin_transaction()
+        transactional.send("t", b"2")
+        transactional.flush()
+        fence_without_ending(url)
+        with pytest.raises(errors.IncarnationChanged):
+            plain.send("t", b"3").result(PATIENCE_SECONDS)
+        with pytest.raises(errors.IncarnationChanged):
+            transactional.commit_transaction()
+
+
+def fence_without_ending(url: str) -> None:
+    """Change the incarnation, and let all sessions live."""
+    with connect(url) as connection:
+        connection.execute("select msgtx.change_incarnation()")
+        connection.execute("select msgtx.fence_everybody(), msgtx.fence_plain_producers()")
 
 
 def test_acknowledgements_of_a_transaction_that_was_fenced_say_why(url: str, administrator: Engine) -> None:
     with msgtx.connect(url) as old:
-        old.topics.create("t", partitions=1)
         old.admin.shares.configure("g", {"auto_offset_reset": "earliest"})
-        with old.producer() as plain:
-            plain.send("t", b"1").result(PATIENCE_SECONDS)
-        producer, member = old.producer(transactional_id="a"), old.share_consumer("t", group="g")
-        producer.init_transactions()
-        transaction = producer.begin_transaction()
+        store(old, "t", b"1")
+        (producer, transaction), member = begun(old, "a"), old.share_consumer("t", group="g")
         assert len(member.poll(PATIENCE_SECONDS)) == 1
         producer.send("t", b"2")
         producer.flush()  # from here on acknowledgements are handed over at once
-        with connect(url) as connection:
-            connection.execute("select msgtx.change_incarnation()")
-            connection.execute("select msgtx.fence_everybody(), msgtx.fence_plain_producers()")
+        fence_without_ending(url)
         transaction.send_acknowledgements(member)
         wait_until(lambda: producer._state.has_failed, "they are refused")
         with pytest.raises(errors.IncarnationChanged):
@@ -97,7 +93,6 @@ def test_acknowledgements_of_a_transaction_that_was_fenced_say_why(url: str, adm
 
 def test_ids_skip_ahead_and_epochs_rise(url: str, administrator: Engine) -> None:
     with msgtx.connect(url) as client:
-        client.topics.create("t", partitions=1)
         with client.producer(transactional_id="a") as producer, producer.transaction():
             producer.send("t", b"1")
         described = client.admin.transactions.describe("a")
@@ -105,12 +100,7 @@ def test_ids_skip_ahead_and_epochs_rise(url: str, administrator: Engine) -> None
     assert first.incarnation != second.incarnation
     with msgtx.connect(url) as client:
         assert client.admin.transactions.describe("a").producer_epoch == described.producer_epoch + 2
-        with client.producer(transactional_id="b") as producer:
-            producer.begin_transaction()
-            producer.send("t", b"2")
-            producer.flush()
-            assert producer.transaction_id is not None
-            assert producer.transaction_id.producer_id > described.producer_id + 2_000_000_000
+        assert begun(client, "b")[1].id.producer_id > described.producer_id + 2_000_000_000
         client.topics.create("later", partitions=1)
         assert client.admin.partitions.describe(TopicPartition("later", 0)).log_end_offset == 0
     with connect(url) as connection:
@@ -122,14 +112,10 @@ def test_ids_skip_ahead_and_epochs_rise(url: str, administrator: Engine) -> None
 
 def test_what_is_prepared_for_an_outside_decision_stays(url: str, administrator: Engine) -> None:
     with msgtx.connect(url) as client:
-        client.topics.create("t", partitions=1)
-        producer = client.producer(transactional_id="a")
-        producer.init_transactions()
-        producer.begin_transaction()
+        producer, transaction = begun(client, "a")
         producer.send("t", b"1")
         producer.flush()
-        name = producer.transaction_id
-        assert name is not None
+        name = transaction.id
         with connect(url) as connection:
             connection.execute(
                 """insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,
@@ -144,10 +130,8 @@ def test_what_is_prepared_for_an_outside_decision_stays(url: str, administrator:
 
 def test_what_a_member_of_a_share_group_held_is_delivered_again(url: str, administrator: Engine) -> None:
     with msgtx.connect(url) as old:
-        old.topics.create("t", partitions=1)
         old.admin.shares.configure("g", {"auto_offset_reset": "earliest", "record_lock_duration_ms": 1000})
-        with old.producer() as producer:
-            producer.send_batch("t", [b"done", b"held"]).result(PATIENCE_SECONDS)
+        store(old, "t", b"done", b"held")
         member = old.share_consumer("t", group="g", acknowledgement_mode="explicit")
         done, held = member.poll(PATIENCE_SECONDS)
         member.acknowledge(done)

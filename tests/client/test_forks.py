@@ -24,10 +24,10 @@ from msgtx.consumer.consumer import Consumer
 from msgtx.database.schema import migrate
 from msgtx.producer.producer import Producer
 from msgtx.shares.share_consumer import ShareConsumer
+from tests.client.steps import SECONDS, store
 from tests.databases import Connection
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12: it is what this is about
-SECONDS = 30.0
 STUCK_SECONDS = 10.0
 NOT_ASSIGNED = "{} is not assigned to this consumer"
 REFUSED, FINE = "refused", "fine"
@@ -75,6 +75,11 @@ def in_a_child(calls: Calls) -> dict[str, str]:
         outcomes = json.loads(told.read() or b"{}")
     os.waitpid(child, 0)
     return {name: outcomes.get(name, "") for name, (expected, _) in calls.items() if outcomes.get(name) != expected}
+
+
+def refused(owner: object, *methods: str) -> Calls:
+    """Calls without arguments that are refused."""
+    return {name: (REFUSED, getattr(owner, name)) for name in methods}
 
 
 def public(kind: type) -> set[str]:
@@ -142,14 +147,11 @@ def test_a_producer_of_the_parent_sends_nothing_and_waits_for_nothing(client: ms
             "send, keyed": (REFUSED, lambda: producer.send(wide, b"x", dedup_key="x")),
             "first send": (REFUSED, lambda: unused.send(wide, b"x")),
             "send_batch": (REFUSED, lambda: producer.send_batch(wide, [b"x"])),
-            "flush": (REFUSED, producer.flush),
-            "result": (REFUSED, future.result),
-            "exception": (REFUSED, future.exception),
+            **refused(producer, "flush", "begin_transaction", "init_transactions"),
+            **refused(future, "result", "exception"),
             "done": (FINE, future.done),
             "callback": (REFUSED, lambda: future.add_done_callback(print)),
             "keyed result": (REFUSED, keyed.result),
-            "begin_transaction": (REFUSED, producer.begin_transaction),
-            "init_transactions": (REFUSED, producer.init_transactions),
             "close": (FINE, producer.close),
             "leave": (FINE, lambda: producer.__exit__(None, None, None)),
             "closed": (FINE, lambda: producer.closed),
@@ -173,12 +175,8 @@ def test_a_transaction_of_the_parent_is_neither_committed_nor_aborted(
             calls: Calls = {
                 "send": (REFUSED, lambda: producer.send(topic, b"x")),
                 "send_batch": (REFUSED, lambda: producer.send_batch(topic, [b"x"])),
-                "flush": (REFUSED, producer.flush),
-                "init_transactions": (REFUSED, producer.init_transactions),
-                "begin_transaction": (REFUSED, producer.begin_transaction),
-                "commit_transaction": (REFUSED, producer.commit_transaction),
-                "abort_transaction": (REFUSED, producer.abort_transaction),
-                "prepare_transaction": (REFUSED, producer.prepare_transaction),
+                **refused(producer, "flush", "init_transactions", "begin_transaction", "commit_transaction"),
+                **refused(producer, "abort_transaction", "prepare_transaction"),
                 "send_offsets_to_transaction": (REFUSED, lambda: producer.send_offsets_to_transaction({}, "g")),
                 "send_acknowledgements_to_transaction": (
                     REFUSED,
@@ -200,9 +198,7 @@ def test_a_transaction_of_the_parent_is_neither_committed_nor_aborted(
 
 
 def test_a_consumer_of_the_parent_hands_out_nothing(client: msgtx.Client, topic: str) -> None:
-    with client.producer() as producer:
-        for number in range(3):
-            producer.send(topic, b"%d" % number, partition=0)
+    store(client, topic, b"0", b"1", b"2")
     partition = TopicPartition(topic, 0)
     with client.consumer(topic, group=topic, **SETTINGS) as consumer:
         iterator = iter(consumer)
@@ -212,25 +208,19 @@ def test_a_consumer_of_the_parent_hands_out_nothing(client: msgtx.Client, topic:
             "iter": (REFUSED, lambda: next(iter(consumer))),
             "poll": (REFUSED, lambda: consumer.poll(0)),
             "batch": (REFUSED, lambda: enter(consumer.batch(Session(), 0))),
-            "commit": (REFUSED, consumer.commit),
+            **refused(consumer, "commit", "rewind", "seek_to_beginning", "seek_to_end", "lag", "offset_lag"),
+            **refused(consumer, "group_metadata", "transaction_offsets"),
             "commit, in the background": (REFUSED, lambda: consumer.commit(wait=False)),
             "commit_starts": (FINE, consumer.commit_starts),
             "subscribe": (REFUSED, lambda: consumer.subscribe([topic])),
             "assign": (REFUSED, lambda: consumer.assign([partition])),
-            "rewind": (REFUSED, consumer.rewind),
             "seek": (REFUSED, lambda: consumer.seek(partition, 0)),
-            "seek_to_beginning": (REFUSED, consumer.seek_to_beginning),
-            "seek_to_end": (REFUSED, consumer.seek_to_end),
             "seek_to_time": (REFUSED, lambda: consumer.seek_to_time(0)),
             "position": (REFUSED, lambda: consumer.position(partition)),
             "committed": (REFUSED, lambda: consumer.committed([partition])),
             "beginning_offsets": (REFUSED, lambda: consumer.beginning_offsets([partition])),
             "end_offsets": (REFUSED, lambda: consumer.end_offsets([partition])),
             "offsets_for_times": (REFUSED, lambda: consumer.offsets_for_times({partition: 0})),
-            "lag": (REFUSED, consumer.lag),
-            "offset_lag": (REFUSED, consumer.offset_lag),
-            "group_metadata": (REFUSED, consumer.group_metadata),
-            "transaction_offsets": (REFUSED, consumer.transaction_offsets),
             "known_lag": (FINE, consumer.known_lag),
             "assignment": (FINE, consumer.assignment),
             "keep_partitions": (FINE, lambda: enter(consumer.keep_partitions())),
@@ -254,9 +244,7 @@ def test_a_consumer_of_the_parent_hands_out_nothing(client: msgtx.Client, topic:
 
 
 def test_a_share_consumer_of_the_parent_answers_for_nothing(client: msgtx.Client, topic: str) -> None:
-    with client.producer() as producer:
-        for number in range(3):
-            producer.send(topic, b"%d" % number, partition=0)
+    store(client, topic, b"0", b"1", b"2")
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     with client.share_consumer(topic, group=topic, acknowledgement_mode="explicit") as share:
         iterator = iter(share)
@@ -265,16 +253,13 @@ def test_a_share_consumer_of_the_parent_answers_for_nothing(client: msgtx.Client
             "next": (REFUSED, lambda: next(iterator)),
             "poll": (REFUSED, lambda: share.poll(0)),
             "acknowledge": (REFUSED, lambda: share.acknowledge(record, Acknowledgement.ACCEPT)),
-            "commit": (REFUSED, share.commit),
+            **refused(share, "commit", "transaction_answers", "dead_letter_topic", "rewind"),
             "riding": (REFUSED, lambda: enter(share.riding(None, [record], ""))),  # type: ignore[arg-type]
             "accepting": (REFUSED, lambda: share.accepting([record])),
-            "transaction_answers": (REFUSED, share.transaction_answers),
-            "dead_letter_topic": (REFUSED, share.dead_letter_topic),
             "renew": (REFUSED, lambda: share.renew([record])),  # type: ignore[list-item]
             "held": (FINE, lambda: share.held([record])),
             "handed_out": (FINE, lambda: share.handed_out),
             "lock_seconds": (FINE, lambda: share.lock_seconds),
-            "rewind": (REFUSED, share.rewind),
             "batch": (REFUSED, lambda: enter(share.batch(Session(), 0))),
             "stop": (FINE, share.stop),
             "closed": (FINE, lambda: share.closed),
@@ -297,8 +282,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
     cut = client.snapshot([topic])
     consumed = {"group": topic, "transactional_id": topic, "transform": lambda _: None}
     calls: Calls = {
-        "producer": (REFUSED, client.producer),
-        "consumer": (REFUSED, client.consumer),
+        **refused(client, "producer", "consumer", "sweep"),
         "share_consumer": (REFUSED, lambda: client.share_consumer(topic, group=topic)),
         "process": (REFUSED, lambda: client.process(topic, to=f"{topic}-out", **consumed)),
         "process_into": (REFUSED, lambda: client.process_into(Session, lambda *_: None, topic, group=topic)),
@@ -306,7 +290,6 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "snapshot": (REFUSED, lambda: client.snapshot([topic])),
         "read": (REFUSED, lambda: list(client.read(cut))),
         "transaction_outcome": (REFUSED, lambda: client.transaction_outcome(transaction)),
-        "sweep": (REFUSED, client.sweep),
         "topics.list": (REFUSED, client.topics.list),
         "topics.create": (REFUSED, lambda: client.topics.create("another")),
         "admin.groups.list": (REFUSED, client.admin.groups.list),
@@ -378,15 +361,11 @@ def test_an_async_client_of_the_parent_waits_for_nothing(database_url: str, topi
 
 @pytest.mark.parametrize("end", ["_exit", "exit", "return", "raise"])
 def test_a_child_of_a_handler_does_not_end_what_its_parent_commits(
-    client: msgtx.Client, topic: str, database_url: str, connection: Connection, end: str
+    client: msgtx.Client, topic: str, app: sqlalchemy.Engine, connection: Connection, end: str
 ) -> None:
     """It has the session, too, and leaves it: else its ROLLBACK would reach the server by the parent's connection."""
     connection.execute(f'create table "{topic}" (v int)')
-    with client.producer() as producer:
-        for number in range(3):
-            producer.send(topic, b"%d" % number, partition=0)
-    url = sqlalchemy.make_url(database_url).set(drivername="postgresql+psycopg")
-    engine = sqlalchemy.create_engine(url)
+    store(client, topic, b"0", b"1", b"2")
     parent = os.getpid()
 
     def handler(session: Session, record: msgtx.Record) -> None:
@@ -407,21 +386,19 @@ def test_a_child_of_a_handler_does_not_end_what_its_parent_commits(
         session.execute(text(f'insert into "{topic}" values ({10 + int(record.value or b"")})'))
 
     try:
-        client.process_into(lambda: Session(engine), handler, topic, group=topic, idle_timeout=0.2)
+        client.process_into(lambda: Session(app), handler, topic, group=topic, idle_timeout=0.2)
     finally:
         if os.getpid() != parent:
             os._exit(0)
     rows = [row for (row,) in connection.execute(f'select v from "{topic}" order by v').fetchall()]
     assert rows == [0, 1, 2, 10, 11, 12]
-    engine.dispose()
 
 
 def test_children_of_a_worker_obey_sigterm(
     client: msgtx.Client, topic: str, output: str, request: pytest.FixtureRequest
 ) -> None:
     """Those of a handler, in the worker's thread and in another one: from their beginning on."""
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(SECONDS)
+    store(client, topic, b"a")
     codes: list[int | None] = []
 
     def child() -> None:
@@ -448,11 +425,9 @@ def test_children_of_a_worker_obey_sigterm(
 
 
 def test_a_publish_in_the_child_of_a_session_is_lost_alone(
-    client: msgtx.Client, topic: str, database_url: str, connection: Connection
+    client: msgtx.Client, topic: str, app: sqlalchemy.Engine, connection: Connection
 ) -> None:
-    url = sqlalchemy.make_url(database_url).set(drivername="postgresql+psycopg")
-    engine = sqlalchemy.create_engine(url)
-    with Session(engine) as session:
+    with Session(app) as session:
         session.execute(text("select 1"))
         orm.publish(session, topic, b"a")
 
@@ -465,7 +440,6 @@ def test_a_publish_in_the_child_of_a_session_is_lost_alone(
         assert in_a_child({"commit": (FINE, commit)}) == {}
         session.execute(text("select 1"))
         session.commit()
-    engine.dispose()
     assert connection.execute("select value from msgtx.committed_records_now where topic = %s", [topic]).fetchall() == [
         (b"a",)
     ]

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +16,8 @@ import msgtx
 from msgtx import aio, errors, metrics
 from msgtx.observer import Observer, Observers
 from msgtx.types import OutputRecord, TopicPartition
-from tests.databases import connect
+from tests.client.steps import store
+from tests.databases import Connection
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
@@ -37,12 +38,9 @@ def value(registry: CollectorRegistry) -> Value:
 
 
 @pytest.fixture
-def sessions(database_url: str) -> Iterator[Any]:
-    engine = sqlalchemy.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
-    with connect(database_url) as connection:
-        connection.execute("create table if not exists public.handled (value text)")
-    yield sessionmaker(engine)
-    engine.dispose()
+def sessions(app: sqlalchemy.Engine, connection: Connection) -> Any:
+    connection.execute("create table if not exists public.handled (value text)")
+    return sessionmaker(app)
 
 
 def test_a_batch_is_counted_when_it_is_stored(client: msgtx.Client, topic: str, value: Value) -> None:
@@ -97,8 +95,7 @@ def test_transactions_are_counted_by_outcome(client: msgtx.Client, topic: str, v
 
 
 def test_polls_records_and_lag_are_those_of_the_consumer(client: msgtx.Client, topic: str, value: Value) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"x"] * 10).result()
+    store(client, topic, *([b"x"] * 10))
     with client.consumer(topic, group=topic, auto_offset_reset="earliest") as consumer:
         assert value("consumer_lag_records", group=topic, topic=topic) == 0
         assert len(consumer.poll(10, max_records=4)) == 4
@@ -122,8 +119,7 @@ def test_polls_records_and_lag_are_those_of_the_consumer(client: msgtx.Client, t
 
 def test_a_share_consumer_counts_as_another_does(client: msgtx.Client, topic: str, value: Value) -> None:
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"1", b"2", b"3", b"4"], partition=0).result()
+    store(client, topic, b"1", b"2", b"3", b"4", partition=0)
     with client.share_consumer(topic, group=topic, value_deserializer=lambda value: int(value or b"")) as consumer:
         assert len(consumer.poll(10, max_records=3)) == 3
         assert value("consumer_records_total", group=topic, topic=topic) == 3
@@ -174,8 +170,7 @@ def test_a_worker_of_a_share_group_counts_the_dead_letters_that_it_makes(
     client: msgtx.Client, topic: str, wide: str, value: Value
 ) -> None:
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"good", b"poison", b"good"]).result()
+    store(client, topic, b"good", b"poison", b"good")
 
     def transform(record: msgtx.Record) -> bytes:
         if record.value == b"poison":
@@ -190,8 +185,7 @@ def test_a_worker_of_a_share_group_counts_the_dead_letters_that_it_makes(
 
 
 def test_a_worker_of_topics_counts_what_it_skips(client: msgtx.Client, topic: str, wide: str, value: Value) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"good", b"poison", b"good"]).result()
+    store(client, topic, b"good", b"poison", b"good")
 
     def transform(record: msgtx.Record) -> OutputRecord:
         if record.value == b"poison":

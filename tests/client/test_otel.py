@@ -181,7 +181,7 @@ class BrokenSpans(SpanProcessor):
 
 @pytest.mark.parametrize("at", ["start", "end"])
 def test_spans_that_raise_do_no_harm_to_records_and_workers(
-    client: msgtx.Client, topic: str, database_url: str, at: str
+    client: msgtx.Client, topic: str, app: sqlalchemy.Engine, at: str
 ) -> None:
     tracers = TracerProvider()
     tracers.add_span_processor(BrokenSpans(at))
@@ -192,14 +192,12 @@ def test_spans_that_raise_do_no_harm_to_records_and_workers(
         assert producer.send(topic, b"outside").result().offset == 1
         with pytest.raises(errors.WrongType):
             producer.send(topic, "text")
-    engine = sqlalchemy.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
     handled: list[bytes | None] = []
 
     def handle(_: Session, record: msgtx.Record) -> None:
         handled.append(record.value)
 
-    report = client.process_into(sessionmaker(engine), handle, topic, group=topic, failure=msgtx.Stop(), idle_timeout=1.0)
-    engine.dispose()
+    report = client.process_into(sessionmaker(app), handle, topic, group=topic, failure=msgtx.Stop(), idle_timeout=1.0)
     assert (handled, report.failed, report.aborted) == ([b"in a transaction", b"outside"], 0, 0)
 
 
@@ -214,12 +212,11 @@ def test_a_fenced_producers_spans_end(client: msgtx.Client, topic: str, told: To
 
 
 def test_a_workers_handling_is_linked_with_where_its_record_came_from(
-    client: msgtx.Client, topic: str, told: Told, database_url: str
+    client: msgtx.Client, topic: str, told: Told, app: sqlalchemy.Engine
 ) -> None:
     with client.producer() as producer:
         for text in (b"good", b"poison"):
             producer.send(topic, text).result()
-    engine = sqlalchemy.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
     below: list[Any] = []
 
     def handle(_: Session, record: msgtx.Record) -> None:
@@ -228,8 +225,7 @@ def test_a_workers_handling_is_linked_with_where_its_record_came_from(
         if record.value == b"poison":
             raise ValueError("poison")
 
-    client.process_into(sessionmaker(engine), handle, topic, group=topic, failure=msgtx.Skip(0), idle_timeout=1.0)
-    engine.dispose()
+    client.process_into(sessionmaker(app), handle, topic, group=topic, failure=msgtx.Skip(0), idle_timeout=1.0)
     sent = told.spans(f"send {topic}")
     processed = told.spans(f"process {topic}")
     assert {place for span in processed for place in linked(span)} == {ids(span) for span in sent}
@@ -246,13 +242,9 @@ def test_a_worker_of_topics_sends_under_its_own_trace_not_that_of_its_input(
     """A transform that hands the headers on does not pass the old context off as the new one."""
     with client.producer() as producer:
         producer.send(topic, b"x").result()
+    names = {"to": wide, "group": topic, "transactional_id": topic}
     client.process(
-        topic,
-        to=wide,
-        group=topic,
-        transactional_id=topic,
-        transform=lambda record: OutputRecord(record.value, headers=record.headers),
-        idle_timeout=1.0,
+        topic, **names, transform=lambda record: OutputRecord(record.value, headers=record.headers), idle_timeout=1.0
     )
     with client.consumer(wide, auto_offset_reset="earliest") as consumer:
         (record,) = consumer.poll(10)
@@ -272,12 +264,12 @@ def test_links_are_each_there_once_and_bounded() -> None:
     assert otel.links(bad) == []
 
 
-def test_what_a_session_publishes_can_carry_the_current_context(client: msgtx.Client, topic: str, told: Told) -> None:
-    engine = sqlalchemy.create_engine(client.secret_url.replace("postgresql://", "postgresql+psycopg://"))
-    with Session(engine) as session, told.tracers.get_tracer("test").start_as_current_span("request"):
+def test_what_a_session_publishes_can_carry_the_current_context(
+    client: msgtx.Client, topic: str, told: Told, app: sqlalchemy.Engine
+) -> None:
+    with Session(app) as session, told.tracers.get_tracer("test").start_as_current_span("request"):
         orm.publish(session, topic, b"x", headers=otel.headers())
         session.commit()
-    engine.dispose()
     with client.consumer(topic, auto_offset_reset="earliest") as consumer:
         (record,) = consumer.poll(10)
     assert dict(record.headers)["traceparent"] == traceparent(told.spans("request")[0])

@@ -3,6 +3,7 @@
 Who waits is told or served within a bound, a member goes on or asks, the object can be closed, and no thread is left.
 """
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -25,6 +26,7 @@ from msgtx.receiving import wakeup
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.shares import member as share_member
 from msgtx.types import GroupMetadata, OffsetAndMetadata
+from tests.client.steps import store
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.planted import EXCEPTIONS, Line, Planted
 
@@ -122,10 +124,7 @@ def test_a_member_lives_on(
     within = {"_live", "_limited", "_live_on", "_beat_in_thread", "_said", "_changed", "sleep"}
     planted = Planted("msgtx-heartbeat", ["consumer/membership.py", "receiving/wakeup.py"], within)
     beats = counted(monkeypatch, membership, "heartbeat", planted)
-    with (
-        planted.following(),
-        client.consumer(topic, group=unique("group"), **QUICK) as consumer,
-    ):
+    with planted.following(), client.consumer(topic, group=unique("group"), **QUICK) as consumer:
         for line in each_line(planted, error):
             go_on(beats, line)
         assert consumer.poll(0) == []
@@ -138,10 +137,7 @@ def test_a_member_of_a_share_group_lives_on(
 ) -> None:
     planted = Planted("msgtx-share-heartbeat", ["shares/member.py"], {"_live", "_limited", "_beat"})
     beats = counted(monkeypatch, share_member, "heartbeat", planted)
-    with (
-        planted.following(),
-        client.share_consumer(topic, group=unique("group"), **QUICK) as consumer,
-    ):
+    with planted.following(), client.share_consumer(topic, group=unique("group"), **QUICK) as consumer:
         consumer.poll(0)
         number = consumer._member.number
         for line in each_line(planted, error):
@@ -187,8 +183,7 @@ def test_what_others_took_over_is_not_handed_out_by_who_was_given_up(
     """Its heartbeats end for good, while it holds records that it has not handed out."""
     group = unique("group")
     settings: Any = {"group": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"%d" % number for number in range(100)], partition=0)
+    store(client, topic, *[b"%d" % number for number in range(100)], partition=0)
     live_on = membership.Membership._live_on
     silent: list[membership.Membership] = []
 
@@ -314,13 +309,10 @@ def test_markers_are_written_and_readers_told(
 
 @each_exception
 def test_locks_are_renewed_as_long_as_it_takes(
-    client: msgtx.Client, topic: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    client: msgtx.Client, topic: str, output: str, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    target = unique("target")
-    client.topics.create(target)
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "record_lock_duration_ms": 1_000})
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(30)
+    store(client, topic, b"a")
     planted = Planted("msgtx-renewing", ["process/shares.py"], {"_live"})
     renewals = counted(monkeypatch, msgtx.ShareConsumer, "renew", planted)
     deliveries: list[int] = []
@@ -334,7 +326,7 @@ def test_locks_are_renewed_as_long_as_it_takes(
     monkeypatch.setattr(msgtx.ShareConsumer, "lock_seconds", 0.03)  # renewed more often than it has to be
     with planted.following():
         report = client.process(
-            topic, to=target, transform=handle, group=topic, transactional_id=target, share_members=1, idle_timeout=0.1
+            topic, to=output, transform=handle, group=topic, transactional_id=output, share_members=1, idle_timeout=0.1
         )
     assert (deliveries, report.transactions, report.aborted) == ([1], 1, 0)
 
@@ -450,10 +442,7 @@ def test_metrics_are_answered_again(error: BaseException, monkeypatch: pytest.Mo
 def test_what_a_poll_raises_in_its_thread_is_raised_where_it_is_awaited(
     database_url: str, topic: str, client: msgtx.Client, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import asyncio
-
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(PATIENCE_SECONDS)
+    store(client, topic, b"a")
 
     async def main() -> None:
         async with await aio.connect(database_url) as other:
@@ -480,8 +469,7 @@ def test_what_a_poll_raises_in_its_thread_is_raised_where_it_is_awaited(
 def test_while_no_thread_is_to_be_had_a_consumer_is_refused_or_served_and_then_goes_on(
     database_url: str, client: msgtx.Client, topic: str, unique: Unique, refuse: Refuse, name: str
 ) -> None:
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(PATIENCE_SECONDS)
+    store(client, topic, b"a")
     url = database_url.replace("127.0.0.1", "localhost")
     group = unique("group")
     settings: Any = {"group": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
@@ -521,15 +509,12 @@ def test_while_no_thread_is_to_be_had_a_send_is_refused_and_the_next_one_is_stor
 
 
 def test_while_no_thread_is_to_be_had_a_share_worker_acquires_nothing(
-    client: msgtx.Client, topic: str, unique: Unique, refuse: Refuse, caplog: pytest.LogCaptureFixture
+    client: msgtx.Client, topic: str, output: str, refuse: Refuse, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing would renew the locks of what it works on."""
-    target = unique("target")
-    client.topics.create(target)
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(PATIENCE_SECONDS)
-    given: Any = {"to": target, "transform": lambda _: None, "group": topic, "transactional_id": target, "share_members": 1}
+    store(client, topic, b"a")
+    given: Any = {"to": output, "transform": lambda _: None, "group": topic, "transactional_id": output, "share_members": 1}
     with refuse("msgtx-renewing"):
         assert client.process(topic, idle_timeout=0.3, **given).records_in == 0
     assert "gives none" in caplog.text

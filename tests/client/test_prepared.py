@@ -1,18 +1,19 @@
 """Transactions that are prepared for an outside decision (internals: sessions; KIP-939)."""
 
+import contextlib
 import os
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from typing import NoReturn
 
 import pytest
 
 import msgtx
 from msgtx import Outcome, PreparedTransaction, TopicPartition, TransactionId, errors
 from tests.databases import Connection
+from tests.hooks import Hook, away
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
@@ -135,27 +136,19 @@ def test_a_prepared_transaction_outlives_its_timeout_and_its_producer(
     assert read(topic) == [b"x"]
 
 
+@pytest.mark.parametrize("raises", [False, True])
 def test_prepare_in_the_context_manager_leaves_the_decision_open(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read
+    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read, raises: bool
 ) -> None:
-    with producer.transaction() as transaction:
+    """Also with an exception after it: the outside party may have decided already."""
+    with pytest.raises(KeyError) if raises else contextlib.nullcontext(), producer.transaction() as transaction:
         producer.send(topic, b"x")
         token = transaction.prepare()
+        if raises:
+            raise KeyError
     assert client.transaction_outcome(token.transaction_id) is Outcome.OPEN
     client.complete(token, commit=True)
     assert read(topic) == [b"x"]
-
-
-def test_an_exception_after_prepare_leaves_the_decision_open(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read
-) -> None:
-    """The outside party may have decided already."""
-    with pytest.raises(KeyError), producer.transaction() as transaction:  # noqa: PT012 - the block raises at its end
-        producer.send(topic, b"x")
-        token = transaction.prepare()
-        raise KeyError
-    assert client.transaction_outcome(token.transaction_id) is Outcome.OPEN
-    client.complete(token, commit=True)
     goes_on(producer, topic, read)
 
 
@@ -319,19 +312,13 @@ def test_a_successor_that_keeps_what_is_prepared_may_decide_it_itself(
 
 
 def test_an_init_of_which_one_answer_is_lost_can_be_called_again(
-    client: msgtx.Client, producer: msgtx.Producer, name: str, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, producer: msgtx.Producer, name: str, topic: str, read: Read, hook: Hook
 ) -> None:
     """It has its epoch, and does not know what is prepared: nothing may begin."""
-
-    def lost(*_: object) -> NoReturn:
-        raise errors.DatabaseUnavailable("lost")
-
     token = prepare(producer, topic)
     successor = client.producer(transactional_id=name)
-    with monkeypatch.context() as patched:
-        patched.setattr("msgtx.producer.transaction.undecided_prepared", lost)
-        with pytest.raises(errors.DatabaseUnavailable, match="may be repeated"):
-            successor.init_transactions(0.3, keep_prepared=True)
+    with hook.at("before undecided_prepared", away), pytest.raises(errors.DatabaseUnavailable):
+        successor.init_transactions(0.3, keep_prepared=True)
     with refuses(errors.IllegalState, reason="uninitialized"):
         successor.begin_transaction()
     successor.init_transactions(keep_prepared=True)

@@ -15,7 +15,7 @@ import msgtx
 from msgtx import OutputRecord, ProcessReport, Record, errors
 from msgtx.observer import Observers
 from msgtx.process import Worker, loop, process, shares
-from tests.client.steps import values
+from tests.client.steps import store, values
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
@@ -200,8 +200,7 @@ def test_a_record_that_fails_is_tried_alone_until_it_succeeds(
     """What comes before it is committed meanwhile; what comes behind it is done together again."""
     target = unique("retried")
     behind = [b"6", b"7", b"8", b"9", b"10"]
-    with client.producer() as producer:
-        producer.send_batch(topic, behind).result(30)
+    store(client, topic, *behind)
     found: list[list[bytes | None]] = []
 
     def transform(given: Any) -> list[bytes | None]:
@@ -385,8 +384,7 @@ def test_a_worker_that_is_stopped_ends_its_transaction_and_leaves_its_group(
 
 
 def test_a_worker_polls_more_each_time_while_its_transaction_has_time(client: msgtx.Client, topic: str, output: str) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"1"] * 1_000).result(30)
+    store(client, topic, *([b"1"] * 1_000))
     sizes: list[int] = []
     report = work(client, topic, output, lambda records: sizes.append(len(records)), batch=True, transaction_ms=50_000)
     assert (sizes[:3], sum(sizes), report.transactions) == ([100, 200, 400], 1_000, 1)
@@ -396,8 +394,7 @@ def test_a_worker_polls_more_each_time_while_its_transaction_has_time(client: ms
 def test_a_transaction_ends_with_its_time_and_with_its_worker(
     client: msgtx.Client, topic: str, output: str, ending: str
 ) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"1"] * 150).result(30)
+    store(client, topic, *([b"1"] * 150))
     sizes: list[int] = []
     stop = threading.Event()
 
@@ -452,8 +449,7 @@ def test_what_may_pass_is_tried_again_after_pauses_that_grow(
 ) -> None:
     if share_members:
         client.admin.shares.configure(output, {"auto_offset_reset": "earliest"})
-    with client.producer() as producer:
-        producer.send(topic, b"1").result(30)
+    store(client, topic, b"1")
     tries: list[float] = []
 
     def transform(record: Record) -> None:
@@ -511,8 +507,7 @@ def test_the_loop_takes_a_consumer_and_a_producer_of_ones_own(
 
 def test_records_and_outputs_go_before_the_garbage_collector_looks(client: msgtx.Client, topic: str, output: str) -> None:
     """With thousands of them at once it took a third of the time."""
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"value"] * 30_000)
+    store(client, topic, *([b"value"] * 30_000))
     began = sum(generation["collections"] for generation in gc.get_stats())
     report = work(client, topic, output, lambda record: OutputRecord(record.value), idle_timeout=0.2)
     assert report.records_out == 30_000
@@ -521,8 +516,7 @@ def test_records_and_outputs_go_before_the_garbage_collector_looks(client: msgtx
 
 def test_a_worker_that_never_got_past_its_first_record_has_lag(client: msgtx.Client, topic: str, output: str) -> None:
     """Its group has an offset before anything is handled, so that whoever watches lag hears of it."""
-    with client.producer() as producer:
-        producer.send(topic, b"poison")
+    store(client, topic, b"poison")
 
     def transform(record: Record) -> None:
         raise ZeroDivisionError
@@ -656,8 +650,7 @@ def test_a_missing_target_is_no_records_fault(
     client: msgtx.Client, topic: str, output: str, grave: str, retries: bool
 ) -> None:
     """Else every record became a dead letter."""
-    with client.producer() as producer:
-        producer.send(topic, b"1").result()
+    store(client, topic, b"1")
 
     def transform(record: Record) -> bytes | None:
         client.topics.delete(output)
@@ -675,8 +668,7 @@ def test_a_record_that_is_as_large_as_can_be_is_set_aside(
 ) -> None:
     """What a letter says beside its record is not counted."""
     limit = int(client.topics.describe(topic).settings["max_message_bytes"] or 0)
-    with client.producer() as producer:
-        producer.send(topic, bytes(limit)).result()
+    store(client, topic, bytes(limit))
 
     def transform(record: Record) -> None:
         raise ValueError("\0" * 5_000)

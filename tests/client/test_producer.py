@@ -223,13 +223,6 @@ def test_what_a_topic_has_become_is_known_when_the_client_looks(
         assert {future.result().partition for future in places} == {0, 1, 2, 3}
 
 
-def test_a_topic_that_was_deleted_fails_in_the_future(client: msgtx.Client, topic: str) -> None:
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(SECONDS)
-        client.topics.delete(topic)
-        assert isinstance(producer.send(topic, b"b").exception(SECONDS), errors.UnknownTopicOrPartition)
-
-
 # ── values ──
 
 
@@ -750,26 +743,6 @@ def test_a_waiting_send_is_freed_by_close(client: msgtx.Client, topic: str, conn
     closing.join(SECONDS)
     assert freed
     assert [type(error) for error in raised] == [errors.IllegalState]
-
-
-def test_large_records_among_many_in_flight_leave_the_others_in_order(
-    client: msgtx.Client, wide: str, connection: Connection, read: Read
-) -> None:
-    """A refused batch uses no sequence; the batches in flight after it are numbered again, once and in order (I1, I3)."""
-    with client.producer(batch_records=2, linger_ms=0) as producer:
-        producer.send(wide, b"warm", partition=0).result(SECONDS)
-        lower_limit(connection, wide)
-        sent = [(i % 3, b"%d" % i + (b"." * 50 if i % 7 == 0 else b"")) for i in range(300)]
-        futures = [producer.send(wide, value, partition=partition) for partition, value in sent]
-        for (_, value), future in zip(sent, futures, strict=True):
-            assert isinstance(future.exception(SECONDS), errors.RecordTooLarge if len(value) > 20 else type(None))
-    records = read(wide)
-    for partition in range(3):
-        expected = [value for at, value in sent if at == partition and len(value) <= 20]
-        assert [r.value for r in records if r.partition == partition and r.value != b"warm"] == expected
-    placed = {(f.result().partition, f.result().offset): v for (_, v), f in zip(sent, futures, strict=True)
-              if f.exception() is None}  # fmt: skip
-    assert all(placed.get((r.partition, r.offset), b"warm") == r.value for r in records)
 
 
 def test_a_recovery_of_one_partition_disturbs_no_other(

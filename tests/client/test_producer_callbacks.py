@@ -187,14 +187,15 @@ def test_what_would_wait_for_its_own_thread_is_refused_at_once(
         assert producer.send(wide, b"next").result(SECONDS).offset >= 0
 
 
-@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction", "flush", "close"])
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction", "prepare_transaction", "flush", "close"])
 def test_a_callback_cannot_end_its_transaction(client: msgtx.Client, wide: str, call: str, read: Read) -> None:
+    """The end would wait for it."""
     heard: list[BaseException] = []
 
     with client.producer(transactional_id=wide, linger_ms=0) as producer:
 
         def told(_: object) -> None:
-            with pytest.raises(errors.IllegalState) as raised:
+            with refuses(errors.IllegalState, reason="callback") as raised:
                 getattr(producer, call)()
             heard.append(raised.value)
 

@@ -95,7 +95,7 @@ def test_what_is_stored_but_not_answered_is_repeated_in_order_and_stored_once(
     require_in_order(records, 90, partitions=(1, 2))
 
 
-@pytest.mark.parametrize("lost", [{2}, {2, 3}, {3, 4, 7, 8, 9}, set(range(2, 20, 2))])
+@pytest.mark.parametrize("lost", [set(), {2}, {2, 3}, {3, 4, 7, 8, 9}, set(range(2, 20, 2))])
 def test_refusals_among_lost_answers_leave_the_rest_in_order(
     client: msgtx.Client, wide: str, read: Read, connection: Connection, answers: Answers, lost: set[int]
 ) -> None:

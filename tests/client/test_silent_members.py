@@ -12,7 +12,7 @@ from msgtx import Consumer, ShareConsumer, TopicPartition, errors
 from msgtx.consumer.membership import Membership
 from msgtx.shares.member import ShareMember
 from msgtx.store.groups.members import leave_group
-from tests.client.steps import SECONDS
+from tests.client.steps import SECONDS, store
 from tests.databases import Connection, wait_until
 from tests.hooks import Hook, away
 
@@ -24,8 +24,7 @@ RECORDS = 10
 
 @pytest.fixture
 def filled(client: msgtx.Client, topic: str) -> str:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"%d" % number for number in range(RECORDS)], partition=0)
+    store(client, topic, *[b"%d" % number for number in range(RECORDS)], partition=0)
     return topic
 
 

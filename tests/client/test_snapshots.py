@@ -3,15 +3,16 @@
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 import msgtx
-from msgtx import CommittedRange, Snapshot, TopicPartition, errors, snapshot
+from msgtx import CommittedRange, Snapshot, TopicPartition, errors
 from msgtx.admin.failover import after_failover
 from msgtx.database.pool import Engine
+from tests.client.steps import store
 from tests.databases import Connection
+from tests.hooks import Hook
 from tests.refusals import refuses
 
 Unique = Callable[[str], str]
@@ -72,17 +73,10 @@ def test_a_topic_that_was_made_again_is_another_one_for_a_cut(client: msgtx.Clie
                 refused()
 
 
-def test_a_topic_that_is_deleted_while_a_cut_is_read_is_unknown(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_is_deleted_while_a_cut_is_read_is_unknown(client: msgtx.Client, topic: str, hook: Hook) -> None:
     """I16: between two looks at what is there."""
-    cut, real = client.snapshot([topic]), snapshot.list_offsets
-
-    def gone(*arguments: Any) -> Any:
-        client.topics.delete(topic)
-        return real(*arguments)
-
-    monkeypatch.setattr(snapshot, "list_offsets", gone)
+    cut = client.snapshot([topic])
+    hook.at("before list_offsets", lambda: client.topics.delete(topic))
     with pytest.raises(errors.UnknownTopicOrPartition):
         values(client, cut)
 
@@ -154,8 +148,7 @@ def test_a_name_keeps_its_cut_unless_it_is_replaced(client: msgtx.Client, topic:
     name = unique("cut")
     before = client.snapshot([topic])
     client.snapshots.save(name, before)
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(10)
+    store(client, topic, b"a")
     after = client.snapshot([topic])
     with refuses(errors.SnapshotExists, name=name):
         client.snapshots.save(name, after)
@@ -199,14 +192,14 @@ def test_of_another_incarnation_nothing_is_saved_and_what_was_saved_is_not_read(
         after_failover(engine)
     with msgtx.connect(url) as new:
         assert new.snapshots.get("yesterday") == cut
-        with pytest.raises(errors.IncarnationChanged):
-            values(new, cut)
-        with pytest.raises(errors.IncarnationChanged):
-            new.snapshots.ranges(start=cut)
-        with pytest.raises(errors.IncarnationChanged):
-            new.snapshots.ranges(end=cut)
-        with pytest.raises(errors.IncarnationChanged):
-            new.snapshots.save("today", cut)
+        for call in (
+            lambda: values(new, cut),
+            lambda: new.snapshots.ranges(start=cut),
+            lambda: new.snapshots.ranges(end=cut),
+            lambda: new.snapshots.save("today", cut),
+        ):
+            with pytest.raises(errors.IncarnationChanged):
+                call()
         replaced = new.snapshots.save("yesterday", new.snapshot(["t"]), replace=True)
         assert values(new, replaced.snapshot) == [b"a"]
 
@@ -307,8 +300,7 @@ def test_ranges_count_what_is_committed_and_nothing_else(client: msgtx.Client, w
 
 def test_ranges_say_what_cannot_be_between_two_cuts(client: msgtx.Client, topic: str, wide: str, unique: Unique) -> None:
     early = client.snapshot([topic])
-    with client.producer() as producer:
-        producer.send(topic, b"a").result(10)
+    store(client, topic, b"a")
     late = client.snapshot([topic])
     with refuses(errors.InvalidRequest, topic=topic, partition=0):
         client.snapshots.ranges(start=late, end=early)

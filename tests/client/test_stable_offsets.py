@@ -16,7 +16,7 @@ import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import fetcher, positions
 from msgtx.receiving.wakeup import Waiter
-from tests.client.steps import SECONDS, asleep, listens, values
+from tests.client.steps import SECONDS, asleep, listens, store, values
 from tests.databases import Connection, wait_until
 from tests.hooks import Hook
 from tests.refusals import refuses
@@ -31,16 +31,8 @@ def tp(topic: str) -> TopicPartition:
     return TopicPartition(topic, 0)
 
 
-@pytest.fixture
-def sessions(client: msgtx.Client) -> Iterator[sqlalchemy.Engine]:
-    engine = sqlalchemy.create_engine(client.secret_url.replace("postgresql://", "postgresql+psycopg://"))
-    yield engine
-    engine.dispose()
-
-
 def fill(client: msgtx.Client, topic: str, count: int, *, partition: int = 0) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"%d" % i for i in range(count)], partition=partition)
+    store(client, topic, *[b"%d" % i for i in range(count)], partition=partition)
 
 
 def member(client: msgtx.Client, topic: str, group: str, **settings: object) -> msgtx.Consumer:
@@ -245,14 +237,14 @@ def test_an_offset_that_is_decided_between_two_questions_is_asked_for_again(
 
 
 def test_an_overdue_seal_is_aborted_by_the_consumer_that_waits(
-    client: msgtx.Client, topic: str, unique: Unique, sessions: sqlalchemy.Engine
+    client: msgtx.Client, topic: str, unique: Unique, app: sqlalchemy.Engine
 ) -> None:
     """I12: its session never commits, and no sweep runs."""
     fill(client, topic, 3)
     group = unique("group")
     first = member(client, topic, group)
     assert len(first.poll(SECONDS)) == 3
-    with Session(sessions) as session, client.producer(transactional_id=unique("id"), transaction_timeout_ms=500) as dead:
+    with Session(app) as session, client.producer(transactional_id=unique("id"), transaction_timeout_ms=500) as dead:
         with dead.transaction(session=session) as transaction:
             transaction.send_offsets(first)
         first.close()

@@ -708,28 +708,6 @@ def test_a_callback_of_what_is_dropped_may_wait_for_another_thread(
     producer.close()
 
 
-def test_a_transaction_is_not_ended_in_a_callback_for_which_its_end_would_wait(
-    client: msgtx.Client, producer: msgtx.Producer, topic: str, read: Read
-) -> None:
-    heard: list[str] = []
-    done = threading.Event()
-
-    def end(_: object) -> None:
-        for call in (producer.commit_transaction, producer.abort_transaction, producer.prepare_transaction):
-            with refuses(errors.IllegalState, reason="callback") as raised:
-                call()
-            heard.append(str(raised.value).partition(" ")[0])
-        done.set()
-
-    producer.begin_transaction()
-    producer.send(topic, b"a", on_delivery=end)
-    producer.flush(SECONDS)
-    assert done.wait(5)
-    producer.commit_transaction()
-    assert heard == ["commit_transaction", "abort_transaction", "prepare"]
-    assert len(read(topic)) == 1
-
-
 def waits(producer: msgtx.Producer) -> int:
     """Need the producer's lock; return how many bytes are on their way."""
     with producer._accumulator.lock:
@@ -904,16 +882,16 @@ def test_offsets_without_their_group_are_refused(producer: msgtx.Producer, sourc
 
 
 @pytest.mark.parametrize(
-    ("prepare", "named"),
+    ("prepare", "reason"),
     [
         ({"enable_auto_commit": True}, "enable_auto_commit"),
-        ({"isolation": "read_uncommitted"}, "read_uncommitted"),
-        ({"group": None}, "group"),
-        ({"commit": True}, "commit"),
+        ({"isolation": "read_uncommitted"}, "isolation"),
+        ({"group": None}, "no group"),
+        ({"commit": True}, "by hand"),
     ],
 )
 def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
-    client: msgtx.Client, producer: msgtx.Producer, source: str, unique: Unique, prepare: dict[str, object], named: str
+    client: msgtx.Client, producer: msgtx.Producer, source: str, unique: Unique, prepare: dict[str, object], reason: str
 ) -> None:
     """The error names the setting, and the transaction continues."""
     by_hand = prepare.pop("commit", False)
@@ -925,7 +903,7 @@ def test_a_consumer_whose_positions_may_not_be_used_is_illegal(
         if by_hand:
             consumer.commit()
         with producer.transaction() as transaction:
-            with pytest.raises(errors.IllegalState, match=named):
+            with refuses(errors.IllegalState, reason=reason):
                 transaction.send_offsets(consumer)
             transaction.send_offsets({TopicPartition(source, 0): 1}, "any")
 
@@ -1297,6 +1275,6 @@ def test_a_commit_that_is_refused_is_not_of_unknown_outcome(
     with client.producer(transactional_id=topic) as producer:
         producer.begin_transaction()
         stretch(producer, topic)
-        with hook.at("before decide", refusal("no such decision")), pytest.raises(refusal, match=r"^no such decision"):
+        with hook.at("before decide", refusal("no such decision")), pytest.raises(refusal):
             producer.commit_transaction()
         producer.commit_transaction()

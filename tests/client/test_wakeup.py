@@ -28,7 +28,7 @@ from msgtx.store.append.append import append
 from msgtx.store.fetch.fetch import fetch
 from msgtx.store.topics.topics import describe_topics
 from tests.client.steps import asleep as asleep_in
-from tests.client.steps import listens
+from tests.client.steps import listens, store
 from tests.databases import PATIENCE_SECONDS, Connection, Server, wait_until
 from tests.hooks import Hook, away
 from tests.store.steps import batch
@@ -691,8 +691,7 @@ def test_what_was_named_to_a_poll_that_was_interrupted_is_there_at_the_next_one(
     other = asleep(topic)
     with client.consumer(topic, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as interrupted:
         assert interrupted.poll(0.1) == []
-        with client.producer() as producer:
-            producer.send(topic, b"x").result(PATIENCE_SECONDS)
+        store(client, topic, b"x")
         other.result(PATIENCE_SECONDS)
         wait_until(lambda: interrupted._waiter._named)
         with hook.at("before fetch_batches", KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
@@ -717,6 +716,5 @@ def test_a_flood_of_notifications_keeps_nobody_from_reading(
     waiting = asleep(topic)
     for size in (1, 3_900):
         connection.execute("select pg_notify('msgtx', repeat('1,', %s) || i) from generate_series(1, 3000) i", [size])
-    with client.producer() as producer:
-        producer.send(topic, b"x").result(PATIENCE_SECONDS)
+    store(client, topic, b"x")
     assert [record.value for record in waiting.result(PATIENCE_SECONDS)] == [b"x"]

@@ -551,33 +551,38 @@ def by_position_of(parameters: Mapping[str, inspect.Parameter]) -> set[Any]:
 
 def tries(world: World, name: str) -> Iterator[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
     """Yield calls with one wrong argument: its name, the value, and what the call is given."""
-    parameters = ARGUMENTS[name]
-    by_position = by_position_of(parameters)
-    for wrong in parameters.values():
-        kind = None if settings_of(wrong) else kind_of(name, wrong)
-        for value in (each.made(world) if isinstance(each, OfWorld) else each for each in kind.wrong) if kind else ():
+    for wrong in ARGUMENTS[name].values():
+        if (settings := settings_of(wrong)) is not None:
+            yield from settings_tried(world, name, settings)
+            continue
+        for each in kind_of(name, wrong).wrong:
+            value = each.made(world) if isinstance(each, OfWorld) else each
             if FINE.get((name.removeprefix("aio."), wrong.name), lambda _: False)(value):
                 continue
             if value is None and wrong.default is None:
                 continue
-            positional: list[Any] = []
-            named: dict[str, Any] = {}
-            for each in parameters.values():
-                if each is not wrong and each.kind is each.VAR_KEYWORD:
-                    given = NEEDED.get(name, {}).get(each.name)
-                    named |= {} if given is None else given(world)
-                    continue
-                required = each.default is each.empty and each.kind is not each.VAR_POSITIONAL
-                if each is not wrong and not required and each.name not in NEEDED.get(name, {}):
-                    continue
-                given = value if each is wrong else right(world, name, each)
-                if each.kind in by_position:
-                    positional.append(given)
-                else:
-                    named[each.name] = given
-            yield wrong.name, value, tuple(positional), named
-        if (settings := settings_of(wrong)) is not None:
-            yield from settings_tried(world, name, settings)
+            yield wrong.name, value, *given(world, name, {wrong.name: value})
+
+
+def given(world: World, name: str, chosen: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a call is given, by position and by name: these arguments, and right ones for others that it needs."""
+    needed = NEEDED.get(name, {})
+    by_position = by_position_of(ARGUMENTS[name])
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for each in ARGUMENTS[name].values():
+        if each.kind is each.VAR_KEYWORD:
+            named |= needed[each.name](world) if each.name in needed else {}
+            continue
+        required = each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+        if not required and each.name not in {*chosen, *needed}:
+            continue
+        value = chosen[each.name] if each.name in chosen else right(world, name, each)
+        if each.kind in by_position:
+            positional.append(value)
+        else:
+            named[each.name] = value
+    return tuple(positional), named
 
 
 SETTINGS: Final[dict[str, list[Any]]] = {
@@ -591,7 +596,7 @@ SETTINGS: Final[dict[str, list[Any]]] = {
 def settings_tried(world: World, name: str, settings: type) -> Iterator[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
     """Yield calls with one wrong setting each."""
     parameters = ARGUMENTS[name]
-    by_position = by_position_of(parameters)
+    topics = {each.name: world.topic for each in parameters.values() if each.kind is each.VAR_POSITIONAL}
     hints = typing.get_type_hints(settings)
     for setting in hints:
         if setting in parameters:
@@ -608,22 +613,10 @@ def settings_tried(world: World, name: str, settings: type) -> Iterator[tuple[st
             values = SETTINGS["word"]
         else:
             values = SETTINGS["text"]
-        needed = {} if setting == "group" else {"group": world.topic}
+        group = {"group": world.topic} if "group" in hints else {}
         for value in values:
-            named = {
-                each.name: right(world, name, each)
-                for each in parameters.values()
-                if each.kind not in {each.VAR_KEYWORD, *by_position}
-                and (each.default is each.empty or each.name in NEEDED.get(name, {}))
-            }
-            positional = tuple(
-                world.topic if each.kind is each.VAR_POSITIONAL else right(world, name, each)
-                for each in parameters.values()
-                if each.kind in by_position
-            )
-            if "group" in hints:
-                named |= needed
-            yield setting, value, positional, {**named, setting: value}
+            positional, named = given(world, name, topics)
+            yield setting, value, positional, {**named, **group, setting: value}
 
 
 def outcome(call: Callable[[], Any]) -> BaseException | None:

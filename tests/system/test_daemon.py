@@ -14,12 +14,12 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 import msgtx
-from msgtx import Client, errors
+from msgtx import Client
 from msgtx.coordinator.daemon import BACKOFF_FIRST_SECONDS
 from msgtx.coordinator.daemon import Daemon as InProcess
 from msgtx.coordinator.metrics import DaemonMetrics
@@ -30,6 +30,7 @@ from msgtx.types import SweepReport
 from tests.cli.program import Program
 from tests.databases import Connection, connect, wait_until
 from tests.faults import CrashServer, crash_server
+from tests.hooks import Hook, away
 from tests.store.steps import unique
 from tests.system.scenarios import FAST
 
@@ -219,19 +220,14 @@ def test_shards_that_were_taken_over_are_counted_as_a_failure_and_leased_again(
 
 
 def test_a_database_that_is_away_is_asked_less_and_less_often_each_time_anew(
-    engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, engine_hook: Hook, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever happened before it answered; and it says once that it does."""
     caplog.set_level(logging.INFO, logger="msgtx.coordinator")
     daemon = InProcess(engine)
-
-    def away(*_: object, **__: object) -> NoReturn:
-        raise errors.DatabaseUnavailable("no route to host")
-
     for _ in range(2):
         daemon._renew_at = 0.0
-        with monkeypatch.context() as patched:
-            patched.setattr("msgtx.coordinator.daemon.lease_shards", away)
+        with engine_hook.at("before lease_shards", away):
             assert [daemon._work() for _ in range(3)] == [BACKOFF_FIRST_SECONDS * times for times in (1, 2, 4)]
         for _ in range(2):
             daemon._work()
