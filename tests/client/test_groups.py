@@ -958,7 +958,7 @@ def test_a_static_member_that_was_replaced_stays_out_wherever_a_connection_break
             first.rewind()  # so its next poll attends to the group
             faults.on = True
             with pytest.raises(errors.FencedInstance):
-                first.poll(0.1)
+                first.poll(SECONDS)
             faults.on = False
             assert second.assignment() == {TopicPartition(wide, index) for index in range(4)}
             second.commit(dict.fromkeys(second.assignment(), 0))

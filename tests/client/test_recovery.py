@@ -505,9 +505,7 @@ def test_an_epoch_that_is_not_to_be_had_is_asked_for_once(
         hook.seen.clear()
         hook.at("before init_producer_id", errors.ProducerFenced("planted"))
         assert isinstance(producer.send(topic, b"b").exception(SECONDS), errors.DeliveryTimeout)
-        wait_until(
-            lambda: hook.seen["before init_producer_id"], "the lost one may be stored: what follows needs a new epoch"
-        )
+        wait_until(lambda: producer._state.has_failed, "the lost one may be stored: what follows needs a new epoch")
         time.sleep(0.1)
         assert hook.seen["before init_producer_id"] == 1
         with pytest.raises(errors.ProducerFenced):

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from tests.refusals import refuses
 pytestmark = pytest.mark.slow
 
 Unique = Callable[[str], str]
+Waiting = tuple[msgtx.Consumer, msgtx.PreparedTransaction]
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_poll_that_waits_for_a_decision_asks_for_it(
 
 
 @pytest.fixture
-def waiting(client: msgtx.Client, topic: str, unique: Unique) -> Iterator[tuple[msgtx.Consumer, msgtx.PreparedTransaction]]:
+def waiting(client: msgtx.Client, topic: str, unique: Unique, request: pytest.FixtureRequest) -> Iterator[Waiting]:
     """A consumer of a group whose offset, behind the first five of six records, is part of a prepared transaction."""
     fill(client, topic, 5)
     group = unique("group")
@@ -151,7 +151,7 @@ def waiting(client: msgtx.Client, topic: str, unique: Unique) -> Iterator[tuple[
         assert len(first.poll(SECONDS)) == 5
         token = prepared(client, first, unique("id"))
     fill(client, topic, 1)
-    settings = {"enable_auto_commit": False, "fetch_max_wait_ms": 60_000, "retry_backoff_ms": 5}
+    settings = {"enable_auto_commit": False, "fetch_max_wait_ms": 60_000, "retry_backoff_ms": getattr(request, "param", 5)}
     with client.consumer(group=group, **settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         yield consumer, token
@@ -169,9 +169,7 @@ def calls_of(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list
     return calls
 
 
-def test_who_waits_for_an_offset_reads_on_soon_after_its_decision(
-    client: msgtx.Client, waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction]
-) -> None:
+def test_who_waits_for_an_offset_reads_on_soon_after_its_decision(client: msgtx.Client, waiting: Waiting) -> None:
     """Nobody is notified of offsets: it looks now and then, however seldom it looks for records."""
     consumer, token = waiting
     assert consumer.poll(0) == []
@@ -181,22 +179,20 @@ def test_who_waits_for_an_offset_reads_on_soon_after_its_decision(
         assert [record.offset for record in polling.result(SECONDS / 3)] == [5]
 
 
-def test_an_offset_that_waits_is_asked_for_once_per_back_off(
-    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("waiting", [60_000], indirect=True)
+def test_an_offset_that_waits_is_asked_for_once_per_back_off(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer, _ = waiting
-    monkeypatch.setattr(consumer._fetcher, "_config", replace(consumer.config, retry_backoff_ms=60_000))
     asked = calls_of(monkeypatch, fetcher, "stable_offsets")
     for _ in range(3):
         assert consumer.poll(0) == []
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("waiting", [60_000], indirect=True)
 def test_a_caller_that_waits_for_an_offset_pauses_between_two_looks(
-    waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction], monkeypatch: pytest.MonkeyPatch
+    waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer, _ = waiting
-    monkeypatch.setattr(consumer._positions, "_config", replace(consumer.config, retry_backoff_ms=60_000))
     asked = calls_of(monkeypatch, positions, "stable_offsets")
     with pytest.raises(errors.UnstableOffset):
         consumer.committed(timeout=0.1)
@@ -205,9 +201,8 @@ def test_a_caller_that_waits_for_an_offset_pauses_between_two_looks(
 
 @pytest.mark.parametrize("way", ["pauses", "seeks", "seeks by time"])
 def test_who_need_not_wait_for_an_offset_does_not_look_for_it(
-    client: msgtx.Client, topic: str, waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction],
-    monkeypatch: pytest.MonkeyPatch, way: str,
-) -> None:  # fmt: skip
+    client: msgtx.Client, topic: str, waiting: Waiting, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     """It reads from where it has sought, and sleeps until it is woken."""
     consumer, _ = waiting
     tp = TopicPartition(topic, 0)
@@ -228,7 +223,7 @@ def test_who_need_not_wait_for_an_offset_does_not_look_for_it(
 
 
 def test_an_offset_that_is_decided_between_two_questions_is_asked_for_again(
-    client: msgtx.Client, waiting: tuple[msgtx.Consumer, msgtx.PreparedTransaction], hook: Hook
+    client: msgtx.Client, waiting: Waiting, hook: Hook
 ) -> None:
     """It waits, as the first one says, and the second one knows of nothing that it waits for."""
     consumer, token = waiting
