@@ -179,7 +179,7 @@ def test_who_waits_for_an_offset_reads_on_soon_after_its_decision(client: msgtx.
         assert [record.offset for record in polling.result(SECONDS / 3)] == [5]
 
 
-@pytest.mark.parametrize("waiting", [60_000], indirect=True)
+@pytest.mark.parametrize("waiting", [40_000], indirect=True)
 def test_an_offset_that_waits_is_asked_for_once_per_back_off(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
     consumer, _ = waiting
     asked = calls_of(monkeypatch, fetcher, "stable_offsets")
@@ -188,7 +188,7 @@ def test_an_offset_that_waits_is_asked_for_once_per_back_off(waiting: Waiting, m
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("waiting", [60_000], indirect=True)
+@pytest.mark.parametrize("waiting", [40_000], indirect=True)
 def test_a_caller_that_waits_for_an_offset_pauses_between_two_looks(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
