@@ -9,8 +9,10 @@ import pytest
 import msgtx
 from msgtx.cli.main import run
 from tests.cli.program import Ended
+from tests.databases import Connection, connect
 from tests.faults import CrashServer, crash_server
 from tests.system.zygote import Zygote
+from tests.weave import Weaver, weaving
 
 
 @pytest.fixture
@@ -39,6 +41,20 @@ def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
     """A client on a database for these runs alone: leftovers of others would be swept and verified after each."""
     with msgtx.connect(make_database()) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def weaver(database_url: str) -> Iterator[Weaver]:
+    """A weaver in the module's database."""
+    with weaving(database_url, actors=3) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def eye(database_url: str) -> Iterator[Connection]:
+    """A connection that prepares stories and reads their results."""
+    with connect(database_url) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
-"""The instruments of T3 and T4 find what they should: planted anomalies, crashes and races."""
+"""The instruments of T3 and T4 find what they should: planted crashes and races."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
@@ -8,84 +8,7 @@ import pytest
 from msgtx.database.pool import Engine
 from tests.databases import Connection, connect
 from tests.faults import Faults, lose_connection
-from tests.oracle import Oracle
 from tests.weave import Call, Played, Story, Weaver
-
-Event = Sequence[object]
-SENT: list[Event] = [("sent", "a", 0, "p"), ("sent", "b", 0, "p"), ("acknowledged", "a", 0), ("acknowledged", "b", 1)]
-TRANSACTION: list[Event] = [
-    ("sent", "x", 0, "p", "t"), ("sent", "y", 1, "p", "t"), ("offsets", "t", "g", 0, 5), ("deciding", "t"),
-]  # fmt: skip
-OPEN: list[Event] = [("sent", "x", 0, "p", "t")]
-Rows = dict[int, list[tuple[int, str]]]
-
-
-def judged(events: Sequence[Event], seen: Rows, *, log: Rows | None = None, **settled: object) -> list[str]:
-    oracle = Oracle(events)
-    everything = seen if log is None else log
-    ends = settled.pop("ends", {partition: (len(rows), len(rows)) for partition, rows in everything.items()})
-    oracle.settled(seen, everything=everything, ends=ends, offsets=settled.pop("offsets", {}))  # type: ignore[arg-type]
-    return [anomaly.split(":")[0] for anomaly in oracle.anomalies]
-
-
-WELL: list[tuple[Sequence[Event], Rows, dict[tuple[str, int], int]]] = [
-    (SENT, {0: [(0, "a"), (1, "b")]}, {}),
-    ([("sent", "a", 0, "p")], {}, {}),  # never answered: it may be stored or not
-    ([("sent", "a", 0, "p")], {0: [(0, "a")]}, {}),
-    (TRANSACTION, {}, {}),  # the commit was never answered: all of it or nothing
-    (TRANSACTION, {0: [(0, "x")], 1: [(0, "y")]}, {("g", 0): 5}),
-    ([*TRANSACTION, ("aborted", "t")], {}, {}),
-    ([*OPEN, ("fenced", "p")], {}, {}),
-]
-
-
-@pytest.mark.parametrize(("events", "seen", "offsets"), WELL)
-def test_the_oracle_finds_nothing_where_all_is_well(
-    events: Sequence[Event], seen: Rows, offsets: dict[tuple[str, int], int]
-) -> None:
-    assert judged(events, seen, offsets=offsets) == []
-
-
-PLANTED: dict[str, tuple[Sequence[Event], Rows, dict[str, object]]] = {
-    "lost write": (SENT, {0: [(0, "a")]}, {}),
-    "duplicate": (SENT, {0: [(0, "a"), (1, "b"), (2, "a")]}, {}),
-    "phantom": (SENT, {0: [(0, "a"), (1, "b"), (2, "z")]}, {}),
-    "refused read": ([("sent", "a", 0, "p"), ("refused", "a")], {0: [(0, "a")]}, {}),
-    "inconsistent offsets": ([("sent", "a", 0, "p"), ("acknowledged", "a", 7)], {0: [(0, "a")]}, {}),
-    "non-monotonic send": ([("sent", "a", 0, "p"), ("sent", "b", 0, "p")], {0: [(0, "b"), (1, "a")]}, {}),
-    "non-monotonic poll": ([("sent", "a", 0, "p"), ("sent", "b", 0, "q")], {0: [(1, "a"), (0, "b")]}, {}),
-    "aborted read": ([*TRANSACTION, ("aborted", "t")], {0: [(0, "x")]}, {}),
-    "torn transaction": (TRANSACTION, {0: [(0, "x")]}, {"offsets": {("g", 0): 5}}),
-    "two outcomes": ([*TRANSACTION, ("aborted", "t"), ("committed", "t")], {0: [(0, "x")], 1: [(0, "y")]}, {}),
-    "offset–output split": (TRANSACTION, {0: [(0, "x")], 1: [(0, "y")]}, {}),
-    "stuck": (SENT, {0: [(0, "a"), (1, "b")]}, {"ends": {0: (1, 2)}}),
-    "gap": ([("sent", "a", 0, "p")], {0: [(1, "a")]}, {"ends": {0: (2, 2)}}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("anomaly", PLANTED)
-def test_the_oracle_finds_a_planted_anomaly(anomaly: str) -> None:
-    events, seen, settled = PLANTED[anomaly]
-    assert anomaly in judged(events, seen, **settled)
-
-
-def test_the_oracle_finds_offsets_without_their_outputs() -> None:
-    assert "offset–output split" in judged([*TRANSACTION, ("aborted", "t")], {}, offsets={("g", 0): 5})
-
-
-def test_the_oracle_finds_a_read_of_what_is_still_open_and_a_range_that_changes() -> None:
-    oracle = Oracle(OPEN)
-    oracle.read({0: [(0, "x")]})
-    oracle.read({0: []})
-    assert [anomaly.split(":")[0] for anomaly in oracle.anomalies] == ["aborted read", "changed range"]
-
-
-def test_the_oracle_finds_an_input_that_was_processed_twice_or_never() -> None:
-    for rows in ([(0, "0/1/0"), (1, "0/2/0")], [(0, "0/1/0"), (1, "0/1/1"), (2, "0/2/0")], []):
-        oracle = Oracle()
-        oracle.image({0: rows}, inputs=1, outputs=1)
-        assert oracle.anomalies, rows
-
 
 # ── faults ──
 
@@ -132,13 +55,6 @@ def test_a_crash_before_a_statement_keeps_it_from_the_database_and_one_after_it_
 
 
 # ── interleavings ──
-
-
-@pytest.fixture
-def weaver(database_url: str) -> Iterator[Weaver]:
-    made = Weaver(database_url)
-    yield made
-    made.close()
 
 
 def counter(eye: Connection, *, locks: bool) -> Callable[[], Story]:

@@ -1,7 +1,7 @@
 """T4, interleavings: actors paused before each lock and before COMMIT, every order of their steps tried.
 
-Each call is named for what a library call does in the database, in one SQL transaction. The number of
-orders is printed and pinned: fewer would mean that an actor no longer stops where it used to.
+Each call is named for what a library call does in the database, in one SQL transaction. `at_least` is the number of orders
+that were found when a test was written: fewer would mean that an actor no longer stops where it used to.
 """
 
 import itertools
@@ -27,35 +27,8 @@ from tests.weave import Call, Played, Story, Weaver, weaving
 
 pytestmark = pytest.mark.slow
 
-# Orders that were found when the tests were written; a few more are accepted, fewer are not.
-ORDERS: Final = {
-    "zombie": 100, "commit and fetch": 100, "append and decide": 20, "abort and first append": 6,
-    "init and first append": 16, "commit and expiry": 50, "resolve and commit": 50, "two sweeps": 50,
-    "sweeps and commit": 30, "sweeps and abort": 30, "append twice": 20, "whole transaction twice": 30,
-    "init twice": 50, "offsets": 20,
-    "two removals": 16, "two purges": 16, "purge and mark": 50, "purge and late decision": 16, "removal and init": 12,
-    "removal and append": 20, "removal and whole": 20,
-    "takeover and mark": 40, "release and lease": 36, "offsets and sweep": 16,
-    "commit and assign": 50, "commit and release": 400, "commit and reap": 100, "two joins": 24, "release and leave": 14,
-    "heartbeat and reap": 190, "two reapers": 70,
-    "session and init": 24, "session and fence": 24, "session and resolve": 14, "session and abort": 14,
-    "session and sweep": 400, "seated and sweep": 120, "seal and late append": 60, "session and fetch": 35,
-    "publish and append": 600,
-    "crosswise keys": 6, "keys and sweep": 12,
-    "acquire and acquire": 12, "answer, leave and acquire": 130, "pending, decide, acquire and settle": 500,
-    "late answer and end": 20, "answer and answer": 50, "reject, append and acquire": 20,
-    "join and first look": 20, "poll and sweeps of dead letters": 10,
-    "old snapshot and append": 40, "old snapshot and rebalance": 28, "together and whole": 200,
-}  # fmt: skip
 TIMEOUT_MS: Final = 60_000
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def weaver(database_url: str) -> Iterator[Weaver]:
-    with weaving(database_url, actors=3) as made:
-        assert made.gated >= 4, "the functions that take locks have gates"
-        yield made
 
 
 @pytest.fixture
@@ -64,13 +37,6 @@ def alone(make_database: Callable[[], str]) -> Iterator[tuple[Weaver, Connection
     url = make_database()
     with weaving(url, actors=3) as made, connect(url) as looking:
         yield made, looking
-
-
-@pytest.fixture(scope="module")
-def eye(database_url: str) -> Iterator[Connection]:
-    """A connection that prepares stories and reads their results."""
-    with connect(database_url) as made:
-        yield made
 
 
 class Stage:
@@ -166,18 +132,6 @@ class Stage:
             assert answer.last_stable_offset == answer.log_end_offset
 
 
-def pinned(name: str, count: int) -> None:
-    print(f"{name}: {count} orders")  # noqa: T201 - the number is part of the report
-    assert count >= ORDERS[name]
-
-
-def no_deadlock(played: Played) -> None:
-    """Every call was answered by msgtx, none by PostgreSQL (40P01, 55P03, a broken constraint)."""
-    for call, answer in played.answers.items():
-        assert not isinstance(answer, Exception) or type(answer).__module__ == "msgtx.errors", (call, answer)
-        assert type(answer).__name__ != "LockTimeout", (call, answer)
-
-
 # ── the stories ──
 
 
@@ -196,7 +150,6 @@ def test_after_init_returns_a_zombie_changes_nothing(weaver: Weaver, eye: Connec
                 assert fenced_with[-1] == fenced_with[0], "I7: a zombie changed something after init returned"
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert played.answers["successor.init"] == successor
             committed = played.answers["zombie.commit"].outcome == "COMMIT"
             assert (stage.decisions().get((stage.producer.epoch, 0)) == "COMMIT") == committed
@@ -216,7 +169,7 @@ def test_after_init_returns_a_zombie_changes_nothing(weaver: Weaver, eye: Connec
             look,
         )
 
-    pinned("zombie", weaver.explore(begin))
+    weaver.explore(begin, at_least=100)
 
 
 def test_a_reader_sees_all_of_a_transaction_or_nothing_and_never_skips(weaver: Weaver, eye: Connection) -> None:
@@ -243,7 +196,6 @@ def test_a_reader_sees_all_of_a_transaction_or_nothing_and_never_skips(weaver: W
                 assert all("long" not in rows for rows in fresh)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert [sorted(rows) for rows in stage.committed()] == [["long", "more", "whole"]] * 2
             stage.nothing_open()
 
@@ -259,7 +211,7 @@ def test_a_reader_sees_all_of_a_transaction_or_nothing_and_never_skips(weaver: W
             look,
         )
 
-    pinned("commit and fetch", weaver.explore(begin))
+    weaver.explore(begin, at_least=100)
 
 
 def test_a_record_that_comes_after_the_decision_joins_no_transaction(weaver: Weaver, eye: Connection) -> None:
@@ -279,7 +231,6 @@ def test_a_record_that_comes_after_the_decision_joins_no_transaction(weaver: Wea
                 assert at_decision[-1] == at_decision[0], "I8: a record joined a decided transaction"
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert played.answers["owner.abort"].outcome == "ABORT"
             (late,) = played.answers["delayed.append"]
             assert late.error is None or type(late.error).__name__ == "InvalidTransactionState", late
@@ -310,7 +261,7 @@ def test_a_record_that_comes_after_the_decision_joins_no_transaction(weaver: Wea
             look,
         )
 
-    pinned("append and decide", weaver.explore(begin))
+    weaver.explore(begin, at_least=20)
 
 
 @pytest.mark.parametrize("how", ["abort", "init"])
@@ -321,7 +272,6 @@ def test_an_end_that_overtakes_the_first_append_leaves_nothing_open(how: str, we
         stage = Stage(eye, partitions=2)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             stage.nothing_open()
             assert stage.committed() == [[], []]
             refused = [answer.error is not None for answer in played.answers["first.append"]]
@@ -331,7 +281,7 @@ def test_an_end_that_overtakes_the_first_append_leaves_nothing_open(how: str, we
         ends = {"abort": Call("abort", stage.decide("ABORT", last=0)), "init": Call("init", stage.init, gate=1)}
         return Story({"first": [Call("append", stage.append("first"))], "end": [ends[how]]}, judge)
 
-    pinned(f"{how} and first append", weaver.explore(begin))
+    weaver.explore(begin, at_least={"abort": 6, "init": 16}[how])
 
 
 def test_transactions_that_go_together_wait_for_no_other_and_each_is_whole(weaver: Weaver, eye: Connection) -> None:
@@ -361,7 +311,6 @@ def test_transactions_that_go_together_wait_for_no_other_and_each_is_whole(weave
             assert len({rows.count("beside") for rows in stage.now()}) == 1, f"torn: {stage.now()}"
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             done = {"first": answers[0], "second": answers[1]}
             lacking = [name for name, answer in done.items() if answer is None]
             assert all(answer.error is None for name in done for answer in done[name] or ())
@@ -380,7 +329,7 @@ def test_transactions_that_go_together_wait_for_no_other_and_each_is_whole(weave
             look,
         )
 
-    pinned("together and whole", weaver.explore(begin))
+    weaver.explore(begin, at_least=200)
 
 
 @pytest.mark.parametrize("ends", ["commit and expiry", "resolve and commit"])
@@ -394,7 +343,6 @@ def test_whoever_decides_first_decides_for_all(ends: str, weaver: Weaver, eye: C
         name = stage.name()
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             outcome = stage.decisions()[stage.producer.epoch, 0]
             commit = played.answers["owner.commit"]
             assert commit.outcome == outcome
@@ -417,7 +365,7 @@ def test_whoever_decides_first_decides_for_all(ends: str, weaver: Weaver, eye: C
             judge,
         )
 
-    pinned(ends, weaver.explore(begin))
+    weaver.explore(begin, at_least=50)
 
 
 @pytest.mark.parametrize("sweeps", ["two sweeps", "sweeps and commit", "sweeps and abort"])
@@ -434,7 +382,6 @@ def test_sweeps_at_once_neither_deadlock_nor_mark_wrongly(sweeps: str, alone: tu
         eye.execute("select pg_sleep(0.002)")
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             expire_transactions(eye)
             mark(eye, everything=True)
             assert stage.committed() == [["value"] if commits else []] * 2
@@ -458,7 +405,7 @@ def test_sweeps_at_once_neither_deadlock_nor_mark_wrongly(sweeps: str, alone: tu
         end = Call("end", stage.decide("COMMIT" if commits else "ABORT", last=0))
         return Story({"one": marks, "owner": [end, *marks]}, judge, look)
 
-    pinned(sweeps, weaver.explore(begin))
+    weaver.explore(begin, at_least=50 if sweeps == "two sweeps" else 30)
 
 
 def test_a_request_beside_its_own_retry_is_stored_once(weaver: Weaver, eye: Connection) -> None:
@@ -468,7 +415,6 @@ def test_a_request_beside_its_own_retry_is_stored_once(weaver: Weaver, eye: Conn
         stage = Stage(eye, partitions=2)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             answers = [*played.answers["original.append"], *played.answers["retry.append"]]
             assert [answer.error for answer in answers] == [None] * 4
             assert sorted(answer.duplicate for answer in answers) == [False, False, True, True]
@@ -478,7 +424,7 @@ def test_a_request_beside_its_own_retry_is_stored_once(weaver: Weaver, eye: Conn
         call = [Call("append", stage.append("value", number=None))]
         return Story({"original": call, "retry": call}, judge)
 
-    pinned("append twice", weaver.explore(begin))
+    weaver.explore(begin, at_least=20)
 
 
 def test_a_whole_transaction_beside_its_own_retry_is_stored_once(weaver: Weaver, eye: Connection) -> None:
@@ -486,7 +432,6 @@ def test_a_whole_transaction_beside_its_own_retry_is_stored_once(weaver: Weaver,
         stage = Stage(eye, partitions=2)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             answers = [*played.answers["original.whole"], *played.answers["retry.whole"]]
             assert [(answer.error, answer.base_offset) for answer in answers] == [(None, 0)] * 4
             assert stage.committed() == [["value"], ["value"]]
@@ -495,7 +440,7 @@ def test_a_whole_transaction_beside_its_own_retry_is_stored_once(weaver: Weaver,
         call = [Call("whole", stage.whole("value"), gate=1)]
         return Story({"original": call, "retry": call}, judge)
 
-    pinned("whole transaction twice", weaver.explore(begin))
+    weaver.explore(begin, at_least=30)
 
 
 def test_two_producers_that_raise_the_same_epoch_do_not_both_get_it(weaver: Weaver, eye: Connection) -> None:
@@ -509,7 +454,6 @@ def test_two_producers_that_raise_the_same_epoch_do_not_both_get_it(weaver: Weav
             return stage.init(connection, expected=old)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             taken = played.answers["successor.init"]
             bumps = [played.answers["owner.bump"], played.answers["owner.again"]]
             for bumped in bumps:
@@ -525,7 +469,7 @@ def test_two_producers_that_raise_the_same_epoch_do_not_both_get_it(weaver: Weav
             judge,
         )
 
-    pinned("init twice", weaver.explore(begin))
+    weaver.explore(begin, at_least=50)
 
 
 def test_offsets_that_are_committed_last_win(weaver: Weaver, eye: Connection) -> None:
@@ -544,7 +488,6 @@ def test_offsets_that_are_committed_last_win(weaver: Weaver, eye: Connection) ->
             commit_offsets(connection, {group: {partition: OffsetAndMetadata(5, "plain")}})
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert played.answers["owner.commit"].outcome == "COMMIT"
             at = committed_offsets(eye, group.group, [partition])[partition].at
             assert at is not None
@@ -555,7 +498,7 @@ def test_offsets_that_are_committed_last_win(weaver: Weaver, eye: Connection) ->
 
         return Story({"owner": [Call("commit", commit, gate=1)], "other": [Call("plain", plain, gate=1)]}, judge)
 
-    pinned("offsets", weaver.explore(begin))
+    weaver.explore(begin, at_least=20)
 
 
 def _overlap(trace: list[str]) -> bool:

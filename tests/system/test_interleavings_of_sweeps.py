@@ -3,7 +3,6 @@
 As in `test_interleavings`: each call is one SQL transaction, paused before each lock and before COMMIT.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,25 +15,13 @@ from msgtx.store.sweeps.coordinators import Leases, lease_shards, list_shards, r
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.transactions import mark, transaction_outcome
 from msgtx.types import GroupMetadata, Outcome
-from tests.databases import Connection, connect
-from tests.system.test_interleavings import Stage, no_deadlock, pinned
-from tests.weave import Call, Played, Story, Weaver, weaving
+from tests.databases import Connection
+from tests.system.test_interleavings import Stage
+from tests.weave import Call, Played, Story, Weaver
 
 pytestmark = pytest.mark.slow
 
 AGED = ("producer.initialized_at", "transaction.opened_at", "transaction_decision.decided_at")
-
-
-@pytest.fixture(scope="module")
-def weaver(database_url: str) -> Iterator[Weaver]:
-    with weaving(database_url, actors=2) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def eye(database_url: str) -> Iterator[Connection]:
-    with connect(database_url) as made:
-        yield made
 
 
 def age(stage: Stage) -> None:
@@ -98,14 +85,13 @@ def test_two_sweepers_remove_each_id_once(weaver: Weaver, eye: Connection) -> No
         age(second)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert sum(played.answers[f"{name}.ids"] for name in ("one", "two")) == 2
             assert (known(first), known(second)) == (None, None)
 
         calls = [Call("ids", remove_ids)]
         return Story({"one": calls, "two": calls}, judge)
 
-    pinned("two removals", weaver.explore(begin))
+    weaver.explore(begin, at_least=16)
 
 
 def test_two_sweepers_purge_each_transaction_once(weaver: Weaver, eye: Connection) -> None:
@@ -117,14 +103,13 @@ def test_two_sweepers_purge_each_transaction_once(weaver: Weaver, eye: Connectio
             assert {of_history(stage, number) for number in (0, 1)} <= {0, 3}
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert sum(played.answers[f"{name}.history"] for name in ("one", "two")) == 2
             assert {of_history(stage, number) for number in (0, 1)} == {0}
 
         calls = [Call("history", purge, gate=1)]
         return Story({"one": calls, "two": calls}, judge, look)
 
-    pinned("two purges", weaver.explore(begin))
+    weaver.explore(begin, at_least=16)
 
 
 def test_readers_notice_nothing_of_a_purge_beside_a_marker_and_a_producer(weaver: Weaver, eye: Connection) -> None:
@@ -139,7 +124,6 @@ def test_readers_notice_nothing_of_a_purge_beside_a_marker_and_a_producer(weaver
             assert {of_history(stage, number) for number in (0, 1)} <= {0, 3}
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             mark(eye, everything=True)
             purge(eye)
             assert {of_history(stage, number) for number in (0, 1)} == {0}
@@ -163,7 +147,7 @@ def test_readers_notice_nothing_of_a_purge_beside_a_marker_and_a_producer(weaver
             look,
         )
 
-    pinned("purge and mark", weaver.explore(begin))
+    weaver.explore(begin, at_least=50)
 
 
 @pytest.mark.parametrize(("number", "outcome"), [(0, "COMMIT"), (1, "ABORT")], ids=["COMMIT", "ABORT"])
@@ -176,7 +160,6 @@ def test_a_late_retry_of_a_decision_beside_the_purge_gets_the_outcome_or_hears_t
         stage = aged(eye)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             answer = played.answers["owner.retry"]
             assert answer.outcome == outcome or type(answer.error) is errors.InvalidTransactionState
             assert played.answers["sweep.history"] == 2
@@ -187,7 +170,7 @@ def test_a_late_retry_of_a_decision_beside_the_purge_gets_the_outcome_or_hears_t
         retry = stage.decide(outcome, last=number, number=number)
         return Story({"sweep": [Call("history", purge, gate=1)], "owner": [Call("retry", retry, gate=1)]}, judge)
 
-    pinned("purge and late decision", weaver.explore(begin))
+    weaver.explore(begin, at_least=16)
 
 
 def test_an_id_that_is_initialized_beside_its_removal_lives(weaver: Weaver, eye: Connection) -> None:
@@ -197,7 +180,6 @@ def test_an_id_that_is_initialized_beside_its_removal_lives(weaver: Weaver, eye:
         stage = aged(eye)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             removed, got = played.answers["sweep.ids"], played.answers["owner.init"]
             assert known(stage) == got
             if removed:
@@ -211,7 +193,7 @@ def test_an_id_that_is_initialized_beside_its_removal_lives(weaver: Weaver, eye:
 
         return Story({"sweep": [Call("ids", remove_ids, gate=1)], "owner": [Call("init", stage.init, gate=1)]}, judge)
 
-    pinned("removal and init", weaver.explore(begin))
+    weaver.explore(begin, at_least=12)
 
 
 @pytest.mark.parametrize("how", ["append", "whole"])
@@ -224,7 +206,6 @@ def test_an_id_that_is_used_beside_its_removal_lives_or_its_use_is_refused(
         stage = aged(eye)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             (used,) = played.answers["owner.use"]
             if played.answers["sweep.ids"]:
                 assert type(used.error) is errors.InvalidProducerIdMapping
@@ -240,7 +221,7 @@ def test_an_id_that_is_used_beside_its_removal_lives_or_its_use_is_refused(
         use = stage.append("use", number=3, sequence=3) if how == "append" else stage.whole("use", number=3, sequence=3)
         return Story({"sweep": [Call("ids", remove_ids, gate=1)], "owner": [Call("use", use, gate=1)]}, judge)
 
-    pinned(f"removal and {how}", weaver.explore(begin))
+    weaver.explore(begin, at_least=20)
 
 
 # ── leases ──
@@ -277,7 +258,6 @@ def test_an_old_owner_acts_before_the_takeover_or_is_fenced(weaver: Weaver, eye:
                 assert len(set(at_takeover)) == 1, "the old owner acted after the takeover"
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert set(played.answers["new.lease"].epochs.values()) == {2}
             marked = played.answers["old.mark"]
             assert markers() == [(1,) if marked == (1, 1) else (2,)]
@@ -305,7 +285,7 @@ def test_an_old_owner_acts_before_the_takeover_or_is_fenced(weaver: Weaver, eye:
             look,
         )
 
-    pinned("takeover and mark", weaver.explore(begin))
+    weaver.explore(begin, at_least=40)
 
 
 def test_a_release_beside_a_lease_gives_each_shard_one_owner_and_each_owner_its_epoch(
@@ -316,7 +296,6 @@ def test_a_release_beside_a_lease_gives_each_shard_one_owner_and_each_owner_its_
         old = lease(eye)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             got = [answer.epochs for name, answer in played.answers.items() if name.startswith("new")]
             shards = {shard.shard: (shard.owner, shard.epoch) for shard in list_shards(eye)}
             new = played.answers["new.again"].coordinator_id
@@ -342,7 +321,7 @@ def test_a_release_beside_a_lease_gives_each_shard_one_owner_and_each_owner_its_
             judge,
         )
 
-    pinned("release and lease", weaver.explore(begin))
+    weaver.explore(begin, at_least=36)
 
 
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
@@ -375,7 +354,6 @@ def test_offsets_are_swept_beside_commits_and_the_newest_that_counts_stays(
             assert at() == (3 if stage.decisions().get((0, 0)) == "COMMIT" else 2)
 
         def judge(played: Played) -> None:
-            no_deadlock(played)
             assert played.answers["owner.end"].outcome == outcome
             sweep(eye)
             look(played)
@@ -388,4 +366,4 @@ def test_offsets_are_swept_beside_commits_and_the_newest_that_counts_stays(
             look,
         )
 
-    pinned("offsets and sweep", weaver.explore(begin))
+    weaver.explore(begin, at_least=16)
