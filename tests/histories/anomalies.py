@@ -22,6 +22,7 @@ class Name(enum.StrEnum):
     UNSEEN = "unseen"  # a consumer that read to the end never got a record (I5)
     TORN_TRANSACTION = "torn transaction"  # a part of a committed transaction (I6)
     OFFSET_OUTPUT_SPLIT = "offset–output split"  # the group is at an offset that no committed transaction wrote (I10)
+    ROW_SPLIT = "row–record split"  # a user's row without its transaction, or the other way round (I6)
     ZOMBIE_WRITE = "zombie write"  # an older epoch did something after its successor's init had returned (I7)
     IMAGE = "image"  # an input's outputs do not exist exactly once (exactly once, all of it)
     CHANGED_RANGE = "changed range"  # committed records that were read are gone or changed (I14)

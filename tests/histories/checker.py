@@ -3,8 +3,9 @@
 Nothing here asks the library: promises are checked against what was recorded and what is stored at the end.
 """
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from msgtx import TopicPartition
@@ -26,8 +27,8 @@ def check(history: History, settled: Settled) -> list[Anomaly]:
     """Return everything that contradicts a promise."""
     facts = Facts(history, settled)
     checks = (check_log, check_order, check_acknowledged, check_transactions, check_outcomes, check_views, check_zombies,
-              check_offsets, check_image, check_copies, check_settled, check_polls, check_commits, check_processed,
-              check_waits, check_deadlocks, check_starved)  # fmt: skip
+              check_offsets, check_rows, check_image, check_copies, check_settled, check_polls, check_commits,
+              check_processed, check_waits, check_deadlocks, check_starved)  # fmt: skip
     return [anomaly for each in checks for anomaly in each(facts)]
 
 
@@ -41,8 +42,10 @@ def check_log(facts: Facts) -> Iterator[Anomaly]:
         found = [offset for offset, _ in rows]
         if found != list(range(settled.ends.get(partition, (0, len(rows)))[1])):
             yield Anomaly(Name.HOLE, f"{partition}: the log ends at {settled.ends[partition][1]} and holds {_ranges(found)}")
-        there = dict(rows)
-        for offset, value in settled.committed.get(partition, ()):
+        there, seen = dict(rows), settled.committed.get(partition, ())
+        if any(after <= before for (before, _), (after, _) in itertools.pairwise(seen)):
+            yield Anomaly(Name.NON_MONOTONIC_POLL, f"{partition} is read as {_ranges([offset for offset, _ in seen])}")
+        for offset, value in seen:
             if there.get(offset) != value:
                 other = there.get(offset)
                 yield Anomaly(
@@ -218,19 +221,37 @@ def _check_rising(key: tuple[str, TopicPartition], committed: list[tuple[int, Tr
                                                     f"{furthest[1]} had committed {furthest[0]}")  # fmt: skip
 
 
+def check_rows(facts: Facts) -> Iterator[Anomaly]:
+    """I6: the row that a user's session writes is there, once, if its transaction is committed."""
+    found = Counter(facts.settled.rows)
+    for transaction in facts.transactions.values():
+        if (row := transaction.row) is not None and (count := found.pop(row, 0)) != transaction.committed:
+            yield Anomaly(Name.ROW_SPLIT, f"{transaction.name} is {transaction.outcome}, and {row} is there {count} times")
+    for row in found:
+        yield Anomaly(Name.ROW_SPLIT, f"{row} is there, and no transaction was to commit it")
+
+
 def check_image(facts: Facts) -> Iterator[Anomaly]:
     """Each committed input has one output in each ledger, and there are no others. With acks=1 an output may exist twice."""
     for group, sources, ledger in COPIES:
-        inputs = Counter(value for tp, rows in facts.settled.committed.items() if tp.topic in sources for _, value in rows)
-        counted: Counter[str] = Counter()
-        for partition, rows in facts.settled.committed.items():
-            if partition.topic == ledger:
-                counted.update(value.split(">")[0] for _, value in rows if ">" in value)
-        if not counted and not any(name == group for name, _ in facts.settled.offsets):
-            continue  # no job copies in this run
-        for value in inputs.keys() | counted.keys():
-            if (count := counted[value]) != inputs[value]:
-                yield Anomaly(Name.IMAGE, f"{value} is there {inputs[value]} times, and has {count} outputs in {ledger}")
+        copied = any(">" in value for tp, rows in facts.settled.committed.items() if tp.topic == ledger for _, value in rows)
+        if copied or any(name == group for name, _ in facts.settled.offsets):  # else no job copies in this run
+            yield from check_outputs(facts.settled, [tp for tp in facts.settled.committed if tp.topic in sources], ledger)
+
+
+def check_outputs(
+    settled: Settled, sources: Container[TopicPartition], target: str, *, outputs: int = 1
+) -> Iterator[Anomaly]:
+    """Each committed input has so many outputs, `input>…`, and there are no others."""
+    inputs = Counter(value for tp, rows in settled.committed.items() if tp in sources for _, value in rows)
+    counted = Counter(
+        value.split(">")[0]
+        for tp, rows in settled.committed.items() if tp.topic == target
+        for _, value in rows if ">" in value
+    )  # fmt: skip
+    for value in inputs.keys() | counted.keys():
+        if (count := counted[value]) != inputs[value] * outputs:
+            yield Anomaly(Name.IMAGE, f"{value} is there {inputs[value]} times, and has {count} outputs in {target}")
 
 
 def check_copies(facts: Facts) -> Iterator[Anomaly]:

@@ -4,7 +4,7 @@ import bisect
 from dataclasses import dataclass, field
 
 from msgtx import ProducerId, TopicPartition, TransactionId
-from tests.histories.history import History, Operation, Result
+from tests.histories.history import ID, History, Operation, Result
 from tests.histories.settled import Settled
 
 COMMITTED, ABORTED, UNKNOWN = "COMMITTED", "ABORTED", "UNKNOWN"
@@ -65,8 +65,14 @@ class Transaction:
         return TransactionId.parse(self.name)
 
     @property
-    def producer(self) -> ProducerId:
-        return ProducerId(*self.id[:2])
+    def producer(self) -> ProducerId | None:
+        """Who began it; None: its name is the application's own."""
+        return ProducerId(*self.id[:2]) if ID.fullmatch(self.name) else None
+
+    @property
+    def row(self) -> str | None:
+        """The user's row in the same SQL transaction."""
+        return self.commits[-1].arguments.get("row") if self.commits else None
 
     @property
     def offsets(self) -> dict[tuple[str, TopicPartition], int]:
@@ -103,8 +109,7 @@ class Facts:
             for offset, value in rows:
                 self._places.setdefault(value, []).append((partition, offset))
         self._committed_places = {(tp, offset): value for tp, rows in settled.committed.items() for offset, value in rows}
-        if settled.purged:
-            self._remember_outcomes()
+        self._infer_outcomes()
         self._flushes = self._find_flushes()
 
     def _note_sent(self, operation: Operation) -> None:
@@ -141,17 +146,17 @@ class Facts:
                 self.epochs.setdefault(owner, []).append((operation.completed, producer))
                 self._owners[producer] = owner
 
-    def _remember_outcomes(self) -> None:
-        """Take the outcome of a forgotten transaction from an answer, or else from its records."""
+    def _infer_outcomes(self) -> None:
+        """Take the outcome that the database does not know from an answer, or else from the records and the row."""
         visible = set(self._committed_places.values())
         told = {operation.arguments["transaction"]: operation.answer["outcome"] for operation in self.history.kind("outcome")
                 if operation.answer.get("outcome") in {COMMITTED, ABORTED}}  # fmt: skip
         for transaction in self.transactions.values():
-            if transaction.outcome == UNKNOWN:
+            if transaction.outcome == UNKNOWN and (self.settled.purged or transaction.producer is None):
                 done = any(operation.ok for operation in transaction.commits)
                 ended = done or any(operation.ok for operation in transaction.aborts)
                 if not ended and transaction.commits:
-                    done = any(sent.value in visible for sent in transaction.sent)
+                    done = transaction.row in self.settled.rows or any(sent.value in visible for sent in transaction.sent)
                 transaction.outcome = told.get(transaction.name, COMMITTED if done else ABORTED)
 
     def places(self, value: str) -> list[tuple[TopicPartition, int]]:
@@ -206,5 +211,6 @@ class Facts:
 
         By number: a stopped process may note its own init later than its successor does.
         """
-        epochs = self.epochs.get(self._owners.get(transaction.producer, ""), [])
-        return min((at for at, producer in epochs if producer > transaction.producer), default=None)
+        if (own := transaction.producer) is None:
+            return None
+        return min((at for at, producer in self.epochs.get(self._owners.get(own, ""), ()) if producer > own), default=None)

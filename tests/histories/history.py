@@ -10,7 +10,7 @@ What the kinds carry (a value is the record's text up to its first space, a tran
 |---|---|---|
 | init, fence | transactional_id | producer (id, epoch) |
 | send | topic, partition, values, transaction, producer (a label), acks, once | offsets |
-| commit | transaction, group, offsets [topic, partition, next], within (its own timeout, seconds) | |
+| commit | transaction, group, offsets [topic, partition, next], within (its own timeout, seconds), row (a user's) | |
 | abort | transaction, within | |
 | answer | within | of one send, which is awaited |
 | spread | within, partitions | a record to each of this many partitions |
@@ -29,8 +29,10 @@ What the kinds carry (a value is the record's text up to its first space, a tran
 """
 
 import enum
+import itertools
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ from typing import Any, Final
 WRITTEN: Final = "send"
 DECISIONS: Final = frozenset({"commit", "abort"})
 NEMESIS: Final = "nemesis"
+ID: Final = re.compile(r"\d+\.\d+\.\d+")  # a transaction's name in the database; others are the application's own
 
 
 class Result(enum.StrEnum):
@@ -77,11 +80,11 @@ class Recorder:
     def __init__(self, folder: Path, process: str) -> None:
         self.process = process
         self._file = os.open(folder / f"{process}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._next = 0
+        self._numbers = itertools.count()
 
     def invoke(self, kind: str, **arguments: object) -> int:
         """Note that an operation is about to begin; returns its number."""
-        number, self._next = self._next, self._next + 1
+        number = next(self._numbers)
         self._write([self._event(Result.INVOKE, number, kind=kind, **arguments)])
         return number
 
@@ -94,7 +97,7 @@ class Recorder:
 
     def happened(self, kind: str, *, arguments: Mapping[str, object] | None = None, **answer: object) -> None:
         """Note something that happens at once."""
-        number, self._next = self._next, self._next + 1
+        number = next(self._numbers)
         self._write(
             [self._event(Result.INVOKE, number, kind=kind, **(arguments or {})), self._event(Result.OK, number, **answer)]
         )

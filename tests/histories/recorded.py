@@ -140,7 +140,7 @@ class ProducerTape:
         self._offsets.update({tp: getattr(at, "offset", at) for tp, at in positions.items()})
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        number = self._invoke_commit(within=self._seconds if timeout is None else timeout)
+        number = self.deciding(within=self._seconds if timeout is None else timeout)
         self._end(number, lambda: self._commit(timeout))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
@@ -150,15 +150,17 @@ class ProducerTape:
 
     def decided(self, decide: Callable[[], object]) -> None:
         """Record a commit of what was sealed by a session, or an outside party."""
-        self._end(self._invoke_commit(within=None), decide)
+        self._end(self.deciding(), decide)
 
-    def _invoke_commit(self, *, within: float | None) -> int:
+    def deciding(self, *, within: float | None = None, row: str | None = None) -> int:
+        """Note that the transaction is about to be committed. Returns the operation's number."""
         return self._recorder.invoke(
             "commit",
             transaction=self._name,
             group=self._group,
             offsets=[[*tp, at] for tp, at in self._offsets.items()],
             within=within,
+            row=row,
         )
 
     def _end(self, number: int, end: Callable[[], object]) -> None:

@@ -1,13 +1,12 @@
 """What is stored when all has ended: both isolations read from the beginning, ends, group offsets, outcomes."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgtx
 from msgtx import Client, Isolation, TopicPartition
-from tests.histories.history import History
+from tests.histories.history import ID, History
 from tests.histories.recorded import text_of
 from tests.histories.relays import RELAY_GROUP
 
@@ -34,6 +33,7 @@ class Settled:
     violations: Sequence[str] = ()  # findings of `verify`, the library's own check of its data
     purged: bool = False  # an outcome that is UNKNOWN may have been forgotten
     members: Mapping[str, int] = field(default_factory=dict)  # members left in groups whose members have all ended
+    rows: Sequence[str] = ()  # of users' tables
 
 
 def read_log(client: Client, partitions: Sequence[TopicPartition], isolation: Isolation) -> Log:
@@ -58,34 +58,45 @@ def members_left(client: Client, group: str) -> int:
 
 
 def settled(
-    url: str, history: History, *, partitions: Sequence[TopicPartition], groups: Iterable[str], purged: bool = False
+    client: Client,
+    history: History,
+    *,
+    partitions: Sequence[TopicPartition],
+    groups: Iterable[str],
+    topics: Iterable[str] | None = None,
+    ids: Collection[str] | None = None,
+    undecided: Collection[str] = ("Ongoing", "Prepared"),
+    rows: Sequence[str] = (),
+    purged: bool = False,
 ) -> Settled:
-    """Read the end of a run with a new client."""
+    """Read the end of a run. `topics`: that are verified; `ids`: of producers in none of these states; None: all."""
     told = [operation.arguments["transaction"] for operation in history.kind("send", "commit", "abort", "outcome")]
     asked = {text.partition(" ")[0] for text in told if text is not None}
     named = {name for operation in history.kind("view") for name in operation.answer.get("transactions", ())}
-    names = sorted(asked | named)
-    with msgtx.connect(url) as client:
-        ends = {partition: client.admin.partitions.describe(partition) for partition in partitions}
-        offsets: dict[tuple[str, TopicPartition], int] = {}
-        for group in groups:
-            with client.consumer(group=group, enable_auto_commit=False) as member:
-                found = member.committed(partitions)
-                offsets.update({(group, partition): at.offset for partition, at in found.items() if at is not None})
-        with client.engine.connection() as connection:
-            rows = connection.execute(OUTCOMES, [names]).fetchall()
-        outcomes = {name: SPELT.get(outcome, outcome) for name, outcome in rows}
-        for unknown in (operation for operation in history.kind("commit") if not operation.ok):
-            name = unknown.arguments["transaction"].partition(" ")[0]
+    names = sorted(filter(ID.fullmatch, asked | named))
+    ends = client.admin.partitions.offsets(sorted({tp.topic for tp in partitions}), -1, Isolation.READ_COMMITTED)
+    offsets: dict[tuple[str, TopicPartition], int] = {}
+    for group in groups:
+        with client.consumer(group=group, enable_auto_commit=False) as member:
+            found = member.committed(partitions)
+            offsets.update({(group, partition): at.offset for partition, at in found.items() if at is not None})
+    with client.engine.connection() as connection:
+        outcomes = {name: SPELT.get(outcome, outcome) for name, outcome in connection.execute(OUTCOMES, [names]).fetchall()}
+    for unknown in (operation for operation in history.kind("commit") if not operation.ok):
+        name = unknown.arguments["transaction"].partition(" ")[0]
+        if name in outcomes:
             outcomes[name] = str(client.transaction_outcome(name))  # as its application would ask
-        return Settled(
-            committed=read_log(client, partitions, Isolation.READ_COMMITTED),
-            everything=read_log(client, partitions, Isolation.READ_UNCOMMITTED),
-            ends={partition: (at.last_stable_offset, at.log_end_offset) for partition, at in ends.items()},
-            offsets=offsets,
-            outcomes=outcomes,
-            open_transactions=[str(listed) for listed in client.admin.transactions.list(states=["Ongoing", "Prepared"])],
-            members={group: members_left(client, group) for group in groups if group == RELAY_GROUP},
-            violations=[str(violation) for violation in client.admin.verify().violations],
-            purged=purged,
-        )
+    return Settled(
+        committed=read_log(client, partitions, Isolation.READ_COMMITTED),
+        everything=read_log(client, partitions, Isolation.READ_UNCOMMITTED),
+        ends={partition: (ends[partition].last_stable_offset, ends[partition].log_end_offset) for partition in partitions},
+        offsets=offsets,
+        outcomes=outcomes,
+        open_transactions=[
+            str(each) for each in client.admin.transactions.list(undecided) if ids is None or each.transactional_id in ids
+        ],
+        members={group: members_left(client, group) for group in groups if group == RELAY_GROUP},
+        violations=[str(violation) for violation in client.admin.verify(topics).violations],
+        purged=purged,
+        rows=rows,
+    )

@@ -1,7 +1,7 @@
 """The checker, on histories written by hand: it names each planted anomaly, and nothing else."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class Story:
     outcomes: dict[str, str] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     members: dict[str, int] = field(default_factory=dict)
+    rows: list[str] = field(default_factory=list)  # of a user's table
     purged: bool = False
     now: int = 0
 
@@ -109,7 +110,7 @@ class Story:
         committed = {partition: [row for row in rows if row[1] not in self.hidden] for partition, rows in everything.items()}
         ends = {partition: (self.stable.get(partition, len(rows)), len(rows)) for partition, rows in self.log.items()}
         return Settled(committed, everything, ends, self.offsets, self.outcomes, [], self.violations, self.purged,
-                       self.members)  # fmt: skip
+                       self.members, self.rows)  # fmt: skip
 
     def anomalies(self) -> list[str]:
         return list(summary(check(History(self.operations), self.end())))
@@ -658,6 +659,21 @@ def starved(story: Story) -> None:
     story.tell("wide-0.0", "spread", Result.FAIL, {"error": "DeliveryTimeout"}, within=60.0)
 
 
+def row_without_its_transaction(story: Story) -> None:
+    story.outcomes["9.0.0"] = "ABORTED"
+    story.commit("session-0.0", "9.0.0", Result.FAIL).arguments["row"] = "row"
+    story.rows = ["row"]
+
+
+def row_of_nobody(story: Story) -> None:
+    story.rows = ["row"]
+
+
+def transaction_without_its_row(story: Story) -> None:
+    story.send("session-0.0", MORE, "x", transaction="9.0.0")
+    story.commit("session-0.0", "9.0.0").arguments["row"] = "row"
+
+
 PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
     Name.ABORTED_READ: [aborted_read, aborted_read_by_one_reader, aborted_view],
     Name.LOST_WRITE: [
@@ -706,6 +722,7 @@ PLANTED: Final[dict[Name, list[Callable[[Story], None]]]] = {
     Name.ENDLESS_WAIT: [endless_wait, endless_wait_of_a_commit],
     Name.DEADLOCK: [deadlock],
     Name.STARVED: [starved],
+    Name.ROW_SPLIT: [row_without_its_transaction, row_of_nobody, transaction_without_its_row],
 }
 CASES: Final = [(name, plant) for name, plants in PLANTED.items() for plant in plants]
 
@@ -715,6 +732,30 @@ def test_the_checker_names_a_planted_anomaly_and_no_other(name: Name, plant: Cal
     story = copying()
     plant(story)
     assert story.found() == {name}, story.anomalies()
+
+
+def test_what_a_session_committed_without_an_answer_is_what_is_there() -> None:
+    """Its name is the application's own: the database does not know it."""
+    for happened in (True, False):
+        story = copying()
+        story.send("session-0.0", MORE, "x", transaction="own-name", result=Result.INFO)
+        story.commit("session-0.0", "own-name", Result.INFO).arguments["row"] = "row"
+        del story.outcomes["own-name"]
+        story.rows = ["row"] if happened else []
+        story.hidden |= set() if happened else {"x"}
+        assert story.anomalies() == []
+        story.hidden ^= {"x"}
+        assert story.found() == {Name.LOST_WRITE if happened else Name.ROW_SPLIT}
+
+
+def test_a_log_that_is_read_out_of_order_or_twice_is_named() -> None:
+    for again in ([0, 1, 1], [1, 0]):
+        story = copying()
+        end = story.end()
+        rows = end.committed[SOURCE]
+        changed = replace(end, committed={**end.committed, SOURCE: [rows[at] for at in again]})
+        found = {anomaly.name for anomaly in check(History(story.operations), changed)}
+        assert Name.NON_MONOTONIC_POLL in found
 
 
 def test_a_hole_in_the_log_is_named() -> None:

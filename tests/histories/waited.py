@@ -54,9 +54,11 @@ def check_deadlocks(facts: Facts) -> Iterator[Anomaly]:
 
 
 def check_starved(facts: Facts) -> Iterator[Anomaly]:
-    """Once the last blow is long over no call fails, whatever others do."""
+    """Once the last blow of a nemesis is long over no call fails, whatever others do."""
     blows = [operation for operation in facts.history.operations if operation.process == NEMESIS]
-    calm = max((blow.completed or blow.invoked for blow in blows), default=0) + CALM_SECONDS * SECOND
+    if not blows:
+        return
+    calm = max(blow.completed or blow.invoked for blow in blows) + CALM_SECONDS * SECOND
     for operation in facts.history.operations:
         if operation.invoked > calm and _gave_up(operation):
             told = f"{operation.answer.get('error')}: {operation.answer.get('detail', '')}"

@@ -1,4 +1,4 @@
-"""The programs that are crashed: each as an application would write it, with every step reported to the oracle.
+"""The programs that are crashed: each as an application would write it, with every step recorded for the checker.
 
 A program runs as a *life* of one application: another life of the same `World` is its successor, with the same
 transactional id. It must continue from what its predecessor left, wherever that was crashed.
@@ -6,9 +6,10 @@ transactional id. It must continue from what its predecessor left, wherever that
 
 import concurrent.futures
 import contextlib
-import json
+import itertools
 import os
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,7 +22,6 @@ from msgtx import (
     Acknowledgement,
     Client,
     Consumer,
-    Isolation,
     Outcome,
     Record,
     ShareConsumer,
@@ -47,7 +47,10 @@ from msgtx.store.sweeps.coordinators import lease_shards, release_shards
 from msgtx.store.topics.topics import describe_topics
 from tests.databases import connect, wait_until
 from tests.faults import Faults
-from tests.oracle import Oracle
+from tests.histories.checker import check, check_outputs
+from tests.histories.history import History, Recorder, Result, read_history
+from tests.histories.recorded import ProducerTape
+from tests.histories.settled import Settled, settled
 
 Answer = TypeVar("Answer")
 PARTITIONS: Final = 2
@@ -61,34 +64,13 @@ MADE: Final = sqlalchemy.table("made", *map(sqlalchemy.column, ("run", "number",
 READING: Final = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "retry_backoff_ms": 1}
 
 
-class Journal:
-    """What happened, in order; in a file, it outlives the process that wrote it."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._events: list[list[Any]] = []
-        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def __call__(self, event: str, *arguments: object) -> None:
-        if self._file is None:
-            self._events.append([event, *arguments])
-        else:
-            os.write(self._file, (json.dumps([event, *arguments]) + "\n").encode())
-
-    def events(self) -> list[list[Any]]:
-        return self._events
-
-    @staticmethod
-    def read(path: Path) -> list[list[Any]]:
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @dataclass
 class World:
     """The scene of one run of a program: its own topics, ids and group in a database that it shares with other runs."""
 
     observer: Client  # not counted; sees only what every client sees
     run: str
-    note: Journal
+    folder: Path  # of the history, with those of other runs
     faults: Faults = field(default_factory=Faults)
     life: int = 0
     elsewhere: str | None = None  # another database, without msgtx
@@ -96,6 +78,11 @@ class World:
     aged: int | None = None  # a producer id past its expiry
     overdue: TransactionId | None = None
     cleanup: list[Client] = field(default_factory=list)
+    tapes: dict[Producer, ProducerTape] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / self.run).mkdir(parents=True, exist_ok=True)
+        self.recorder = Recorder(self.folder / self.run, str(os.getpid()))
 
     @property
     def topic(self) -> str:
@@ -111,7 +98,7 @@ class World:
 
     @property
     def me(self) -> str:
-        """This life's name in the journal."""
+        """This life's name."""
         return f"{self.run}.{self.life}"
 
     def client(self) -> Client:
@@ -154,10 +141,8 @@ class World:
         finally:
             engine.dispose()
 
-    def write(self, session: Session, number: str, transaction: str, name: str | None = None) -> None:
-        """Write the row of the business that belongs to a transaction, under the transaction's name or another one."""
-        name = transaction if name is None else name
-        self.note("row", transaction, name)
+    def write(self, session: Session, number: str, name: str) -> None:
+        """Write a row of the business."""
         session.execute(MADE.insert().values(run=self.run, number=number, name=name))
 
     def rows(self) -> list[tuple[str, str]]:
@@ -175,13 +160,32 @@ class World:
         return self.cleanup[-1]
 
     def producer(self, client: Client, **settings: object) -> Producer:
-        return client.producer(transactional_id=f"id-{self.run}", **{**FAST, **settings})
+        """A transactional producer whose calls are recorded."""
+        return self.taped(client.producer(**{"transactional_id": f"id-{self.run}", **FAST, **settings}))
 
-    def send(
-        self, producer: Producer, value: str, partition: int, transaction: str | None = None, *, by: str | None = None
-    ) -> Any:
-        self.note("sent", value, partition, by or self.me, transaction)
+    def taped(self, producer: Producer) -> Producer:
+        """Record the calls of a producer."""
+        self.tapes[producer] = ProducerTape(producer, self.recorder)
+        return producer
+
+    def send(self, producer: Producer, value: str, partition: int) -> Any:
         return producer.send(self.topic, value.encode(), partition=partition)
+
+    def sent(self, value: str, partition: int, transaction: str | None = None) -> int:
+        """Note a record that no recorded producer sends. Returns the operation's number."""
+        return self.recorder.invoke(
+            "send", topic=self.topic, partition=partition, values=[value], transaction=transaction, producer=self.me,
+            acks="all", once=True,
+        )  # fmt: skip
+
+    def deciding(self, transaction: str, offsets: Mapping[TopicPartition, int], *, row: str | None = None) -> int:
+        """Note the commit of a transaction that no recorded producer has begun. Returns the operation's number."""
+        carried = [[*place, at] for place, at in offsets.items()]
+        return self.recorder.invoke("commit", transaction=transaction, group=self.group, offsets=carried, row=row)
+
+    def decided(self, number: int, *, committed: bool) -> None:
+        """Note how a commit ended."""
+        self.recorder.complete(Result.OK if committed else Result.FAIL, number)
 
     def close(self) -> None:
         while self.cleanup:
@@ -196,7 +200,7 @@ def prepare(world: World, *, rows: int = 0) -> None:
                 connection.execute("create table if not exists made (run text, number text, name text)")
     world.observer.topics.create(world.topic, partitions=PARTITIONS)
     world.observer.topics.create(world.source, partitions=SOURCES)
-    with world.observer.producer(linger_ms=0) as producer:
+    with world.taped(world.observer.producer(linger_ms=0)) as producer:
         for source in range(SOURCES):
             numbers = [str(source * INPUTS + number).encode() for number in range(INPUTS)]
             producer.send_batch(world.source, numbers, partition=source).result(PATIENCE_SECONDS)
@@ -207,13 +211,11 @@ def prepare(world: World, *, rows: int = 0) -> None:
 
 def send(world: World) -> None:
     """An idempotent producer, several batches on two partitions, the later ones sent before the earlier are answered."""
-    with world.client() as client, client.producer(linger_ms=0, **FAST) as producer:
-        futures = []
-        for number in range(8):
-            value = f"{world.life}-{number}"
-            futures.append((value, world.send(producer, value, number % PARTITIONS)))
-        for value, future in futures:
-            world.note("acknowledged", value, future.result(PATIENCE_SECONDS).offset)
+    with world.client() as client, world.taped(client.producer(linger_ms=0, **FAST)) as producer:
+        futures = [world.send(producer, f"{world.life}-{number}", number % PARTITIONS) for number in range(8)]
+        for future in futures:
+            future.result(PATIENCE_SECONDS)
+            world.tapes[producer].settle()
 
 
 def commit(world: World) -> None:
@@ -228,7 +230,6 @@ def fused(world: World) -> None:
 
 def _process(world: World, *, flush: bool) -> None:
     with world.client() as client, world.producer(client, linger_ms=20_000) as producer:
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         for consumer, record, name in inputs(world, client):
             _transform(world, producer, consumer, record, name, flush=flush)
 
@@ -249,13 +250,7 @@ def inputs(world: World, client: Client) -> Iterator[tuple[Consumer, Record, str
 
 def _transform(world: World, producer: Producer, consumer: Consumer, record: Record, name: str, *, flush: bool) -> None:
     """Make the outputs of a record in a transaction, with the consumer's new positions."""
-
-    def hand_over() -> None:
-        for partition, at in consumer.transaction_offsets().items():
-            world.note("offsets", name, world.group, partition.partition, at.offset)
-        producer.send_offsets_to_transaction(consumer)
-
-    if not _committed(world, producer, record, name, hand_over, flush=flush):
+    if not _committed(world, producer, record, name, lambda: producer.send_offsets_to_transaction(consumer), flush=flush):
         consumer.rewind()
 
 
@@ -268,17 +263,14 @@ def _committed(
     try:
         producer.begin_transaction()
         for output in range(PARTITIONS):
-            world.send(producer, f"{number}/{name}/{output}", output, name)
+            world.send(producer, f"{number}>{name}/{output}", output)
         if flush:
             producer.flush(PATIENCE_SECONDS)
-        world.send(producer, f"{number}/{name}/{PARTITIONS}", 0, name)
+        world.send(producer, f"{number}>{name}/{PARTITIONS}", 0)
         hand_over()
-        world.note("deciding", name)
         producer.commit_transaction()
-        world.note("committed", name)
     except errors.AbortableError:
         producer.abort_transaction()
-        world.note("aborted", name)
         return False
     return True
 
@@ -331,7 +323,6 @@ def rebalance(world: World) -> None:
     """A member works alone; another one joins, and gets a partition; both work; one leaves, the other continues."""
     bury(world)
     with world.client() as client, world.producer(client, linger_ms=20_000) as producer:
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         crew = Crew(world, client, producer)
         first = crew.join()
         wait_until(crew.settles, "the first owns all")
@@ -404,7 +395,6 @@ def share_dead(world: World) -> None:
 
 def _share(world: World, *, flush: bool) -> None:
     with world.client() as client, world.producer(client, linger_ms=20_000) as producer, _member(world, client) as member:
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         attempt = 0
         while not _all_answered(world):
             for record in member.poll(0, 1):
@@ -460,35 +450,30 @@ def after_share_dead(world: World) -> None:
 def abort(world: World) -> None:
     """Transactions that are aborted after records were stored, with a committed one after each."""
     with world.client() as client, world.producer(client, linger_ms=20_000) as producer:
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         for number in range(2):
             name = f"{world.me}.{number}"
             producer.begin_transaction()
             for output in range(PARTITIONS):
-                world.send(producer, f"{name}/{output}", output, name)
+                world.send(producer, f"{name}/{output}", output)
             producer.flush(PATIENCE_SECONDS)
-            world.send(producer, f"{name}/unsent", 0, name)
+            world.send(producer, f"{name}/unsent", 0)
             producer.abort_transaction()
-            world.note("aborted", name)
             _transaction(world, producer, f"{name}+")
 
 
-def _transaction(world: World, producer: Producer, name: str, *, flush: bool = True, by: str | None = None) -> None:
+def _transaction(world: World, producer: Producer, name: str, *, flush: bool = True) -> None:
     """One transaction over both partitions, repeated until it is committed."""
     for attempt in range(10):
         transaction = f"{name}{attempt}"
         try:
             producer.begin_transaction()
             for output in range(PARTITIONS):
-                world.send(producer, f"{transaction}/{output}", output, transaction, by=by)
+                world.send(producer, f"{transaction}/{output}", output)
             if flush:
                 producer.flush(PATIENCE_SECONDS)
-            world.note("deciding", transaction)
             producer.commit_transaction()
-            world.note("committed", transaction)
         except errors.AbortableError:
             producer.abort_transaction()
-            world.note("aborted", transaction)
         else:
             return
     raise AssertionError(f"{name} was aborted ten times")
@@ -499,17 +484,13 @@ def together(world: World) -> None:
     with (
         world.client() as client,
         world.producer(client, linger_ms=20_000) as first,
-        client.producer(transactional_id=f"id-{world.run}-2", **{**FAST, "linger_ms": 20_000}) as second,
+        world.producer(client, transactional_id=f"id-{world.run}-2", linger_ms=20_000) as second,
         concurrent.futures.ThreadPoolExecutor(2) as threads,
     ):
-        for which in ("first", "second"):
-            world.note("fenced", f"{world.run}.{world.life - 1}.{which}")
         for number in range(2):
             with held_back(client, 2):
                 waiting = [
-                    threads.submit(
-                        _transaction, world, producer, f"{world.me}.{number}.{which}.", flush=False, by=f"{world.me}.{which}"
-                    )
+                    threads.submit(_transaction, world, producer, f"{world.me}.{number}.{which}.", flush=False)
                     for producer, which in ((first, "first"), (second, "second"))
                 ]
             for each in waiting:
@@ -534,8 +515,6 @@ def held_back(client: Client, count: int) -> Iterator[None]:
 def zombie(world: World) -> None:
     """A successor initializes over a zombie that has a transaction open, and commits one of its own."""
     with world.client() as client, world.producer(client) as producer:
-        world.note("fenced", f"{world.run}.zombie")
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         _transaction(world, producer, f"{world.me}.", flush=False)
 
 
@@ -545,9 +524,7 @@ def before_zombie(world: World) -> None:
     alive.init_transactions()
     alive.begin_transaction()
     for output in range(PARTITIONS):
-        value = f"zombie/{output}"
-        world.note("sent", value, output, f"{world.run}.zombie", "zombie")
-        alive.send(world.topic, value.encode(), partition=output)
+        world.send(alive, f"zombie/{output}", output)
     alive.flush(PATIENCE_SECONDS)
 
 
@@ -555,10 +532,9 @@ def after_zombie(world: World) -> None:
     """It wakes up, sends more and commits: it learns that it was fenced (I7)."""
     alive = world.zombie
     assert alive is not None
-    world.note("sent", "zombie/late", 0, f"{world.run}.zombie", "zombie")
     told: list[str] = []
     for step in (
-        lambda: alive.send(world.topic, b"zombie/late", partition=0).result(PATIENCE_SECONDS),
+        lambda: world.send(alive, "zombie/late", 0).result(PATIENCE_SECONDS),
         alive.commit_transaction,
     ):
         try:
@@ -576,23 +552,21 @@ def spark(world: World) -> None:
             batch = BatchName(f"app-{world.run}", "", start)
             target = make_target(client.engine, world.topic)
             assert not begins_again(client.engine, batch)
-            world.note("fenced", f"{world.run}.{world.life - 1}")
             count += 1
             _batch(world, client, target, batch, f"{world.me}.{count}")
-        world.note("fenced", f"{world.run}.{world.life - 1}")
 
 
 def _batch(world: World, client: Client, target: Target, batch: BatchName, name: str) -> None:
     """Make the outputs of an input, with the group's new offset."""
-    number, failed = batch.batch_id, f"{name}.failed"
+    number = batch.batch_id
     try:
         accepted = []
         for task, outputs in enumerate([(0, PARTITIONS), (1,)]):
-            for transaction in (failed, name) if task else (name,):
+            for transaction in (f"{name}.failed", name) if task else (name,):
                 writer = AttemptWriter(client.engine, target, batch)
-                values = [f"{number}/{transaction}/{output}" for output in outputs]
+                values = [f"{number}>{transaction}/{output}" for output in outputs]
                 for value in values:
-                    world.note("sent", value, task, world.me, transaction)
+                    world.sent(value, task, transaction)
                 rows = {
                     "value": [value.encode() for value in values],
                     "partition": pa.array([task] * len(values), pa.int32()),
@@ -600,8 +574,7 @@ def _batch(world: World, client: Client, target: Target, batch: BatchName, name:
                 attempt = writer.write([pa.RecordBatch.from_pydict(rows)])
                 assert attempt is not None
             accepted.append(attempt)
-        world.note("offsets", name, world.group, 0, number + 1)
-        world.note("deciding", name)
+        deciding = world.deciding(name, {TopicPartition(world.source, 0): number + 1})
         report = decide(
             client.engine,
             batch,
@@ -610,11 +583,9 @@ def _batch(world: World, client: Client, target: Target, batch: BatchName, name:
             ranges={_source_id(world): BatchRange(number, number + 1)},
         )
         assert not report.skipped
-        world.note("committed", name)
+        world.decided(deciding, committed=True)
     except errors.AbortableError:
         abort_batch(client.engine, batch)
-        world.note("aborted", name)
-    world.note("aborted", failed)
 
 
 def _source_id(world: World) -> int:
@@ -632,23 +603,19 @@ def _group_offset(world: World) -> int:
 def timeout(world: World) -> None:
     """A transaction passes its timeout, a reader that it holds back ends it; its owner aborts, and continues."""
     with world.client() as client, world.producer(client) as producer:
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         name = f"{world.me}.late"
         try:
             producer.begin_transaction(timeout_ms=1)
             for output in range(PARTITIONS):
-                world.send(producer, f"{name}/{output}", output, name)
+                world.send(producer, f"{name}/{output}", output)
             producer.flush(PATIENCE_SECONDS)
             reader = client.consumer(**READING)
             reader.assign(TopicPartition(world.topic, index) for index in range(PARTITIONS))
             watcher = world.bystander()
             wait_until(lambda: reader.poll(0) or _stable(watcher, world.topic), "a reader passes the overdue transaction")
-            world.note("deciding", name)
             producer.commit_transaction()
-            world.note("committed", name)
         except errors.AbortableError:
             producer.abort_transaction()
-            world.note("aborted", name)
         _transaction(world, producer, f"{world.me}.next")
         again(lambda: client.sweep(only=["overdue", "markers"]))  # the others have a scenario of their own
 
@@ -665,20 +632,22 @@ def recovery(world: World) -> None:
     """A producer without transactions finds its tail gone, raises its epoch, and continues to send."""
     with world.client() as client, client.producer(linger_ms=0, **FAST) as producer:
         for number in range(2):
-            future = world.send(producer, f"{world.life}-first-{number}", 0)
-            offset = future.result(PATIENCE_SECONDS).offset
-        world.note("acknowledged", f"{world.life}-first-0", 0)
+            noted = world.sent(f"{world.life}-first-{number}", 0)
+            offset = world.send(producer, f"{world.life}-first-{number}", 0).result(PATIENCE_SECONDS).offset
+            if number == 0:
+                world.recorder.complete(Result.OK, noted, offsets=[offset])
         with world.observer.engine.connection() as connection:  # which no client should do
             connection.execute(
                 "delete from msgtx.record_batch r using msgtx.partition p join msgtx.topic t using (topic_id)"
                 " where t.name = %s and p.partition_index = 0 and r.partition_id = p.partition_id and r.base_offset = %s",
                 [world.topic, offset],
             )
-        world.note("refused", f"{world.life}-first-1")
-        later = [f"{world.life}-then-{number}" for number in range(6)]
-        futures = [world.send(producer, value, number % PARTITIONS) for number, value in enumerate(later)]
-        for value, future in zip(later, futures, strict=True):
-            world.note("acknowledged", value, future.result(PATIENCE_SECONDS).offset)
+        world.recorder.complete(Result.FAIL, noted)
+        tape = world.tapes[world.taped(producer)]
+        futures = [world.send(producer, f"{world.life}-then-{number}", number % PARTITIONS) for number in range(6)]
+        for future in futures:
+            future.result(PATIENCE_SECONDS)
+        tape.settle()
 
 
 def sweep(world: World) -> None:
@@ -699,28 +668,25 @@ def sweep(world: World) -> None:
 
 def before_sweep(world: World) -> None:
     """An id last used nine days ago, with history and offsets, and an overdue transaction of another."""
-    producer = world.observer.producer(transactional_id=f"aged-{world.run}", **FAST)
+    producer = world.producer(world.observer, transactional_id=f"aged-{world.run}")
     producer.init_transactions()
     for name, committed in (("first", True), ("undone", False), ("newest", True)):
         producer.begin_transaction()
         for output in range(PARTITIONS):
-            world.send(producer, f"{name}/{output}", output, name)
+            world.send(producer, f"{name}/{output}", output)
         producer.flush(PATIENCE_SECONDS)
         if committed:
             offset = 1 if name == "first" else INPUTS
-            world.note("offsets", name, world.group, 0, offset)
             producer.send_offsets_to_transaction({TopicPartition(world.source, 0): offset}, world.group)
-            world.note("deciding", name)
             producer.commit_transaction()
         else:
             producer.abort_transaction()
-        world.note("committed" if committed else "aborted", name)
     producer.close()
     world.observer.sweep(only=["markers"])
-    late = world.bystander().producer(transactional_id=f"late-{world.run}", **FAST)
+    late = world.producer(world.bystander(), transactional_id=f"late-{world.run}")
     late.init_transactions()
     world.overdue = late.begin_transaction(timeout_ms=1).id
-    world.send(late, "late", 0, "late")
+    world.send(late, "late", 0)
     late.flush(PATIENCE_SECONDS)
     with world.observer.engine.connection() as connection:
         row = connection.execute(
@@ -738,7 +704,7 @@ def before_sweep(world: World) -> None:
 
 
 def after_sweep(world: World) -> None:
-    """All of it is gone, once; readers read the same as before (the oracle checks)."""
+    """All of it is gone, once; readers read the same as before (the checker looks)."""
     again(world.observer.sweep)
     assert world.overdue is not None
     assert world.observer.transaction_outcome(world.overdue) is Outcome.ABORTED
@@ -792,50 +758,70 @@ RECOVERY: Final = {"recovery": Scenario(recovery)}
 
 
 def anomalies_of(client: Client, run: str, name: str) -> list[str]:
-    """Run a program without a crash. Returns the oracle's findings."""
+    """Run a program without a crash. Returns what the checker finds."""
     scenario = SCENARIOS[name]
-    world = World(client, run, Journal())
-    try:
-        prepare(world, rows=scenario.rows)
-        if scenario.before is not None:
-            scenario.before(world)
-        scenario.program(world)
-        if scenario.after is not None:
-            scenario.after(world)
-    finally:
-        world.close()
-    oracle = Oracle(world.note.events())
-    settle(world, oracle, image=scenario.image, rows=scenario.rows)
-    return oracle.anomalies
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(client, run, Path(folder))
+        try:
+            prepare(world, rows=scenario.rows)
+            if scenario.before is not None:
+                scenario.before(world)
+            scenario.program(world)
+            if scenario.after is not None:
+                scenario.after(world)
+        finally:
+            world.close()
+        return settle([world], image=scenario.image, rows=scenario.rows)
 
 
-def settle(world: World, oracle: Oracle, *, image: int, rows: int = 0) -> None:
-    """Sweep, read everything in every way, and let the oracle compare; verify the rows before and after."""
-    client = world.observer
-    oracle.anomalies += map(str, client.admin.verify([world.topic, world.source]).violations)
+def settle(worlds: Sequence[World], *, image: int, rows: int = 0) -> list[str]:
+    """Sweep, read everything in every way, and let the checker compare; verify the rows before and after.
+
+    Many runs at once: sweeps, `verify` and new readers take longer than a program.
+    """
+    client, topics = worlds[0].observer, [topic for world in worlds for topic in (world.topic, world.source)]
+    found = [str(violation) for violation in client.admin.verify(topics).violations]
     client.sweep()
     client.sweep()
-    oracle.anomalies += map(str, client.admin.verify([world.topic, world.source]).violations)
-    states = {found.state for found in client.admin.transactions.list(pattern=f"id-{world.run}")}
-    if states & {"Ongoing", "Prepared", "PrepareCommit", "PrepareAbort"}:
-        oracle.anomalies.append(f"hanging transaction: {states}")
-    seen = read_all(client, world.topic)
-    everything = read_all(client, world.topic, isolation="read_uncommitted")
-    for view, shown in views(client, world.topic).items():
-        if shown != seen:
-            oracle.anomalies.append(f"view {view}: {shown}, and a reader sees {seen}")
-    sources = [TopicPartition(world.source, index) for index in range(SOURCES)]
-    with client.consumer(group=world.group, **READING) as member:
-        committed = member.committed(sources)
-    offsets = {(world.group, tp.partition): at.offset for tp, at in committed.items() if at is not None}
-    described = client.admin.partitions.offsets([world.topic], -1, Isolation.READ_COMMITTED)
-    ends = {tp.partition: (found.last_stable_offset, found.log_end_offset) for tp, found in described.items()}
-    found = world.rows() if rows else []
-    oracle.settled(seen, everything=everything, ends=ends, offsets=offsets, rows=[name for _, name in found])
-    if sorted(number for number, _ in found) != [str(number) for number in range(rows)]:
-        oracle.anomalies.append(f"rows: {found}, of {rows} inputs")
+    histories = [read_history(world.folder / world.run) for world in worlds]
+    end = settled(
+        client,
+        History([operation for history in histories for operation in history.operations]),
+        partitions=[TopicPartition(*place) for place in itertools.product(topics, range(PARTITIONS))],
+        groups=[world.group for world in worlds],
+        topics=topics,
+        ids={f"id-{world.run}{suffix}" for world in worlds for suffix in ("", "-2")},
+        undecided=("Ongoing", "Prepared", "PrepareCommit", "PrepareAbort"),
+        purged=True,
+    )
+    found += [*end.violations, *end.open_transactions]
+    seen = {partition: list(shown) for partition, shown in end.committed.items() if shown}
+    found += [f"{view}: {shown}, and a reader sees {seen}" for view, shown in views(client, topics).items() if shown != seen]
+    for world, history in zip(worlds, histories, strict=True):
+        of_run = _checked(world, history, end, image=image, rows=rows)
+        found += [f"{world.run}, crashed at {world.faults.fired}: {anomaly}" for anomaly in of_run]
+    return found
+
+
+def _checked(world: World, history: History, end: Settled, *, image: int, rows: int) -> Iterator[object]:
+    """What the checker finds in one of several runs."""
+    made = world.rows() if rows else []
+    if sorted(number for number, _ in made) != [str(number) for number in range(rows)]:
+        yield f"rows: {made}, of {rows} inputs"
+    mine = (world.topic, world.source)
+    own = Settled(
+        committed={partition: shown for partition, shown in end.committed.items() if partition.topic in mine},
+        everything={partition: shown for partition, shown in end.everything.items() if partition.topic in mine},
+        ends={partition: at for partition, at in end.ends.items() if partition.topic in mine},
+        offsets={key: at for key, at in end.offsets.items() if key[0] == world.group},
+        outcomes=end.outcomes,
+        purged=end.purged,
+        rows=[name for _, name in made],
+    )
+    yield from check(history, own)
     if image:
-        oracle.image(seen, inputs=image, outputs=PARTITIONS + 1)
+        sources = [TopicPartition(world.source, index) for index in range(image // INPUTS)]
+        yield from check_outputs(own, sources, world.topic, outputs=PARTITIONS + 1)
 
 
 def read_all(client: Client, topic: str, isolation: str = "read_committed") -> dict[int, list[tuple[int, str]]]:
@@ -854,13 +840,13 @@ def read_all(client: Client, topic: str, isolation: str = "read_committed") -> d
     return dict(sorted(seen.items()))
 
 
-def views(client: Client, topic: str) -> dict[str, dict[int, list[tuple[int, str]]]]:
-    """Read a topic through the views that show committed records."""
-    answers: dict[str, dict[int, list[tuple[int, str]]]] = {}
+def views(client: Client, topics: Sequence[str]) -> dict[str, dict[TopicPartition, list[tuple[int, str]]]]:
+    """Read topics through the views that show committed records."""
+    answers: dict[str, dict[TopicPartition, list[tuple[int, str]]]] = {}
     with client.engine.connection() as connection:
         for view in ("committed_records", "committed_records_now"):
-            statement = f'select partition, "offset", value from msgtx.{view} where topic = %s order by 1, 2'
+            statement = f'select topic, partition, "offset", value from msgtx.{view} where topic = any(%s) order by 1, 2, 3'
             rows = answers.setdefault(view, {})
-            for partition, offset, value in connection.execute(statement, [topic]).fetchall():
-                rows.setdefault(partition, []).append((offset, bytes(value).decode()))
+            for topic, partition, offset, value in connection.execute(statement, [topics]).fetchall():
+                rows.setdefault(TopicPartition(topic, partition), []).append((offset, bytes(value).decode()))
     return answers

@@ -11,7 +11,7 @@ from typing import Final
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from msgtx import Client, Consumer, Outcome, Record, errors, orm
+from msgtx import Client, Consumer, Outcome, Record, TopicPartition, errors, orm
 from msgtx.producer.producer import Producer
 from tests.system.scenarios import INPUTS, PARTITIONS, Scenario, World, again, inputs
 
@@ -27,7 +27,6 @@ def session(world: World, isolation: str) -> None:
         world.sessions(isolation) as sessions,
         world.producer(client, linger_ms=20_000) as producer,
     ):
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         for consumer, record, name in inputs(world, client):
             _in_session(world, client, sessions, producer, consumer, record, name)
 
@@ -43,33 +42,30 @@ def _in_session(
 ) -> None:
     """Make a row and the outputs of a record; when the COMMIT is not answered, ask how the transaction ended."""
     assert record.value is not None
-    number, begun = record.value.decode(), None
+    number, begun, deciding = record.value.decode(), None, None
     try:
         with Session(sessions) as session:
             world.write(session, number, name)
             with producer.transaction(session=session) as begun:
                 for output in range(PARTITIONS + 1):
-                    world.send(producer, f"{number}/{name}/{output}", output % PARTITIONS, name)
-                _note_offsets(world, consumer, name)
+                    world.send(producer, f"{number}>{name}/{output}", output % PARTITIONS)
                 begun.send_offsets(consumer)
-            world.note("deciding", name)
+            deciding = world.tapes[producer].deciding(row=name)
             session.commit()
-        world.note("committed", name)
+        committed = True
     except LOST:
         transaction_id = None if begun is None else begun.id
-        if (
-            transaction_id is None
-            or again(lambda: client.transaction_outcome(transaction_id, resolve=True)) is not Outcome.COMMITTED
-        ):
-            world.note("aborted", name)
+        committed = transaction_id is not None and (
+            again(lambda: client.transaction_outcome(transaction_id, resolve=True)) is Outcome.COMMITTED
+        )
+        if not committed:
             consumer.rewind()
-        else:
-            world.note("committed", name)
+    if deciding is not None:
+        world.decided(deciding, committed=committed)
 
 
-def _note_offsets(world: World, consumer: Consumer, name: str) -> None:
-    for partition, at in consumer.transaction_offsets().items():
-        world.note("offsets", name, world.group, partition.partition, at.offset)
+def _positions(consumer: Consumer) -> dict[TopicPartition, int]:
+    return {partition: at.offset for partition, at in consumer.transaction_offsets().items()}
 
 
 def publish(world: World, isolation: str) -> None:
@@ -79,22 +75,23 @@ def publish(world: World, isolation: str) -> None:
         attempt = 0
         while missing := {str(number) for number in range(INPUTS)} - {number for number, _ in world.rows()}:
             number, attempt = min(missing), attempt + 1
-            name = f"{world.me}.{attempt}"
+            name, deciding = f"{world.me}.{attempt}", None
             with contextlib.suppress(*LOST), Session(sessions) as session:
                 world.write(session, number, name)
                 for output in range(PARTITIONS + 1):
-                    value = f"{number}/{name}/{output}"
-                    world.note("sent", value, output % PARTITIONS, world.me, name)
+                    value = f"{number}>{name}/{output}"
+                    world.sent(value, output % PARTITIONS, name)
                     orm.publish(session, world.topic, value.encode(), partition=output % PARTITIONS)
-                world.note("deciding", name)
+                deciding = world.deciding(name, {}, row=name)
                 session.commit()
-            _find_out(world, name)
+            _find_out(world, name, deciding)
 
 
-def _find_out(world: World, name: str) -> bool:
+def _find_out(world: World, name: str, deciding: int | None) -> bool:
     """Whether an attempt is done: its row exists."""
     done = name in {found for _, found in world.rows()}
-    world.note("committed" if done else "aborted", name)
+    if deciding is not None:
+        world.decided(deciding, committed=done)
     return done
 
 
@@ -104,13 +101,14 @@ def consume(world: World, isolation: str) -> None:
     with world.client() as client, world.sessions(isolation) as sessions:
         for consumer, record, name in inputs(world, client):
             assert record.value is not None
+            deciding = None
             with contextlib.suppress(*LOST), Session(sessions) as session:
                 world.write(session, record.value.decode(), name)
-                _note_offsets(world, consumer, name)
+                positions = _positions(consumer)
                 consumer.commit(session=session)
-                world.note("deciding", name)
+                deciding = world.deciding(name, positions, row=name)
                 session.commit()
-            if not _find_out(world, name):
+            if not _find_out(world, name, deciding):
                 consumer.rewind()
 
 
@@ -133,7 +131,6 @@ def prepared(world: World) -> None:
         contextlib.closing(world.producer(client, linger_ms=20_000)) as producer,
     ):
         producer.init_transactions(keep_prepared=True)
-        world.note("fenced", f"{world.run}.{world.life - 1}")
         if (left := producer.prepared_transaction) is not None:
             _complete(world, client, str(left))
         for consumer, record, name in inputs(world, client):
@@ -154,21 +151,19 @@ def _prepare(
     transaction = producer.begin_transaction()
     try:
         for output in range(PARTITIONS + 1):
-            world.send(producer, f"{number}/{name}/{output}", output % PARTITIONS, name)
-        _note_offsets(world, consumer, name)
+            world.send(producer, f"{number}>{name}/{output}", output % PARTITIONS)
         transaction.send_offsets(consumer)
         token = str(transaction.prepare())
     except errors.AbortableError:
         producer.abort_transaction()
-        world.note("aborted", name)
         consumer.rewind()
         return
+    deciding = world.tapes[producer].deciding(row=token)
     with contextlib.suppress(sqlalchemy.exc.DBAPIError), Session(books) as session:
-        world.write(session, number, name, token)
-        world.note("deciding", name)
+        world.write(session, number, token)
         session.commit()
     done = _complete(world, client, token)
-    world.note("committed" if done else "aborted", name)
+    world.decided(deciding, committed=done)
     if not done:
         consumer.rewind()
 

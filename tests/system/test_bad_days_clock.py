@@ -2,6 +2,7 @@
 
 import concurrent.futures
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +11,8 @@ from msgtx import Outcome, TopicPartition, errors
 from msgtx.client import Client
 from tests.cli.program import Ended
 from tests.databases import Connection, wait_until
-from tests.oracle import Oracle
 from tests.refusals import refuses
-from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, Journal, World, prepare, read_all, settle
+from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, World, prepare, read_all, settle
 
 pytestmark = pytest.mark.slow
 
@@ -106,12 +106,12 @@ def test_what_a_dead_producer_left_in_the_future_holds_nobody_up(
 
 
 def test_programs_notice_nothing_of_a_clock_that_is_set_while_they_run(
-    client: Client, clock: Clock, connection: Connection
+    client: Client, clock: Clock, connection: Connection, tmp_path: Path
 ) -> None:
     """Only transactions longer than a jump may be ended by it. At the end everything is complete."""
 
     def run(name: str) -> list[World]:
-        worlds = [World(client, f"set-{name}-{turn}", Journal()) for turn in range(3)]
+        worlds = [World(client, f"set-{name}-{turn}", tmp_path) for turn in range(3)]
         for world in worlds:
             try:
                 prepare(world)
@@ -131,10 +131,7 @@ def test_programs_notice_nothing_of_a_clock_that_is_set_while_they_run(
     assert steps > 2
     clock(None)
     for name, future in running.items():
-        for world in future.result():
-            oracle = Oracle(world.note.events())
-            settle(world, oracle, image=SCENARIOS[name].image)
-            assert oracle.anomalies == [], world.run
+        assert settle(future.result(), image=SCENARIOS[name].image) == []
     assert in_order(connection)
     missing = connection.execute(
         "select d.* from msgtx.transaction_decision d cross join lateral unnest(d.partitions) p(partition_id)"

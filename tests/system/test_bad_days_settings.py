@@ -117,7 +117,7 @@ def use_everything(client: Client, run: str) -> None:
 
 
 def run_programs(client: Client, run: str, names: Iterable[str] = ("commit", "timeout")) -> None:
-    """Check programs of the crash sweep, without a crash, against the oracle."""
+    """Check programs of the crash sweep, without a crash, against the checker."""
     for name in names:
         assert anomalies_of(client, f"{run}-{name}", name) == [], name
 

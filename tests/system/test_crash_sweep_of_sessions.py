@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import errors, orm
 from tests.faults import CrashServer, Faults, lose_connection
-from tests.system.scenarios import Journal, World, prepare, read_all
+from tests.system.scenarios import World, prepare, read_all
 from tests.system.sessions import SESSIONS
 from tests.system.test_crash_sweep import break_everywhere, break_twice, crash_everywhere, kill_everywhere
 from tests.system.zygote import Zygote
@@ -36,18 +36,20 @@ def elsewhere(make_database: Callable[..., str]) -> str:
 
 
 @pytest.mark.parametrize("name", BREAKING)
-def test_a_connection_that_breaks_anywhere_divides_nothing(name: str, observer: msgtx.Client, elsewhere: str) -> None:
-    break_everywhere(name, observer, elsewhere)
+def test_a_connection_that_breaks_anywhere_divides_nothing(
+    name: str, observer: msgtx.Client, elsewhere: str, tmp_path: Path
+) -> None:
+    break_everywhere(name, observer, tmp_path, elsewhere)
 
 
 @pytest.mark.parametrize("function", ["append", "seal"])
 def test_what_is_written_beside_a_session_is_aborted_at_once_when_that_connection_breaks(
-    function: str, observer: msgtx.Client
+    function: str, observer: msgtx.Client, tmp_path: Path
 ) -> None:
     """No client waits for its timeout."""
 
     def crossed(run: str, faults: Faults) -> Faults:
-        world = World(observer, run, Journal(), faults)
+        world = World(observer, run, tmp_path, faults)
         world.faults.on = False
         prepare(world, rows=SESSIONS["publish-repeatable"].rows)
         world.faults.on = True
@@ -60,8 +62,8 @@ def test_what_is_written_beside_a_session_is_aborted_at_once_when_that_connectio
     assert crossed("broken", Faults({at: lose_connection})).fired == [f"{at} after {function}: lose_connection"]
 
 
-def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(observer: msgtx.Client) -> None:
-    world = World(observer, "again", Journal(), Faults())
+def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(observer: msgtx.Client, tmp_path: Path) -> None:
+    world = World(observer, "again", tmp_path, Faults())
     prepare(world)
     with world.sessions("READ COMMITTED") as sessions:
 
@@ -84,9 +86,9 @@ def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(obser
 
 @pytest.mark.parametrize("name", SESSIONS)
 def test_two_connections_that_break_one_after_the_other_divide_nothing(
-    name: str, observer: msgtx.Client, elsewhere: str
+    name: str, observer: msgtx.Client, elsewhere: str, tmp_path: Path
 ) -> None:
-    break_twice(name, observer, elsewhere)
+    break_twice(name, observer, tmp_path, elsewhere)
 
 
 @pytest.mark.parametrize("name", DYING)
@@ -97,5 +99,5 @@ def test_a_process_that_is_killed_anywhere_has_a_successor_that_finds_out(
 
 
 @pytest.mark.parametrize("name", CRASHING)
-def test_a_server_that_crashes_anywhere_divides_nothing(name: str, crashing: CrashServer) -> None:
-    crash_everywhere(name, crashing, crashing.server.create_database(schema=False))
+def test_a_server_that_crashes_anywhere_divides_nothing(name: str, crashing: CrashServer, tmp_path: Path) -> None:
+    crash_everywhere(name, crashing, tmp_path, crashing.server.create_database(schema=False))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgtx import Client
 from msgtx.database.pool import Engine
 from tests.faults import READS, Faults, die
-from tests.system.scenarios import SCENARIOS, Journal, World
+from tests.system.scenarios import SCENARIOS, World
 from tests.system.sessions import SESSIONS
 
 PROGRAMS: Final = {**SCENARIOS, **SESSIONS}
@@ -44,11 +44,10 @@ class Zygote:
 
 
 def _life(
-    *, url: str, elsewhere: str | None, name: str, run: str, life: int, journal: str, die_at: int, before: bool
+    *, url: str, elsewhere: str | None, name: str, run: str, life: int, folder: str, die_at: int, before: bool
 ) -> None:
-    note = Journal(Path(journal))
     with Client(Engine(url)) as observer:
-        world = World(observer, run, note, Faults({die_at: die}, uncounted=READS, before=before), life, elsewhere)
+        world = World(observer, run, Path(folder), Faults({die_at: die}, uncounted=READS, before=before), life, elsewhere)
         PROGRAMS[name].program(world)
         world.close()
 
