@@ -70,9 +70,6 @@ class Operation:
     def ok(self) -> bool:
         return self.result is Result.OK
 
-    def finished_before(self, moment: int) -> bool:
-        return self.completed is not None and self.completed < moment
-
 
 class Recorder:
     """Writes one process's file. May be shared by threads."""

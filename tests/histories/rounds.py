@@ -112,8 +112,9 @@ class Round:
     def judge(self, *, ignored: Collection[str] = ()) -> Report:
         """Read what was recorded and what is stored, and compare. `ignored`: values that no worker has sent."""
         history = read_history(self.folder)
+        groups = dict.fromkeys(groups_of(history), self.partitions)
         with msgtx.connect(self.url) as client:
-            end = settled(client, history, partitions=self.partitions, groups=groups_of(history), purged=self.purging)
+            end = settled(client, history, partitions=self.partitions, groups=groups, purged=self.purging)
         found = [anomaly for anomaly in check(history, end) if not any(value in anomaly.detail for value in ignored)]
         return Report(self.seed, found, self.crew.failures, history.counts(), history.results(), self.nemesis.counts,
                       self.crew.lives.total())  # fmt: skip

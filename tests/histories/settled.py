@@ -62,7 +62,7 @@ def settled(
     history: History,
     *,
     partitions: Sequence[TopicPartition],
-    groups: Iterable[str],
+    groups: Mapping[str, Sequence[TopicPartition]],
     topics: Iterable[str] | None = None,
     ids: Collection[str] | None = None,
     undecided: Collection[str] = ("Ongoing", "Prepared"),
@@ -76,9 +76,9 @@ def settled(
     names = sorted(filter(ID.fullmatch, asked | named))
     ends = client.admin.partitions.offsets(sorted({tp.topic for tp in partitions}), -1, Isolation.READ_COMMITTED)
     offsets: dict[tuple[str, TopicPartition], int] = {}
-    for group in groups:
+    for group, of_group in groups.items():
         with client.consumer(group=group, enable_auto_commit=False) as member:
-            found = member.committed(partitions)
+            found = member.committed(of_group)
             offsets.update({(group, partition): at.offset for partition, at in found.items() if at is not None})
     with client.engine.connection() as connection:
         outcomes = {name: SPELT.get(outcome, outcome) for name, outcome in connection.execute(OUTCOMES, [names]).fetchall()}

@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from msgtx.cli.main import run
 from tests.cli.program import Ended
 from tests.databases import Connection, connect
 from tests.faults import CrashServer, crash_server
+from tests.system.scenarios import Ground
 from tests.system.zygote import Zygote
 from tests.weave import Weaver, weaving
 
@@ -41,6 +43,12 @@ def observer(make_database: Callable[[], str]) -> Iterator[msgtx.Client]:
     """A client on a database for these runs alone: leftovers of others would be swept and verified after each."""
     with msgtx.connect(make_database()) as client:
         yield client
+
+
+@pytest.fixture
+def ground(observer: msgtx.Client, tmp_path: Path) -> Ground:
+    """Where programs are crashed."""
+    return Ground(observer, tmp_path)
 
 
 @pytest.fixture(scope="module")

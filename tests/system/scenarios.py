@@ -22,6 +22,7 @@ from msgtx import (
     Acknowledgement,
     Client,
     Consumer,
+    Isolation,
     Outcome,
     Record,
     ShareConsumer,
@@ -190,6 +191,18 @@ class World:
     def close(self) -> None:
         while self.cleanup:
             self.cleanup.pop().close()
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where programs are crashed: a database with its observer, a folder for their histories, perhaps another database."""
+
+    observer: Client
+    folder: Path
+    elsewhere: str | None = None
+
+    def world(self, run: str, faults: Faults | None = None) -> World:
+        return World(self.observer, run, self.folder, faults or Faults(), elsewhere=self.elsewhere)
 
 
 def prepare(world: World, *, rows: int = 0) -> None:
@@ -612,7 +625,7 @@ def timeout(world: World) -> None:
             reader = client.consumer(**READING)
             reader.assign(TopicPartition(world.topic, index) for index in range(PARTITIONS))
             watcher = world.bystander()
-            wait_until(lambda: reader.poll(0) or _stable(watcher, world.topic), "a reader passes the overdue transaction")
+            wait_until(lambda: reader.poll(0) or stable(watcher, world.topic), "a reader passes the overdue transaction")
             producer.commit_transaction()
         except errors.AbortableError:
             producer.abort_transaction()
@@ -720,8 +733,9 @@ def after_sweep(world: World) -> None:
     assert markers == [("ABORT",)] * PARTITIONS
 
 
-def _stable(client: Client, topic: str) -> bool:
-    found = [client.admin.partitions.describe(TopicPartition(topic, index)) for index in range(PARTITIONS)]
+def stable(client: Client, topic: str) -> bool:
+    """Return whether nothing of a topic is undecided."""
+    found = client.admin.partitions.offsets([topic], -1, Isolation.READ_COMMITTED).values()
     return all(partition.last_stable_offset == partition.log_end_offset for partition in found)
 
 
@@ -788,7 +802,7 @@ def settle(worlds: Sequence[World], *, image: int, rows: int = 0) -> list[str]:
         client,
         History([operation for history in histories for operation in history.operations]),
         partitions=[TopicPartition(*place) for place in itertools.product(topics, range(PARTITIONS))],
-        groups=[world.group for world in worlds],
+        groups={world.group: [TopicPartition(world.source, index) for index in range(SOURCES)] for world in worlds},
         topics=topics,
         ids={f"id-{world.run}{suffix}" for world in worlds for suffix in ("", "-2")},
         undecided=("Ongoing", "Prepared", "PrepareCommit", "PrepareAbort"),

@@ -12,7 +12,7 @@ from msgtx.client import Client
 from tests.cli.program import Ended
 from tests.databases import Connection, wait_until
 from tests.refusals import refuses
-from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, World, prepare, read_all, settle
+from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, SCENARIOS, World, prepare, read_all, settle, stable
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_a_clock_that_goes_forward_ends_open_transactions_and_their_producers_li
             else:
                 with client.consumer(**READING) as reader:  # a reader that it holds back ends it
                     reader.assign([partition])
-                    wait_until(lambda reader=reader: (reader.poll(0), _stable(client, partition))[1], "readers pass")
+                    wait_until(lambda reader=reader: (reader.poll(0), stable(client, "forward"))[1], "readers pass")
             if end == "send":
                 late = producer.send("forward", b"late", partition=0)
                 with refuses(errors.TransactionAborted, reason="timeout"):
@@ -59,11 +59,6 @@ def test_a_clock_that_goes_forward_ends_open_transactions_and_their_producers_li
     client.sweep()
     assert [value for _, value in read_all(client, "forward")[0]] == ["after commit", "after send", "after sweep"]
     assert in_order(connection)
-
-
-def _stable(client: Client, partition: TopicPartition) -> bool:
-    at = client.admin.partitions.describe(partition)
-    return at.last_stable_offset == at.log_end_offset
 
 
 def test_a_clock_that_goes_back_ends_nothing_early(client: Client, clock: Clock, connection: Connection) -> None:

@@ -17,7 +17,7 @@ from msgtx.protocol import Batch
 from tests.cli.program import Ended
 from tests.databases import Connection, Server, wait_until
 from tests.store.steps import unique
-from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
+from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all, stable
 
 pytestmark = pytest.mark.slow
 
@@ -70,16 +70,11 @@ def test_an_old_snapshot_holds_nobody_up(client: Client, topic: str, user: sqlal
     with client.producer(transactional_id=topic, **FAST) as producer:
         producer.begin_transaction(timeout_ms=1)
         producer.send(topic, b"overdue", partition=0).result(PATIENCE_SECONDS)
-        wait_until(lambda: client.sweep() and _stable(client, TopicPartition(topic, 0)), "the sweep ends it")
+        wait_until(lambda: client.sweep() and stable(client, topic), "the sweep ends it")
         producer.abort_transaction()
     finish(client, topic, topic, "a", "b")
     states = {listing.state for listing in client.admin.transactions.list(pattern=topic)}
     assert states == {"CompleteCommit"}
-
-
-def _stable(client: Client, partition: TopicPartition) -> bool:
-    at = client.admin.partitions.describe(partition)
-    return at.last_stable_offset == at.log_end_offset
 
 
 def test_a_lock_on_a_business_row_is_nothing_to_msgtx(

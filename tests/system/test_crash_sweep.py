@@ -15,7 +15,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from tests.faults import READS, Action, CrashServer, Faults, lose_connection
-from tests.system.scenarios import RECOVERY, SCENARIOS, World, prepare, settle
+from tests.system.scenarios import RECOVERY, SCENARIOS, Ground, World, prepare, settle
 from tests.system.sessions import SESSIONS
 from tests.system.zygote import Zygote
 
@@ -114,78 +114,54 @@ def sweep(name: str, kind: str, attempt: Callable[[int], tuple[World, bool]]) ->
 
 
 @pytest.mark.parametrize("name", [*SCENARIOS, *RECOVERY])
-def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(
-    name: str, observer: msgtx.Client, tmp_path: Path
-) -> None:
-    break_everywhere(name, observer, tmp_path)
+def test_a_connection_that_breaks_anywhere_loses_and_doubles_nothing(name: str, ground: Ground) -> None:
+    break_everywhere(name, ground)
 
 
-def break_everywhere(name: str, observer: msgtx.Client, folder: Path, elsewhere: str | None = None) -> None:
+def break_everywhere(name: str, ground: Ground) -> None:
     def attempt(n: int) -> tuple[World, bool]:
         faults = Faults({n: lose_connection})
-        world = begin(name, World(observer, f"{name}-broken-{n}", folder, faults, elsewhere=elsewhere))
+        world = begin(name, ground.world(f"{name}-broken-{n}", faults))
         return run(name, world), bool(faults.fired)
 
     judge(name, sweep(name, BROKEN, attempt))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(
-    name: str, observer: msgtx.Client, tmp_path: Path
-) -> None:
-    break_twice(name, observer, tmp_path)
+def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(name: str, ground: Ground) -> None:
+    break_twice(name, ground)
 
 
-def break_twice(name: str, observer: msgtx.Client, folder: Path, elsewhere: str | None = None) -> None:
+def break_twice(name: str, ground: Ground) -> None:
     chance = random.Random(SEED)
     worlds = []
     for again in range(AGAIN):
         first = chance.randrange(1, boundaries(name, BROKEN) + 1)
         plan: dict[int, Action] = {first: lose_connection, first + chance.randrange(1, 6): lose_connection}
-        world = begin(name, World(observer, f"{name}-twice-{again}", folder, Faults(plan), elsewhere=elsewhere))
-        worlds.append(run(name, world))
+        worlds.append(run(name, begin(name, ground.world(f"{name}-twice-{again}", Faults(plan)))))
     judge(name, worlds)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_process_that_is_killed_anywhere_has_a_successor_that_goes_on(
-    name: str, observer: msgtx.Client, zygote: Zygote, tmp_path: Path
-) -> None:
-    kill_everywhere(name, observer, zygote, tmp_path)
+def test_a_process_that_is_killed_anywhere_has_a_successor_that_goes_on(name: str, ground: Ground, zygote: Zygote) -> None:
+    kill_everywhere(name, ground, zygote)
 
 
-def kill_everywhere(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path, elsewhere: str | None = None) -> None:
-    judge(
-        name,
-        sweep(name, KILLED, lambda n: killed(name, observer, zygote, folder, deaths=[n], elsewhere=elsewhere)),
-    )
+def kill_everywhere(name: str, ground: Ground, zygote: Zygote) -> None:
+    judge(name, sweep(name, KILLED, lambda n: killed(name, ground, zygote, [n])))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_successor_that_is_killed_has_a_successor(
-    name: str, observer: msgtx.Client, zygote: Zygote, tmp_path: Path
-) -> None:
-    kill_again(name, observer, zygote, tmp_path)
-
-
-def kill_again(name: str, observer: msgtx.Client, zygote: Zygote, folder: Path) -> None:
+def test_a_successor_that_is_killed_has_a_successor(name: str, ground: Ground, zygote: Zygote) -> None:
     chance = random.Random(SEED)
     plans = [[chance.randrange(1, boundaries(name, KILLED) + 1) for _ in range(3)] for _ in range(AGAIN)]
-    judge(name, [killed(name, observer, zygote, folder, deaths=deaths)[0] for deaths in plans])
+    judge(name, [killed(name, ground, zygote, deaths)[0] for deaths in plans])
 
 
-def killed(
-    name: str,
-    observer: msgtx.Client,
-    zygote: Zygote,
-    folder: Path,
-    *,
-    deaths: list[int],
-    elsewhere: str | None = None,
-) -> tuple[World, bool]:
+def killed(name: str, ground: Ground, zygote: Zygote, deaths: list[int]) -> tuple[World, bool]:
     """Lives of one application, each killed at its boundary, but not the last one. Returns whether the first was killed."""
-    world = begin(name, World(observer, f"{name}-killed-{'-'.join(map(str, deaths))}", folder, elsewhere=elsewhere))
-    where = {"url": observer.secret_url, "elsewhere": elsewhere, "run": world.run, "folder": str(folder)}
+    world = begin(name, ground.world(f"{name}-killed-{'-'.join(map(str, deaths))}"))
+    where = {"url": world.observer.secret_url, "elsewhere": world.elsewhere, "run": world.run, "folder": str(world.folder)}
     ends: list[int] = []
     for number in [*deaths, 0]:
         ends.append(zygote.live(**where, name=name, life=world.life, die_at=number, before=name in SCENARIOS))

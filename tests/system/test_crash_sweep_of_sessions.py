@@ -6,6 +6,7 @@ none of them is.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import hypothesis
@@ -15,7 +16,7 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import errors, orm
 from tests.faults import CrashServer, Faults, lose_connection
-from tests.system.scenarios import World, prepare, read_all
+from tests.system.scenarios import Ground, prepare, read_all
 from tests.system.sessions import SESSIONS
 from tests.system.test_crash_sweep import break_everywhere, break_twice, crash_everywhere, kill_everywhere
 from tests.system.zygote import Zygote
@@ -30,31 +31,29 @@ CRASHING = [*SESSIONS] if LONG else ["session", "publish-serializable"]
 
 
 @pytest.fixture
-def elsewhere(make_database: Callable[..., str]) -> str:
-    """A database without msgtx."""
-    return make_database(schema=False)
+def ground(ground: Ground, make_database: Callable[..., str]) -> Ground:
+    """Beside a database without msgtx."""
+    return replace(ground, elsewhere=make_database(schema=False))
 
 
 @pytest.mark.parametrize("name", BREAKING)
-def test_a_connection_that_breaks_anywhere_divides_nothing(
-    name: str, observer: msgtx.Client, elsewhere: str, tmp_path: Path
-) -> None:
-    break_everywhere(name, observer, tmp_path, elsewhere)
+def test_a_connection_that_breaks_anywhere_divides_nothing(name: str, ground: Ground) -> None:
+    break_everywhere(name, ground)
 
 
 @pytest.mark.parametrize("function", ["append", "seal"])
 def test_what_is_written_beside_a_session_is_aborted_at_once_when_that_connection_breaks(
-    function: str, observer: msgtx.Client, tmp_path: Path
+    function: str, ground: Ground
 ) -> None:
     """No client waits for its timeout."""
 
     def crossed(run: str, faults: Faults) -> Faults:
-        world = World(observer, run, tmp_path, faults)
+        world = ground.world(run, faults)
         world.faults.on = False
         prepare(world, rows=SESSIONS["publish-repeatable"].rows)
         world.faults.on = True
         SESSIONS["publish-repeatable"].program(world)
-        for found in observer.admin.partitions.offsets([world.topic], -1, msgtx.Isolation.READ_COMMITTED).values():
+        for found in ground.observer.admin.partitions.offsets([world.topic], -1, msgtx.Isolation.READ_COMMITTED).values():
             assert found.last_stable_offset == found.log_end_offset
         return faults
 
@@ -62,8 +61,8 @@ def test_what_is_written_beside_a_session_is_aborted_at_once_when_that_connectio
     assert crossed("broken", Faults({at: lose_connection})).fired == [f"{at} after {function}: lose_connection"]
 
 
-def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(observer: msgtx.Client, tmp_path: Path) -> None:
-    world = World(observer, "again", tmp_path, Faults())
+def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(ground: Ground) -> None:
+    world = ground.world("again")
     prepare(world)
     with world.sessions("READ COMMITTED") as sessions:
 
@@ -81,21 +80,17 @@ def test_a_session_meets_no_connection_that_broke_in_the_commit_of_another(obser
             publish()
         assert world.faults.fired == [f"{at} before commit_in_session: lose_connection"]
         publish()
-    assert len(read_all(observer, world.topic)[0]) == 3
+    assert len(read_all(ground.observer, world.topic)[0]) == 3
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_two_connections_that_break_one_after_the_other_divide_nothing(
-    name: str, observer: msgtx.Client, elsewhere: str, tmp_path: Path
-) -> None:
-    break_twice(name, observer, tmp_path, elsewhere)
+def test_two_connections_that_break_one_after_the_other_divide_nothing(name: str, ground: Ground) -> None:
+    break_twice(name, ground)
 
 
 @pytest.mark.parametrize("name", DYING)
-def test_a_process_that_is_killed_anywhere_has_a_successor_that_finds_out(
-    name: str, observer: msgtx.Client, elsewhere: str, zygote: Zygote, tmp_path: Path
-) -> None:
-    kill_everywhere(name, observer, zygote, tmp_path, elsewhere)
+def test_a_process_that_is_killed_anywhere_has_a_successor_that_finds_out(name: str, ground: Ground, zygote: Zygote) -> None:
+    kill_everywhere(name, ground, zygote)
 
 
 @pytest.mark.parametrize("name", CRASHING)
