@@ -47,6 +47,18 @@ async def engine_of(url: str, level: str = "READ COMMITTED") -> AsyncIterator[As
         await engine.dispose()
 
 
+@contextlib.asynccontextmanager
+async def sealing(url: str, level: str = "READ COMMITTED") -> AsyncIterator[tuple[aio.Client, aio.Producer, AsyncSession]]:
+    """A transactional producer, its client, and a session that is to decide its transactions."""
+    async with (
+        await aio.connect(url) as client,
+        client.producer(transactional_id=unique("id")) as producer,
+        engine_of(url, level) as engine,
+        AsyncSession(engine) as session,
+    ):
+        yield client, producer, session
+
+
 async def insert(session: AsyncSession | AsyncConnection, number: int) -> None:
     await session.execute(text("insert into account values (:number, 1)"), {"number": number})
 
@@ -112,27 +124,10 @@ async def test_a_row_that_is_refused_publishes_nothing(
     assert values(topic) == [b"1", b"3"]
 
 
-def test_a_session_that_meets_a_conflict_publishes_nothing(
+async def test_a_session_that_meets_a_conflict_publishes_nothing(
     database_url: str, topic: str, values: Values, rows: Rows
 ) -> None:
     """Two serializable sessions that each read what the other writes: one of them commits."""
-
-    async def main() -> None:
-        async with (
-            engine_of(database_url, "SERIALIZABLE") as engine,
-            AsyncSession(engine) as first,
-            AsyncSession(engine) as second,
-        ):
-            for number, session in enumerate((first, second)):
-                await session.execute(text("select count(*) from account"))
-                await insert(session, number)
-                await aio.publish(session, topic, b"%d" % number)
-            answers = [await outcome(session) for session in (first, second)]
-            assert answers.count(None) == 1
-            for session in (first, second):
-                await session.rollback()
-            await aio.publish(second, topic, b"again")
-            await second.commit()
 
     async def outcome(session: AsyncSession) -> object:
         try:
@@ -140,7 +135,21 @@ def test_a_session_that_meets_a_conflict_publishes_nothing(
         except (DBAPIError, errors.MsgtxError) as error:
             return error
 
-    asyncio.run(main())
+    async with (
+        engine_of(database_url, "SERIALIZABLE") as engine,
+        AsyncSession(engine) as first,
+        AsyncSession(engine) as second,
+    ):
+        for at, session in enumerate((first, second)):
+            await session.execute(text("select count(*) from account"))
+            await insert(session, at)
+            await aio.publish(session, topic, b"%d" % at)
+        answers = [await outcome(session) for session in (first, second)]
+        assert answers.count(None) == 1
+        for session in (first, second):
+            await session.rollback()
+        await aio.publish(second, topic, b"again")
+        await second.commit()
     (number,) = rows()
     assert values(topic) == [b"%d" % number, b"again"]
 
@@ -345,12 +354,7 @@ def test_without_greenlet_only_sessions_are_missed(database_url: str, topic: str
 async def test_a_session_decides_a_transaction(
     database_url: str, topic: str, values: Values, rows: Rows, level: str
 ) -> None:
-    async with (
-        await aio.connect(database_url) as client,
-        client.producer(transactional_id=unique("id")) as producer,
-        engine_of(database_url, level) as engine,
-        AsyncSession(engine) as session,
-    ):
+    async with sealing(database_url, level) as (client, producer, session):
         for number in range(3):
             async with producer.transaction(session=session) as tx:
                 for _ in range(2):
@@ -368,12 +372,7 @@ async def test_a_session_decides_a_transaction(
 async def test_a_block_that_raises_or_is_cancelled_leaves_the_session_alone(
     database_url: str, topic: str, values: Values, rows: Rows
 ) -> None:
-    async with (
-        await aio.connect(database_url) as client,
-        client.producer(transactional_id=unique("id")) as producer,
-        engine_of(database_url) as engine,
-        AsyncSession(engine) as session,
-    ):
+    async with sealing(database_url) as (_, producer, session):
         await insert(session, 1)
         with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block raises at its end
             async with producer.transaction(session=session):
@@ -402,12 +401,7 @@ async def test_a_rollback_that_waits_lets_the_event_loop_go_on(
 ) -> None:
     """Its sealed transaction is aborted at once, for which the producer must be free."""
 
-    async with (
-        await aio.connect(database_url) as client,
-        client.producer(transactional_id=unique("id")) as producer,
-        engine_of(database_url) as engine,
-        AsyncSession(engine) as session,
-    ):
+    async with sealing(database_url) as (client, producer, session):
         async with producer.transaction(session=session) as tx:
             await producer.send(topic, b"never")
         with held(producer_id=tx.id.producer_id) as waits:
@@ -431,12 +425,7 @@ async def test_a_transaction_that_waits_to_begin_lets_the_event_loop_go_on(
         await insert(session, int(value))
         await session.commit()
 
-    async with (
-        await aio.connect(database_url) as client,
-        client.producer(transactional_id=unique("id")) as producer,
-        engine_of(database_url) as engine,
-        AsyncSession(engine) as session,
-    ):
+    async with sealing(database_url) as (_, producer, session):
         await write(producer, session, b"1")
         assert producer.transaction_id is not None
         with held(producer_id=producer.transaction_id.producer_id) as waits:

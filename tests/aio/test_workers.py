@@ -127,31 +127,27 @@ async def test_a_batch_that_cannot_ride_is_handed_out_again(database_url: str, f
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("batch", [False, True])
-def test_each_record_is_a_row_whatever_is_raised(
+async def test_each_record_is_a_row_whatever_is_raised(
     database_url: str, filled: str, rows: Rows, level: str, batch: bool
 ) -> None:
-    async def main() -> ProcessReport:
-        failures = [ConnectionError("mail server"), ConnectionError("again")]
-        told: list[ProcessReport] = []
+    failures = [ConnectionError("mail server"), ConnectionError("again")]
+    told: list[ProcessReport] = []
 
-        async def handler(session: AsyncSession, given: Any) -> None:
-            for record in given if batch else [given]:
-                await store(session, record)
-                if record.value == b"5" and failures:
-                    raise failures.pop()
+    async def handler(session: AsyncSession, given: Any) -> None:
+        for record in given if batch else [given]:
+            await store(session, record)
+            if record.value == b"5" and failures:
+                raise failures.pop()
 
-        async with engine_of(database_url, level) as engine, await aio.connect(database_url) as client:
-            factory = async_sessionmaker(engine)
-            report = await client.process_into(
-                factory, handler, filled, group=filled, idle_timeout=0.2, batch=batch, on_commit=told.append
-            )
-            await asyncio.sleep(0)
-            assert told[-1] == report
-            return report
-
-    report = asyncio.run(main())
+    async with engine_of(database_url, level) as engine, await aio.connect(database_url) as client:
+        factory = async_sessionmaker(engine)
+        report = await client.process_into(
+            factory, handler, filled, group=filled, idle_timeout=0.2, batch=batch, on_commit=told.append
+        )
+        await asyncio.sleep(0)
+        assert told[-1] == report
+        assert (report.records_in, report.failed) == (10, 0)
     assert rows() == list(range(10))
-    assert (report.records_in, report.failed) == (10, 0)
 
 
 async def test_a_poisoned_record_is_a_dead_letter(database_url: str, client: msgtx.Client, filled: str, rows: Rows) -> None:

@@ -38,8 +38,9 @@ VALUES: Final = [b"1", b"2", b"poison", b"4", b"5"]
 
 
 @pytest.fixture
-def run(shop: Shop) -> Run:
-    """Work on the topic to its end; the group has its name."""
+def run(shop: Shop, caplog: pytest.LogCaptureFixture) -> Run:
+    """Work on the topic to its end; the group has its name. What is said of records is in `caplog`."""
+    caplog.set_level(logging.WARNING, "msgtx.process")
 
     def call(handler: Handler, factory: Callable[[], Any] | None = None, **options: Any) -> ProcessReport:
         factory = factory or sessionmaker(shop.engine())
@@ -208,8 +209,7 @@ def test_a_record_whose_setting_aside_fails_is_not_passed(shop: Shop, run: Run) 
 
 def test_what_is_skipped_is_said_in_a_line(shop: Shop, run: Run, caplog: Any) -> None:
     shop.send(*VALUES)
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(store, failure=msgtx.Skip(0))
+    report = run(store, failure=msgtx.Skip(0))
     assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
     (line,) = caplog.messages
     assert line.startswith(f"{shop.topic}-0 offset 2: ValueError: invalid literal")
@@ -229,8 +229,7 @@ def test_a_record_is_retried_with_growing_pauses_while_other_partitions_go_on(sh
             return
         store(session, record)
 
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler)
+    report = run(handler)
     assert shop.rows() == [1, 2, 4, 5, 10, 11, 12]
     assert report.failed == 0
     lines = [line for line in caplog.messages if line.startswith(f"{shop.topic}-0 offset 2: ConnectionError: mail server")]
@@ -335,8 +334,7 @@ def test_a_handler_that_has_caught_a_database_error_commits_nothing_of_it(
             return
         session.execute(sqlalchemy.insert(Order).values(number=int(record.value or b"")))
 
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, failure=msgtx.Skip(0))
+    report = run(handler, failure=msgtx.Skip(0))
     assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
     assert ("KeyError" if ending == "raises" else "a statement of the SQL transaction has failed") in caplog.text
 
@@ -366,8 +364,7 @@ def test_a_handler_that_ends_its_session_has_failed(shop: Shop, run: Run, what: 
             session.add(Order(number=99))
             session.flush()
 
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, failure=msgtx.Skip(0), stop=stop)
+    report = run(handler, failure=msgtx.Skip(0), stop=stop)
     assert (shop.rows(), report.failed) == ([1, 2, 4, 5], 1)
     expected = "process_into does, behind it" if what == "commits" else "session.begin_nested()"
     assert expected in caplog.text
@@ -437,8 +434,7 @@ def test_a_lost_connection_is_no_records_fault(shop: Shop, run: Run, caplog: Any
             shop.connection.execute("select pg_terminate_backend(%s)", [pid])
             session.execute(text("select 1"))
 
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, failure=msgtx.Skip(0))
+    report = run(handler, failure=msgtx.Skip(0))
     assert (shop.rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
     assert caplog.messages == []
 
@@ -458,8 +454,7 @@ def test_a_session_that_the_server_has_ended_is_no_records_fault(shop: Shop, run
             wait_until(lambda: not shop.connection.execute(there, [ended]).rowcount, "the session has ended")
             session.execute(text("select 1"))
 
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, failure=msgtx.Skip(0))
+    report = run(handler, failure=msgtx.Skip(0))
     assert (shop.rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
     assert caplog.messages == []
 
@@ -473,8 +468,7 @@ def test_what_may_pass_is_no_records_fault(shop: Shop, run: Run, caplog: Any) ->
         if failures:
             raise failures.pop()
 
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, failure=msgtx.Skip(0))
+    report = run(handler, failure=msgtx.Skip(0))
     assert (shop.rows(), report.failed, report.aborted) == ([1, 2], 0, 1)
     assert caplog.messages == []
 
@@ -548,8 +542,7 @@ def test_a_pool_that_is_used_up_is_no_records_fault(shop: Shop, run: Run, caplog
     held = engine.connect()
     release = threading.Timer(0.5, held.close)
     release.start()
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        run(store, sessionmaker(engine), failure=msgtx.Skip(0), idle_timeout=2.0)
+    run(store, sessionmaker(engine), failure=msgtx.Skip(0), idle_timeout=2.0)
     release.join()
     assert (shop.rows(), caplog.messages) == ([1, 2], [])
 
@@ -604,8 +597,7 @@ def test_what_the_driver_says_below_the_session_is_no_records_fault(
         if failures:
             driver.execute(f"do $$ begin raise 'for now' using errcode = '{failures.pop()}'; end $$")
 
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(handler, failure=msgtx.Skip(0))
+    report = run(handler, failure=msgtx.Skip(0))
     assert (shop.rows(), report.failed, report.aborted) == ([1, 2], 0, 3)
     assert caplog.messages == []
 
