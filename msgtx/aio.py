@@ -14,7 +14,6 @@ import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
 from msgtx import arguments, errors, forks, orm, shares
@@ -22,13 +21,14 @@ from msgtx import client as clients
 from msgtx import consumer as consumers
 from msgtx import producer as producers
 from msgtx.admin.topics import TopicsAdmin
-from msgtx.consumer.consumer import Deserializer
-from msgtx.consumer.subscription import Callback
+from msgtx.closing import ClosingAsync
+from msgtx.consumer.subscription import RebalanceCallback
 from msgtx.database.pool import POOL_SIZE
 from msgtx.executor import Threads
 from msgtx.process import Ending, IntoAsync
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
+from msgtx.receiving.deserializers import Deserializer
 from msgtx.receiving.poll import Found, Poll
 from msgtx.rules.record import GivenHeaders, as_headers
 from msgtx.session.answers import lending
@@ -107,6 +107,14 @@ async def _surely(work: Coroutine[Any, Any, Answer]) -> Answer:
     with lending():
         working = asyncio.ensure_future(work)
     return await to_its_end(working)
+
+
+async def _end(threads: Threads, close: Coroutine[Any, Any, None]) -> None:
+    """Close an object, then its threads: also when this is cancelled, since a second call finds the object closed."""
+    try:
+        await _surely(close)
+    finally:
+        threads.shutdown(wait=False)
 
 
 def _awaited(
@@ -227,7 +235,7 @@ class Transaction:
         return await self._producer.prepare_transaction(timeout)
 
 
-class Producer:
+class Producer(ClosingAsync):
     """`msgtx.Producer` for an event loop. Made by `client.producer()`; `async with` runs `init_transactions`."""
 
     def __init__(self, client: "Client", producer: producers.Producer) -> None:
@@ -358,14 +366,8 @@ class Producer:
         await self._run(self.sync.__enter__)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        await self.close()
 
-
-class _Reader(Generic[Found]):
+class _Reader(ClosingAsync, Generic[Found]):
     """A consumer of either kind for an event loop, with a thread of its own. Tasks may share it: its calls take turns."""
 
     sync: consumers.Consumer | shares.ShareConsumer
@@ -420,20 +422,7 @@ class _Reader(Generic[Found]):
         if not self.sync.closed and not self._thread.origin.is_parent:
             self.sync.stopping.for_good = True  # also of a poll that waits for its turn
             self.sync.stop()
-            try:
-                await _surely(self._run(self.sync.close))
-            finally:  # also when this is cancelled: a second call finds it closed
-                self._thread.shutdown(wait=False)
-
-    async def __aenter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        await self.close()
+            await _end(self._thread, self._run(self.sync.close))
 
 
 class Consumer(_Reader[Record]):
@@ -458,16 +447,16 @@ class Consumer(_Reader[Record]):
         See `msgtx.Consumer.batch`.
         """
         _require_async(session)
-        self.sync.require_by_session()
+        self.sync.committing.require_by_session()
         records = await self.poll(timeout, max_records)
         if not records:
             yield records
             return
         with contextlib.ExitStack() as block:  # its end does not wait
             try:
-                await self._ride(session, lambda given: block.enter_context(self.sync.riding(given)))
+                await self._ride(session, lambda given: block.enter_context(self.sync.committing.riding(given)))
             except BaseException:
-                self.sync.take_back()
+                self.sync.committing.take_back()
                 raise
             yield records
 
@@ -492,9 +481,9 @@ class Consumer(_Reader[Record]):
         topics: Sequence[str] = (),
         *,
         pattern: str | None = None,
-        on_assign: Callback | None = None,
-        on_revoke: Callback | None = None,
-        on_lost: Callback | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Read these topics, or those whose whole name matches `pattern`; see `msgtx.Consumer.subscribe`.
 
@@ -577,12 +566,12 @@ class ShareConsumer(_Reader[ShareRecord]):
             return
         ride: ShareRide | None = None
         try:
-            ride = await self._ride(session, self.sync.ride)
+            ride = await self._ride(session, self.sync.rides.begin)
             yield records
             begun = ride
-            await self._ride(session, lambda given: self.sync.end_ride(given, begun))
+            await self._ride(session, lambda given: self.sync.rides.end(given, begun))
         except BaseException:
-            await _surely(_in_thread(self._thread, functools.partial(self.sync.fail_ride, ride)))
+            await _surely(_in_thread(self._thread, functools.partial(self.sync.rides.fail, ride)))
             raise
 
     async def rewind(self) -> None:
@@ -607,7 +596,7 @@ class Topics:
     delete = _awaited(TopicsAdmin.delete)
 
 
-class Client:
+class Client(ClosingAsync):
     """`msgtx.Client` for an event loop, with threads for as many calls as it has connections. Made by `connect`."""
 
     def __init__(self, client: clients.Client, threads: Threads) -> None:
@@ -641,7 +630,7 @@ class Client:
         transaction.
         """
         loop = asyncio.get_running_loop()
-        ending = Ending(arguments.stop("stop", settings.get("stop")))
+        ending = Ending(arguments.stop_signal("stop", settings.get("stop")))
         on_commit = arguments.function("on_commit", settings.get("on_commit"))
         made: list[IntoAsync] = []
 
@@ -740,21 +729,8 @@ class Client:
             await consumer.close()
         if not self.sync.closed and not self._threads.origin.is_parent:
             # A thread of its own: all others may be busy with calls that the close is to end.
-            try:
-                with Threads(1, name="msgtx-close") as thread:
-                    await _surely(_in_thread(thread, self.sync.close))
-            finally:  # as a consumer's
-                self._threads.shutdown(wait=False)
-
-    async def __aenter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        await self.close()
+            with Threads(1, name="msgtx-close") as thread:
+                await _end(self._threads, _in_thread(thread, self.sync.close))
 
 
 async def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:

@@ -51,7 +51,7 @@ def whole(name: str, value: object, *, least: int = 0, most: int = LARGEST_INT8)
     return number
 
 
-def seconds(name: str, value: object) -> float:
+def wait_seconds(name: str, value: object) -> float:
     """Return a time in seconds, 0 or more. Raise `WrongType`, and `InvalidRequest` for a time that nothing can wait for."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise WrongType(f"{name} is a number of seconds, not {shown(value)}", name=name)
@@ -66,7 +66,7 @@ def seconds(name: str, value: object) -> float:
 
 def timeout(value: object, name: str = "timeout") -> float | None:
     """Return how long a call waits, in seconds; None: as long as the call says. Raise as `seconds` does."""
-    return None if value is None else seconds(name, value)
+    return None if value is None else wait_seconds(name, value)
 
 
 def flag(name: str, value: object) -> bool:
@@ -185,7 +185,7 @@ def function(name: str, value: Given | None) -> Given | None:
     return value
 
 
-def stop(name: str, value: Given | None) -> Given | None:
+def stop_signal(name: str, value: Given | None) -> Given | None:
     """Return an object that ends a loop, such as a `threading.Event`, or None. Raise `WrongType`."""
     if value is not None and not callable(getattr(value, "is_set", None)):
         raise WrongType(f"{name} has is_set(), as threading.Event has; {shown(value)} has not", name=name)

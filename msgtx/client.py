@@ -2,13 +2,11 @@
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Any, Final, Self, Unpack, cast
+from typing import Any, Final, Unpack, cast
 
-from msgtx import arguments, callbacks, errors, forks, snapshot
+from msgtx import arguments, errors, snapshot
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.groups import GroupsAdmin
@@ -18,18 +16,16 @@ from msgtx.admin.shares import SharesAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
+from msgtx.closing import Closing
 from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
-from msgtx.consumer.consumer import Consumer, Deserializer
-from msgtx.coordinator.completion import Completion
+from msgtx.consumer.consumer import Consumer
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url
-from msgtx.database.connection import RawConnection
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
-from msgtx.observer import Observer, Observers
+from msgtx.observer import Observer
 from msgtx.process import (
-    DRAIN_SECONDS,
     POLLS,
     RETRIES,
     Ending,
@@ -42,7 +38,7 @@ from msgtx.process import (
     Worker,
     process,
     require_handler,
-    run,
+    run_loop,
     run_shared,
     together,
     watched,
@@ -50,9 +46,9 @@ from msgtx.process import (
     worker_of,
 )
 from msgtx.producer.batcher import Serializer
-from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.producer import Producer
-from msgtx.receiving.wakeup import Listener
+from msgtx.receiving.deserializers import Deserializer
+from msgtx.runtime import Runtime
 from msgtx.settings import (
     ConsumerSettings,
     Failure,
@@ -63,14 +59,11 @@ from msgtx.settings import (
     SenderSettings,
     ShareConsumerSettings,
     Stop,
-    StopSignal,
     TransformSettings,
 )
-from msgtx.shares.polls import SharePolls
 from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.operator.installation import describe_installation, require_version
 from msgtx.store.sweeps.coordinators import Shard, find_coordinator, list_shards
-from msgtx.store.topics.topics import Topic, describe_topics, unknown_topic
 from msgtx.store.transactions.seal import complete_prepared
 from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
@@ -113,7 +106,7 @@ class Admin:
         with self._engine.connection() as connection:
             return list_shards(connection)
 
-    def doctor(self, *, most: int = doctor.MOST, limits: Limits | None = None) -> list[Finding]:
+    def doctor(self, *, most: int = doctor.MOST_FINDINGS, limits: Limits | None = None) -> list[Finding]:
         """Report transactions that hold partitions back, other problems, and the remedies; the worst first.
 
         `most`: findings of one kind, further ones are counted. Data that the role may not see (others' sessions need
@@ -132,30 +125,21 @@ class Admin:
         return verify(self._engine, topics, progress=progress)
 
 
-class Client:
+class Client(Closing):
     """A connection to msgtx in one database. May be shared by threads; does not survive `fork`. Made by `connect`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.embedded = engine.embedded  # whether the database is the embedded one
-        self._completion = Completion(engine, self._look_at_topics)
-        self._listener = Listener(engine)
-        self._group_commit = GroupCommit(engine, self._completion.notifier)
-        self._share_polls = SharePolls(engine)
-        self._lock = threading.Lock()
-        self._known: dict[str, Topic] = {}
-        self._open: list[Producer | Consumer | ShareConsumer] = []
-        self._workers: list[Ending] = []
-        self._observers = Observers()
-        self.closed = False
+        self.runtime = Runtime(engine)
         self.topics = TopicsAdmin(engine)
         self.snapshots = snapshot.Snapshots(engine)
         self.admin = Admin(engine)
-        forks.follow(self, Client._forked)
 
-    def _forked(self) -> None:
-        """Handle a fork, in the child: another thread may have held the lock."""
-        forks.fresh(self._lock)
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self.runtime.closed
 
     @property
     def url(self) -> str:
@@ -176,22 +160,22 @@ class Client:
         **settings: Unpack[ProducerSettings],
     ) -> Producer:
         """Make a producer; settings as in `msgtx.settings`, Kafka's dotted names in `config`. Raise `ConfigError`."""
-        self._require_open()
+        self.runtime.require_open()
         resolved = resolve(ProducerConfig, settings, config)
         _functions(key_serializer=key_serializer, value_serializer=value_serializer)
         producer = Producer(
             self.engine,
             resolved,
-            topics=self._topic,
-            wake=self._completion.notifier,
-            decided=self._completion.decided,
-            group_commit=self._group_commit,
+            topics=self.runtime.topic,
+            wake=self.runtime.completion.notifier,
+            decided=self.runtime.completion.decided,
+            group_commit=self.runtime.group_commit,
             key_serializer=key_serializer,
             value_serializer=value_serializer,
-            observers=self._observers,
+            observers=self.runtime.observers,
         )
-        self._completion.start()
-        self._remember(producer)
+        self.runtime.completion.start()
+        self.runtime.remember(producer)
         return producer
 
     def consumer(
@@ -204,20 +188,20 @@ class Client:
         **settings: Unpack[ConsumerSettings],
     ) -> Consumer:
         """Make a consumer, subscribed to these topics. Without topics, `assign` or `subscribe` it. Raise `ConfigError`."""
-        self._require_open()
+        self.runtime.require_open()
         names = arguments.topics(topics)
         resolved = resolve(ConsumerConfig, settings, config)
         _functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
         consumer = Consumer(
             self.engine,
             resolved,
-            topics=self._topic,
-            topics_now=self._topics_now,
+            topics=self.runtime.topic,
+            topics_now=self.runtime.topics_now,
             all_topics=self.topics.list,
-            listener=self._listener,
+            listener=self.runtime.listener,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
-            observers=self._observers,
+            observers=self.runtime.observers,
         )
         if names or pattern is not None:
             try:
@@ -225,7 +209,7 @@ class Client:
             except BaseException:
                 consumer.close()  # nothing else can: as a member it would keep partitions that no one reads
                 raise
-        self._remember(consumer)
+        self.runtime.remember(consumer)
         return consumer
 
     def share_consumer(
@@ -241,7 +225,7 @@ class Client:
         `acknowledgement_mode`: implicit accepts the returned records with the next poll; explicit accepts those of
         `acknowledge`. Raise `ConfigError`, `UnknownTopicOrPartition`.
         """
-        self._require_open()
+        self.runtime.require_open()
         resolved = resolve(ShareConsumerConfig, settings, config)
         names = arguments.topics(topics)
         _functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
@@ -251,14 +235,14 @@ class Client:
             self.engine,
             resolved,
             names,
-            look_up=self._topic,
-            listener=self._listener,
-            polls=self._share_polls,
+            look_up=self.runtime.topic,
+            listener=self.runtime.listener,
+            polls=self.runtime.share_polls,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
-            observers=self._observers,
+            observers=self.runtime.observers,
         )
-        self._remember(consumer)
+        self.runtime.remember(consumer)
         return consumer
 
     def process(
@@ -313,7 +297,7 @@ class Client:
                 )
             for index in arguments.listed("partitions", partitions):
                 arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
-        source, _ = self._require_topics(topic, to)
+        source, _ = self.runtime.require_topics(topic, to)
         for index in partitions or ():
             source.partition_id(index)  # before the id is taken over, which fences another worker
         self._require_letters(worker.dead_letter, [topic])
@@ -322,7 +306,7 @@ class Client:
             @contextlib.contextmanager
             def filling(part: Part, number: int, ending: Ending) -> Iterator[Work]:
                 own = transactional_id if worker.share_members == 1 else f"{transactional_id}-{number}"
-                called = watched_call(transform, self._observers, group)
+                called = watched_call(transform, self.runtime.observers, group)
                 with self.producer(transactional_id=own, **producing) as producer:
                     # The loop handles failures. One record at first, so that all members get some.
                     inner = replace(worker, stop=ending, failure=Retry())
@@ -333,7 +317,7 @@ class Client:
         # The id is taken over first: a predecessor's open transaction must be aborted before its positions are read
         # (P18).
         with (
-            self._ending(worker.stop) as ending,
+            self.runtime.ending(worker.stop) as ending,
             consumer,
             self.producer(transactional_id=transactional_id, **producing) as producer,
         ):
@@ -341,7 +325,7 @@ class Client:
                 consumer.subscribe([topic])
             else:
                 consumer.assign(TopicPartition(topic, index) for index in partitions)
-            observers = self._observers
+            observers = self.runtime.observers
             return process(consumer, producer, replace(worker, stop=ending), to=to, transform=transform, observers=observers)
 
     def process_into(
@@ -394,11 +378,13 @@ class Client:
                 "enable_auto_commit is off here: the offsets are committed with the rows; leave it out",
                 name="enable_auto_commit",
             )
-        self._require_topics(*names)
+        self.runtime.require_topics(*names)
         self._require_letters(worker.dead_letter, names)
 
+        observers = self.runtime.observers
+
         def make(rider: Rider, most: int) -> Into:
-            called = watched_call(handler, self._observers, group)
+            called = watched_call(handler, observers, group)
             return _work(rider, session_factory, called, worker, publish, most)
 
         if shared:
@@ -408,10 +394,11 @@ class Client:
 
             return self._divide(worker, names, handling, **rest)
         consumer = self._consumer_of(worker, **rest)
-        with self._ending(worker.stop) as ending, consumer:
+        with self.runtime.ending(worker.stop) as ending, consumer:
             consumer.subscribe(names)
-            work = watched(make(consumer, consumer.config.max_poll_records), self._observers, group, worker.dead_letter)
-            return run(consumer, work, replace(worker, stop=ending))
+            work = make(consumer.committing, consumer.config.max_poll_records)
+            told_of = watched(work, self.runtime.observers, group, worker.dead_letter)
+            return run_loop(consumer, told_of, replace(worker, stop=ending))
 
     def _consumer_of(self, worker: Worker, **settings: Any) -> Consumer:
         return self.consumer(
@@ -431,7 +418,8 @@ class Client:
     ) -> ProcessReport:
         """Run members of a share group. `make(part, number, ending)`: the work of one of them, before it joins."""
         given = cast(ShareConsumerSettings, {**settings, "group": worker.group, "acknowledgement_mode": "explicit"})
-        with self._ending(worker.stop) as ending:
+        observers = self.runtime.observers
+        with self.runtime.ending(worker.stop) as ending:
 
             def member(number: int, told: OnCommit | None) -> ProcessReport:
                 ending.threads.add(threading.get_ident())
@@ -439,27 +427,19 @@ class Client:
                     part = Part(consumer)
                     with make(part, number, ending) as work:
                         rejects = worker.failure is Acknowledgement.REJECT
-                        part.dead_letters = consumer.dead_letter_topic() if rejects else None
-                        told_of = watched(work, self._observers, worker.group, part.dead_letters)
-                        return run_shared(part, told_of, replace(worker, stop=ending, on_commit=told), self._observers)
+                        part.dead_letters = consumer.answering.dead_letter_topic() if rejects else None
+                        told_of = watched(work, observers, worker.group, part.dead_letters)
+                        return run_shared(
+                            part, told_of, replace(worker, stop=ending, on_commit=told), self.runtime.observers
+                        )
 
             return together(member, worker, ending)
-
-    def _require_topics(self, *names: str) -> list[Topic]:
-        found: list[Topic] = []
-        for name in names:
-            topic = self._topic(name, True)
-            if topic is None:
-                with self.engine.connection() as connection:
-                    raise unknown_topic(connection, name)
-            found.append(topic)
-        return found
 
     def _require_letters(self, dead_letter: str | None, topics: Sequence[str]) -> None:
         """Raise `ConfigError` for a topic of dead letters that this worker reads itself, or that is compacted."""
         if dead_letter is None:
             return
-        self._require_topics(dead_letter)
+        (found,) = self.runtime.require_topics(dead_letter)
         if dead_letter in topics:
             raise errors.ConfigError(
                 f"dead_letter {dead_letter!r} is a topic that this worker reads: name another one",
@@ -467,28 +447,13 @@ class Client:
                 topic=dead_letter,
                 reason="read",
             )
-        found = self._topic(dead_letter, False)
-        if found is not None and found.settings["cleanup_policy"] != "delete":
+        if found.settings["cleanup_policy"] != "delete":
             raise errors.ConfigError(
                 f"dead_letter {dead_letter!r} is compacted: it would keep one dead letter for each key; name another topic",
                 name="dead_letter",
                 topic=dead_letter,
                 reason="compacted",
             )
-
-    @contextlib.contextmanager
-    def _ending(self, stop: StopSignal | None) -> Iterator[Ending]:
-        """Have a worker end by its caller's event, by SIGTERM, and ahead of this client."""
-        ending = Ending(stop)
-        with self._lock:
-            self._workers.append(ending)
-        try:
-            with ending.by_sigterm():
-                yield ending
-        finally:
-            ending.over.set()
-            with self._lock:
-                self._workers.remove(ending)
 
     def snapshot(self, topics: Iterable[str]) -> Snapshot:
         """Return a consistent cut of these topics: all of each transaction, or nothing of it, on all their partitions (I15).
@@ -530,7 +495,7 @@ class Client:
                     f"the token is of incarnation {wanted.incarnation}, the database has {self.engine.incarnation}"
                 )
             complete_prepared(connection, wanted.transaction_id, "COMMIT" if commit else "ABORT")
-        self._completion.decided()
+        self.runtime.completion.decided()
         return Outcome.COMMITTED if commit else Outcome.ABORTED
 
     def sweep(self, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
@@ -539,54 +504,8 @@ class Client:
         `only`: names of sweeps; `dry_run`: only count, change nothing. Raise `ConfigError` for a name that is not
         known.
         """
-        self._require_open()
+        self.runtime.require_open()
         return sweep(self.engine, only=only, dry_run=dry_run)
-
-    def _topic(self, name: str, fresh: bool) -> Topic | None:
-        """Return a topic; None if it is gone by now, and was asked for as it is now. Raise `UnknownTopicOrPartition`."""
-        with self._lock:
-            if not fresh and name in self._known:
-                return self._known[name]
-        found = self._topics_now([name]).get(name)
-        if found is None and not fresh:
-            with self.engine.connection() as connection:
-                raise unknown_topic(connection, name)
-        return found
-
-    def _topics_now(self, names: Sequence[str]) -> dict[str, Topic]:
-        """Return topics as they are now, by one call; those that are gone are absent."""
-        with self.engine.connection() as connection:
-            found = describe_topics(connection, names)
-        with self._lock:
-            for name in names:
-                self._known.pop(name, None)
-            self._known.update(found)
-        return found
-
-    def _look_at_topics(self, connection: RawConnection) -> None:
-        """Look for changes of the topics in use. One that was deleted stays known until its use is refused."""
-        with self._lock:
-            names = sorted(self._known)
-        found = describe_topics(connection, names)
-        with self._lock:
-            known = self._known
-            known.update({name: t for name, t in found.items() if name not in known or not t.is_older_than(known[name])})
-            producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
-        for producer in producers:
-            for topic in found.values():
-                producer._topic_changed(topic)
-
-    def _remember(self, user: Producer | Consumer | ShareConsumer) -> None:
-        """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""
-        with self._lock:
-            self._known.clear()
-            self._open = [other for other in self._open if not other.closed]
-            self._open.append(user)
-            closed = self.closed
-        if closed:  # by another thread, which may not have seen it
-            user.close()
-        self._require_open()
-        self._observers.tell(lambda observer: observer.made(user))
 
     def observe(self, observer: Observer) -> None:
         """Report the work of producers, consumers and workers to it from now on.
@@ -595,21 +514,7 @@ class Client:
         producer and consumer.
         """
         arguments.an_instance("observer", observer, Observer, "a msgtx.observer.Observer")
-        with self._lock:
-            known, users = observer in self._observers.each, [user for user in self._open if not user.closed]
-        self._observers.add(observer)
-        for user in () if known else users:
-            observer.made(user)
-
-    def _consumers(self) -> list[Consumer]:
-        """Return the consumers that are open."""
-        with self._lock:
-            return [user for user in self._open if isinstance(user, Consumer) and not user.closed]
-
-    def _require_open(self) -> None:
-        self.engine.origin.require("this client")
-        if self.closed:
-            raise errors.IllegalState("the client is closed", reason="closed")
+        self.runtime.observe(observer)
 
     def close(self) -> None:
         """End its workers after their transactions, close its producers and consumers, then the connections.
@@ -619,37 +524,7 @@ class Client:
         loses its connections; nothing of its transaction is left then. In a child process, which has inherited it, it does
         nothing: all of this is its parent's.
         """
-        if self.engine.origin.is_parent:
-            return
-        callbacks.require_none("close", self._observers)
-        for user in self._open[:]:
-            if isinstance(user, Producer):
-                user._require_outside("close")
-        with self._lock:
-            self.closed = True
-            workers, users = self._workers[:], self._open[:]
-        deadline = time.monotonic() + DRAIN_SECONDS
-        for worker in workers:
-            worker.ask()
-        for worker in workers:
-            if threading.get_ident() not in worker.threads:
-                worker.over.wait(max(0.0, deadline - time.monotonic()))
-        with contextlib.ExitStack() as each:  # all are closed, though one raises
-            for user in reversed(users):
-                each.callback(user.close)
-        self._completion.close()
-        self._listener.close()
-        self.engine.close()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
+        self.runtime.close()
 
 
 def _functions(**named: object) -> None:

@@ -52,7 +52,7 @@ def cut_off(connection: Any) -> None:
     _connections.add(connection)
 
 
-def fresh(lock: Any) -> None:
+def release(lock: Any) -> None:
     """Release a lock in the child: the thread that held it is not there."""
     lock._at_fork_reinit()  # as Python's own modules do
 

@@ -36,7 +36,7 @@ __all__ = ["serving", "watch"]
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 RECORDS: Final = (1, 10, 100, 1_000, 10_000)
-BYTES: Final = (1_024, 8_192, 65_536, 262_144, 1_048_576)
+BYTE_BUCKETS: Final = (1_024, 8_192, 65_536, 262_144, 1_048_576)
 NO_GROUP: Final = ""  # of a consumer without one
 
 
@@ -62,7 +62,7 @@ class Metrics(Observer):
         self._sent = counters("producer_records", "Records that were stored.", "topic")
         self._sent_bytes = counters("producer_bytes", "Bytes of records that were stored.", "topic")
         self._batch_records = histogram("producer_batch_records", "Records of a batch.", RECORDS)
-        self._batch_bytes = histogram("producer_batch_bytes", "Bytes of a batch.", BYTES)
+        self._batch_bytes = histogram("producer_batch_bytes", "Bytes of a batch.", BYTE_BUCKETS)
         self._send_seconds = histogram("producer_send_seconds", "From a batch's first record to its answer.", SECONDS)
         self._retries = counter("producer_retries", "Times that a batch was sent again.")
         self._send_errors = counters("producer_errors", "Batches that failed, by error.", "error")
@@ -96,7 +96,7 @@ class Metrics(Observer):
     def forget(self, client: Client) -> None:
         """Stop counting."""
         self._clients.discard(client)
-        client._observers.remove(self)
+        client.runtime.observers.remove(self)
 
     def batch_settled(
         self, topic: str, *, records: int, size: int, seconds: float, retries: int, error: BaseException | None
@@ -176,7 +176,7 @@ class _Lags(Collector):
         lags: dict[tuple[str, str], int] = defaultdict(int)
         partitions: dict[tuple[str, str], int] = defaultdict(int)
         for client in list(self._clients):
-            for consumer in client._consumers():
+            for consumer in client.runtime.consumers():
                 for partition, lag in consumer.known_lag().items():
                     place = (consumer.config.group or NO_GROUP, partition.topic)
                     lags[place] += lag
@@ -193,7 +193,7 @@ class _Lags(Collector):
 
 _known: "weakref.WeakKeyDictionary[CollectorRegistry, Metrics]" = weakref.WeakKeyDictionary()
 _making = threading.Lock()
-os.register_at_fork(after_in_child=lambda: forks.fresh(_making))
+os.register_at_fork(after_in_child=lambda: forks.release(_making))
 
 
 def watch(client: Client, *, registry: CollectorRegistry = REGISTRY) -> None:

@@ -45,7 +45,7 @@ __all__ = ["context_of", "headers", "instrument", "links", "processing"]
 
 SYSTEM: Final = "msgtx"
 MOST_LINKS: Final = 128  # of one span, as the SDK's own limit is
-MOST_RECORDS: Final = 10_000  # of one send span outside transactions
+MOST_OF_A_SPAN: Final = 10_000  # of one send span outside transactions
 NANOSECONDS: Final = 1_000_000_000
 log = logging.getLogger("msgtx.observer")
 
@@ -111,7 +111,7 @@ class _Sendings:
         key = (topic, 0 if self._transactional else trace.get_current_span().get_span_context().span_id)
         with self._lock:
             sending = self._open.get(key)
-            if sending is None or sending.over or (sending.records >= MOST_RECORDS and not self._transactional):
+            if sending is None or sending.over or (sending.records >= MOST_OF_A_SPAN and not self._transactional):
                 sending = self._open[key] = self._observer.sending(topic, transactional=self._transactional)
             sending.records += 1
             sending.waiting += 1

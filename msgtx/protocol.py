@@ -138,7 +138,7 @@ def append(connection: sqlalchemy.Connection, batches: Sequence[Batch]) -> list[
     """
     raw = driver_of(connection)
     topics = describe_topics(raw, sorted({batch.topic_partition[0] for batch in batches})) if batches else {}
-    now = store_append.milliseconds(clock(raw)) if batches else 0
+    now = store_append.epoch_ms(clock(raw)) if batches else 0
     results: dict[int, AppendResult] = {}
     rounds: list[dict[int, int]] = []  # of batch indexes by partition id: each round is one call
     for index, batch in enumerate(batches):
@@ -250,7 +250,7 @@ def seal(
     assert answer.sealed is not None
     deadline = answer.sealed.deadline
     token = PreparedTransaction(transaction_id, str(describe_installation(raw).incarnation))
-    return Seal(str(token), None if deadline is None else store_append.milliseconds(deadline), answer.sealed)
+    return Seal(str(token), None if deadline is None else store_append.epoch_ms(deadline), answer.sealed)
 
 
 def decide_sealed(connection: sqlalchemy.Connection, sealed: Seal) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 from msgtx import arguments, errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.fetch.fetch import EARLIEST, Position, fetch, list_offsets
 from msgtx.store.fetch.holders import stable_cut
 from msgtx.store.fetch.ranges import Range, measure_ranges
@@ -155,7 +155,7 @@ class Snapshots:
         """
         name, cut, replace = arguments.text("name", name), _cut("cut", cut), arguments.flag("replace", replace)
         with self._engine.connection() as connection:
-            return SavedSnapshot(name, cut, milliseconds(save_snapshot(connection, name, str(cut), replace=replace)))
+            return SavedSnapshot(name, cut, epoch_ms(save_snapshot(connection, name, str(cut), replace=replace)))
 
     def get(self, name: str) -> Snapshot:
         """Return the cut of a name, also one from before a failover: reading that is refused. Raise `SnapshotNotFound`."""
@@ -235,4 +235,4 @@ def _measured(
 
 
 def _saved(one: SavedText) -> SavedSnapshot:
-    return SavedSnapshot(one.name, Snapshot.parse(one.snapshot), milliseconds(one.taken_at))
+    return SavedSnapshot(one.name, Snapshot.parse(one.snapshot), epoch_ms(one.taken_at))

@@ -19,7 +19,7 @@ from msgtx.client import Client, connect
 from msgtx.database.calls import clock
 from msgtx.database.connection import RawConnection
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.fetch.fetch import EARLIEST, list_offsets
 from msgtx.store.fetch.ranges import measure_ranges
 from msgtx.store.topics.topics import require_partitions
@@ -136,7 +136,7 @@ def run(
         with client.engine.connection() as connection:
             ids = require_partitions(connection, ranges)
             logs = {ids[name]: (each.start, each.end) for name, each in ranges.items()}
-            made_at = milliseconds(clock(connection))
+            made_at = epoch_ms(clock(connection))
             width = bucket_ms or width_of(_span(connection, logs))
         positions = _positions(client, ids) if groups else {}
         database = Database.of(client, end)

@@ -158,7 +158,7 @@ class CrashServer:
 
     def kill(self) -> None:
         """Stop at once, as `pg_ctl stop -m immediate` does: nothing is flushed, no client is notified."""
-        if (running := postmaster.read(self.home / "data")) is not None:
+        if (running := postmaster.read_pid_file(self.home / "data")) is not None:
             os.kill(running.pid, signal.SIGQUIT)
         if self._wal_writer is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -195,7 +195,7 @@ class CrashServer:
 
     def _ready(self, process: "subprocess.Popen[bytes]") -> bool:
         assert process.poll() is None, f"the server ended with {process.returncode}: see {self.home / 'log'}"
-        found = postmaster.read(self.home / "data")
+        found = postmaster.read_pid_file(self.home / "data")
         return found is not None and found.pid == process.pid and found.state == "ready"
 
     def crash(self) -> None:

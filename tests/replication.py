@@ -118,7 +118,7 @@ def replicated() -> Iterator[Pair]:
 
 def _kill(home: Path) -> None:
     """Stop a server at once, if it runs."""
-    if (running := postmaster.read(home / "data")) is not None:
+    if (running := postmaster.read_pid_file(home / "data")) is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(running.pid, signal.SIGQUIT)
         wait_until(lambda: not postmaster.works_in(home / "data", running.pid), "the server is gone")

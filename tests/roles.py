@@ -60,7 +60,7 @@ class Roles:
         with self.transaction() as connection:
             return [
                 (row.role, str(row.can), row.name if row.resource == "topic" else f"{row.resource}:{row.name}", row.exists)
-                for row in rights.read(connection)
+                for row in rights.read_rights(connection)
             ]
 
     def url_of(self, role: str) -> str:

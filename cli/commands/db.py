@@ -133,7 +133,7 @@ def settings(invocation: Invocation, name: str | None, value: str | None) -> Non
     with _connection(invocation) as connection:
         if name is not None and value is not None:
             settings.change(connection, name, value=_number(name, value))
-        found = settings.read(connection)
+        found = settings.read_limits(connection)
     if name is not None and name not in found:
         raise ConfigError(f"unknown setting {name!r}; known are {', '.join(found)}")
     rows = [{"name": one, "value": found[one]} for one in found if name in {None, one}]
@@ -206,7 +206,7 @@ def grant(
     with _connection(invocation) as connection:
         resource, name = _about(topic, group, transactional_id)
         rights.grant(connection, role, can=Right(can), topic=name, resource=resource)
-        found = rights.read(connection)
+        found = rights.read_rights(connection)
     _show_rights(invocation, [row for row in found if row.role == role])
 
 
@@ -223,7 +223,7 @@ def revoke(
     with _connection(invocation) as connection:
         resource, name = _about(topic, group, transactional_id)
         taken = rights.revoke(connection, role, can=Right(can), topic=name, resource=resource)
-        found = rights.read(connection)
+        found = rights.read_rights(connection)
     _show_rights(invocation, [row for row in found if row.role == role])
     if not taken:
         raise InvalidRequest(f"role {role!r} had no right to {can} on {name!r}: a right is revoked as it was granted")
@@ -239,7 +239,7 @@ def grants(invocation: Invocation) -> None:
     with deferred():
         from msgtx.database.schema import rights
     with _connection(invocation) as connection:
-        found = rights.read(connection)
+        found = rights.read_rights(connection)
     _show_rights(invocation, found)
 
 

@@ -12,7 +12,7 @@ from msgtx.database.pool import Engine
 from msgtx.rules.group import GroupStatus, state_of
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target, Word, new_offset, time_of
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.fetch.fetch import LATEST, list_offsets
 from msgtx.store.fetch.holders import stable_ends
 from msgtx.store.fetch.records import count_records, first_records
@@ -163,8 +163,8 @@ def _member(member: Member, names: Mapping[int, TopicPartition]) -> MemberDescri
         client_host=member.client_host,
         client_process=member.client_process,
         session_timeout_ms=member.session_timeout_ms,
-        joined_at=milliseconds(member.joined_at),
-        heartbeat_at=milliseconds(member.heartbeat_at),
+        joined_at=epoch_ms(member.joined_at),
+        heartbeat_at=epoch_ms(member.heartbeat_at),
         session_over=member.session_over,
         topics=member.topics,
         pattern=member.pattern,
@@ -279,10 +279,10 @@ def _scope(
         names = _names(connection)
         found = committed_offsets(connection, group, None)
         partitions = [names[partition_id] for partition_id in found if partition_id in names]
-    return ids_of(connection, topics, partitions)
+    return named_ids(connection, topics, partitions)
 
 
-def ids_of(
+def named_ids(
     connection: RawConnection, topics: Iterable[str] | None, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, int]:
     """Return the ids of the named partitions and of those of the named topics. Raise `UnknownTopicOrPartition`."""

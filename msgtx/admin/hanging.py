@@ -7,12 +7,12 @@ from typing import Final
 from msgtx import arguments, errors
 from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.topics.topics import require_partitions, require_topics
 from msgtx.store.transactions.undecided import Undecided, undecided_transactions
 from msgtx.types import HangingTransaction, TopicPartition, TransactionId
 
-MOST: Final = 10_000  # transactions and partitions in one answer; when they are ended, the next ones are found
+MOST_HANGING: Final = 10_000  # transactions and partitions in one answer; when they are ended, the next ones are found
 
 
 def find_hanging(
@@ -35,7 +35,12 @@ def find_hanging(
         elif topic is not None:
             asked = require_topics(connection, [topic])[topic].partition_ids
         found, _ = undecided_transactions(
-            connection, asked, each_partition=MOST, most=MOST, overdue_only=True, limit_ms=max_transaction_timeout_ms
+            connection,
+            asked,
+            each_partition=MOST_HANGING,
+            most=MOST_HANGING,
+            overdue_only=True,
+            limit_ms=max_transaction_timeout_ms,
         )
     return [_hanging(one) for one in found]
 
@@ -70,8 +75,8 @@ def _hanging(one: Undecided) -> HangingTransaction:
         state=State.ONGOING if one.seal_kind is None else State.PREPARED,
         coordinator_epoch=one.coordinator_epoch,
         start_offset=one.first_offset,
-        last_timestamp=None if one.last_appended_at is None else milliseconds(one.last_appended_at),
-        duration_ms=None if one.opened_at is None else milliseconds(one.checked_at) - milliseconds(one.opened_at),
+        last_timestamp=None if one.last_appended_at is None else epoch_ms(one.last_appended_at),
+        duration_ms=None if one.opened_at is None else epoch_ms(one.checked_at) - epoch_ms(one.opened_at),
         reason=why(one),
         advice=how_to_end(one.transaction_id, seal_kind=one.seal_kind, transactional_id=one.transactional_id),
     )

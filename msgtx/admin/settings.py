@@ -8,7 +8,7 @@ from msgtx.declared.settings import Kind, Setting, Settings
 from msgtx.errors import ConfigError
 
 
-def read(subject: str, table: Settings, given: Mapping[str, object]) -> dict[str, object]:
+def read_settings(subject: str, table: Settings, given: Mapping[str, object]) -> dict[str, object]:
     """Return settings with their durations in milliseconds and their sizes in bytes. Raise `ConfigError`."""
     known = {one.name: one for one in table}
     for name in given:

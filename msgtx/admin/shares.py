@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Final
 
 from msgtx import arguments, errors, units
-from msgtx.admin.groups import ids_of, plan_reset, reset_arguments
-from msgtx.admin.settings import read
+from msgtx.admin.groups import named_ids, plan_reset, reset_arguments
+from msgtx.admin.settings import read_settings
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.declared.settings import SHARE_GROUP
@@ -103,7 +103,7 @@ class SharesAdmin:
                 names = partitions_of(describe_topics(connection, None).values())
                 letters = rows[0].settings["dead_letter_topic"]
                 partitions = [names[each] for each in starts if each in names and names[each].topic != letters]
-            ids = ids_of(connection, topics, partitions)
+            ids = named_ids(connection, topics, partitions)
             planned = plan_reset(connection, target, ids, starts)
             if not dry_run:
                 offsets = [(ids[TopicPartition(one.topic, one.partition)], one.new_offset) for one in planned]
@@ -132,7 +132,7 @@ class SharesAdmin:
         if max_records is not None:
             max_records = arguments.whole("max_records", max_records)
         arguments.function("progress", progress)
-        arguments.stop("stop", stop)
+        arguments.stop_signal("stop", stop)
         left = sys.maxsize if max_records is None else max_records
         sent = skipped = 0
         for partition in itertools.count():
@@ -157,7 +157,7 @@ class SharesAdmin:
 
 def _read(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings as the database takes them, `by_duration` as PostgreSQL reads it. Raise `ConfigError`."""
-    found = read("share group", SHARE_GROUP, settings)
+    found = read_settings("share group", SHARE_GROUP, settings)
     if back := re.fullmatch(r"by_duration:(\d.*)", str(found.get("auto_offset_reset"))):
         seconds = f"{units.seconds('by_duration', back[1]):f}".rstrip("0").rstrip(".")
         found["auto_offset_reset"] = f"by_duration:PT{seconds}S"

@@ -3,7 +3,7 @@
 from typing import Unpack
 
 from msgtx import errors
-from msgtx.admin.settings import read
+from msgtx.admin.settings import read_settings
 from msgtx.arguments import LARGEST_INT4, flag, topic, whole
 from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.pool import Engine
@@ -28,7 +28,7 @@ class TopicsAdmin:
         """
         name, if_not_exists = topic(name), flag("if_not_exists", if_not_exists)
         partitions = whole("partitions", partitions, least=-LARGEST_INT4, most=LARGEST_INT4)
-        given = read("topic", TOPIC, settings)
+        given = read_settings("topic", TOPIC, settings)
         try:
             with self._engine.connection() as connection:
                 create_topic(connection, name, partitions, given)
@@ -59,7 +59,7 @@ class TopicsAdmin:
         name = topic(name)
         if partitions is not None:
             partitions = whole("partitions", partitions, least=-LARGEST_INT4, most=LARGEST_INT4)
-        given = read("topic", TOPIC, settings)
+        given = read_settings("topic", TOPIC, settings)
         with self._engine.connection() as connection:
             alter_topic(connection, name, partitions, given)
         return self.describe(name)

@@ -12,7 +12,7 @@ from msgtx.database.calls import clock
 from msgtx.database.pool import Engine
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.transaction import State
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.transactions.producers import fence_producer
 from msgtx.store.transactions.transactions import (
     Decision,
@@ -64,7 +64,7 @@ class TransactionsAdmin:
             raise errors.InvalidRequest(f"pattern {arguments.shown(pattern)}: {error}", name="pattern") from error
         with self._engine.connection() as connection:
             rows = transactions(connection)
-            now = milliseconds(clock(connection))
+            now = epoch_ms(clock(connection))
         return [
             TransactionListing(row["transactional_id"], row["producer_id"], row["state"])
             for row in sorted(rows, key=lambda row: (row["transactional_id"] or "", row["producer_id"]))
@@ -110,7 +110,7 @@ class TransactionsAdmin:
             PreparedListing(
                 PreparedTransaction(one.transaction_id, str(self._engine.incarnation)),
                 one.transactional_id,
-                milliseconds(one.sealed_at),
+                epoch_ms(one.sealed_at),
                 one.partitions,
                 one.client_host,
             )
@@ -158,4 +158,4 @@ class TransactionsAdmin:
 
 def _open_longer(row: dict[str, Any], longer_than_ms: int, now: int) -> bool:
     opened = row["opened_at"]
-    return row["state"] == State.ONGOING and opened is not None and now - milliseconds(opened) > longer_than_ms
+    return row["state"] == State.ONGOING and opened is not None and now - epoch_ms(opened) > longer_than_ms

@@ -1,45 +1,23 @@
 """A consumer's questions to the database, by calls that may be repeated, and the names in them."""
 
-import time
-from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Collection, Mapping
 
 from msgtx.config import ConsumerConfig
-from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.database.retry import retried
 from msgtx.errors import IllegalState
+from msgtx.receiving.calls import Calls
 from msgtx.store.groups.groups import commit_offsets
 from msgtx.store.topics.topics import Topic, Topics, TopicsNow, unknown_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
-Answer = TypeVar("Answer")
 
-
-class ConsumerCalls:
-    """Repeats calls until they are answered or `request_timeout_ms` are over."""
+class ConsumerCalls(Calls):
+    """Makes the calls of one consumer."""
 
     def __init__(self, engine: Engine, config: ConsumerConfig, topics: Topics, topics_now: TopicsNow) -> None:
-        self._engine = engine
-        self._config = config
+        super().__init__(engine, config)
         self._topics = topics
         self._topics_now = topics_now
-
-    def answered(self, attempt: Callable[[], Answer]) -> Answer:
-        """Return the answer to a call that may be repeated."""
-        seconds = self._config.request_timeout_ms / 1000
-        return retried(
-            attempt, deadline=time.monotonic() + seconds, pause=self._config.retry_backoff_ms / 1000, silence=seconds
-        )
-
-    def asked(self, question: Callable[[RawConnection], Answer]) -> Answer:
-        """Return the database's answer to a question that may be repeated."""
-
-        def attempt() -> Answer:
-            with self._engine.connection() as connection:
-                return question(connection)
-
-        return self.answered(attempt)
 
     def commit_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Commit offsets, by partition id, and wait."""

@@ -15,10 +15,10 @@ from msgtx.database.connection import seconds_left, until
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 
 log = logging.getLogger("msgtx.consumer")
-Offsets = Mapping[int, OffsetAndMetadata]  # by partition id
+OffsetsById = Mapping[int, OffsetAndMetadata]  # by partition id
 IDLE_SECONDS: Final = 10.0  # until the thread ends: it keeps a consumer in memory that was dropped without `close`
-EXIT_SECONDS: Final = 10.0  # that the end of the interpreter waits for all commits together
-Write = Callable[[GroupMetadata, Offsets], None]
+COMMITS_EXIT_SECONDS: Final = 10.0  # that the end of the interpreter waits for all commits together
+Write = Callable[[GroupMetadata, OffsetsById], None]
 
 
 class Commits:
@@ -35,13 +35,13 @@ class Commits:
         # Never `with` the condition: an interrupt between two lines of its Python would leave the lock held for ever.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._queue: deque[tuple[GroupMetadata, Offsets]] = deque()
+        self._queue: deque[tuple[GroupMetadata, OffsetsById]] = deque()
         self._writer: threading.Thread | None = None
         self._closed = False
         self._thread = self._new_thread()
         _pending.add(self)
 
-    def hand_over(self, group: GroupMetadata, offsets: Offsets) -> None:
+    def hand_over(self, group: GroupMetadata, offsets: OffsetsById) -> None:
         """Commit these in the background, a failure goes to the log.
 
         A waiting commit that a newer one supersedes is not written at all.
@@ -56,7 +56,7 @@ class Commits:
         except errors.ThreadNotStarted as error:  # also when the interpreter is ending: `settle` writes it
             log.debug("group %r: offsets wait for the next commit: %s", group.group, error)
 
-    def commit(self, group: GroupMetadata, offsets: Offsets) -> None:
+    def commit(self, group: GroupMetadata, offsets: OffsetsById) -> None:
         """Commit these, after all earlier commits, and wait. Raise the errors of `write`, and `DatabaseUnavailable`."""
         self.settle()
         self._write(group, offsets)
@@ -91,12 +91,12 @@ class Commits:
     def _writing(self) -> bool:
         return self._writer is not None and self._writer.is_alive()
 
-    def _take(self) -> tuple[GroupMetadata, Offsets]:
+    def _take(self) -> tuple[GroupMetadata, OffsetsById]:
         """Take the oldest commit. The caller holds the lock, and writes it."""
         self._writer = threading.current_thread()
         return self._queue.popleft()
 
-    def _write_taken(self, group: GroupMetadata, offsets: Offsets) -> None:
+    def _write_taken(self, group: GroupMetadata, offsets: OffsetsById) -> None:
         try:
             self._write(group, offsets)
         except errors.MsgtxError as error:
@@ -137,7 +137,7 @@ _pending: "Final[weakref.WeakSet[Commits]]" = weakref.WeakSet()
 @atexit.register
 def _settle_all() -> None:
     """Write waiting commits when the interpreter ends: the thread ends with it."""
-    with until(time.monotonic() + EXIT_SECONDS):
+    with until(time.monotonic() + COMMITS_EXIT_SECONDS):
         for commits in list(_pending):
             if commits._origin.is_parent:
                 continue

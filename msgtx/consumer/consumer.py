@@ -5,38 +5,32 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
 
 from msgtx import arguments, errors, forks
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
+from msgtx.consumer.committing import Committing
 from msgtx.consumer.fetcher import Fetcher
-from msgtx.consumer.offsets import Offsets
 from msgtx.consumer.partition import Assigned
-from msgtx.consumer.positions import Positions
-from msgtx.consumer.rides import Ride
-from msgtx.consumer.subscription import Callback, SubscriptionState
+from msgtx.consumer.positions import Positions, as_time
+from msgtx.consumer.subscription import RebalanceCallback, SubscriptionState
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
-from msgtx.receiving.integrity import Integrity
-from msgtx.receiving.poll import Poll, Stopping
-from msgtx.receiving.sole_use import SoleUse
-from msgtx.receiving.wakeup import Listener, Waiter
+from msgtx.receiving.deserializers import Deserializer, Deserializers
+from msgtx.receiving.reader import Reader
+from msgtx.receiving.wakeup import Listener
 from msgtx.session.enlistment import UserSession, require_session
+from msgtx.store.fetch.fetch import EARLIEST, LATEST
 from msgtx.store.topics.topics import Topics, TopicsNow
 from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
-OPEN: Final = "a block of consumer.batch(session) is open: leave it before the commit"
-Deserializer = Callable[[bytes | None], Any]
 
 
-class Consumer:
+class Consumer(Reader[ConsumerConfig, Record]):
     """Reads records. For one thread (only `stop` and `close` may come from another one). Made by `client.consumer()`."""
 
     def __init__(
@@ -52,16 +46,13 @@ class Consumer:
         value_deserializer: Deserializer | None = None,
         observers: Observers | None = None,
     ) -> None:
-        self.config = config
-        self._engine = engine
+        super().__init__("consumer", config, listener, observers)
         calls = ConsumerCalls(engine, config, topics, topics_now)
-        self._integrity = Integrity("the consumer")
         self._fetcher = Fetcher(engine, config, self._integrity)
         self._calls = calls
         self._commits = Commits(self._write_offsets, timeout=config.request_timeout_ms / 1000)
         self._positions = Positions(config, calls, self._fetcher, self._commits)
-        self._waiter = Waiter(listener)
-        self._subscription = SubscriptionState(
+        self.subscription = SubscriptionState(
             engine,
             config,
             calls,
@@ -71,25 +62,18 @@ class Consumer:
             waiter=self._waiter,
             listener=listener,
             all_topics=all_topics,
-            commit_positions=self._commit_positions,
+            commit_positions=lambda: self.committing.commit_positions(),  # noqa: PLW0108 - it is made below
         )
-        self._offsets = Offsets(
+        self.committing = Committing(
             engine,
             config,
             calls,
             fetcher=self._fetcher,
             commits=self._commits,
             positions=self._positions,
-            subscription=self._subscription,
+            subscription=self.subscription,
         )
-        self._closed = False
-        self._sole_use = SoleUse("a consumer")
-        self._key_deserializer = key_deserializer
-        self._value_deserializer = value_deserializer
-        self._observers = observers or Observers()
-        self._asked = 0.0  # when the poll that is under way began
-        self._takes = False  # it hands out: an exception keeps its records from the caller
-        self.stopping = Stopping()
+        self._deserializers = Deserializers(key_deserializer, value_deserializer)
         self._failing_since: float | None = None
         self._looked = -math.inf  # when all partitions were fetched
         forks.follow(self, Consumer._forked)
@@ -110,16 +94,16 @@ class Consumer:
         Raise `IllegalState` after `subscribe` with a group: then its members divide the partitions.
         """
         with self._use():
-            self._subscription.assign(partitions)
+            self.subscription.assign(partitions)
 
     def subscribe(
         self,
         topics: Sequence[str] = (),
         *,
         pattern: str | None = None,
-        on_assign: Callback | None = None,
-        on_revoke: Callback | None = None,
-        on_lost: Callback | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Read these topics, or those whose whole name matches `pattern`. Called again, it replaces the former.
 
@@ -131,7 +115,7 @@ class Consumer:
         """
         with self._use():
             self._integrity.require()
-            self._subscription.subscribe(topics, pattern=pattern, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
+            self.subscription.subscribe(topics, pattern=pattern, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
     def rewind(self) -> None:
         """Go back to the committed offsets, as after an aborted transaction; without one to where reading began.
@@ -141,12 +125,8 @@ class Consumer:
         """
         with self._use():
             with self._integrity.steps():
-                self._subscription.rewind()
+                self.subscription.rewind()
             self._integrity.torn = False
-
-    def keep_partitions(self) -> contextlib.AbstractContextManager[None]:
-        """Give no partition away within the block, though the group asks for it: a transaction is being filled from them."""
-        return self._subscription.keep_partitions()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue at `offset`. Raise `InvalidRequest` if it is none, `IllegalState` if the partition is not assigned."""
@@ -156,17 +136,17 @@ class Consumer:
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the log start with the next poll."""
         with self._use(), self._integrity.steps():
-            self._positions.seek_to_beginning(partitions)
+            self._positions.seek_to_time(EARLIEST, partitions)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the end that this isolation may read, with the next poll."""
         with self._use(), self._integrity.steps():
-            self._positions.seek_to_end(partitions)
+            self._positions.seek_to_time(LATEST, partitions)
 
     def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go to the first record at or after a time; to the end if there is none."""
         with self._use(), self._integrity.steps():
-            self._positions.seek_to_time(timestamp_ms, partitions)
+            self._positions.seek_to_time(as_time(timestamp_ms), partitions)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these partitions until `resume`."""
@@ -232,19 +212,7 @@ class Consumer:
         `IllegalState` if the session that was to commit earlier records was rolled back (see `commit`), or the consumer
         was interrupted while it returned records (see `rewind`).
         """
-        try:
-            return self._polled(timeout, max_records)
-        except BaseException as error:
-            self._kept_from_the_caller(error)
-            raise
-
-    def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
-        seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
-        with self._use():
-            if not self._await_records(seconds):
-                self.stopping.heard()  # `stop` ended this poll, not later ones
-                return []
-            return self._taken(most)
+        return self._guarded(self._polled, timeout, max_records)
 
     @contextlib.contextmanager
     def batch(self, session: UserSession, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
@@ -256,93 +224,43 @@ class Consumer:
         """
         require_session(session)
         with self._use():
-            self.require_by_session()
+            self.committing.require_by_session()
         with contextlib.ExitStack() as block:
             try:
                 records = self._polled(timeout, max_records)
                 if records:
-                    block.enter_context(self.riding(session))
+                    block.enter_context(self.committing.riding(session))
             except BaseException as error:
                 self._kept_from_the_caller(error)
                 raise
             yield records
 
-    def require_by_session(self) -> None:
-        """Raise `IllegalState` if a session's commit may not bring positions."""
-        self._offsets.require_by_session()
-
-    def take_back(self) -> None:
-        """Go back before the records of the last poll, which the caller does not get."""
-        self._offsets.take_back()
-
-    def riding(self, session: UserSession, refusal: str = OPEN) -> contextlib.AbstractContextManager[Ride]:
-        """Add the positions of the last poll to a session, as `batch` does; `refusal`: of a commit within the block."""
-        return self._offsets.riding(session, refusal)
-
     def __iter__(self) -> Iterator[Record]:
-        """Yield records forever; `stop`, from another thread or a signal handler, ends it."""
-        self._subscription.require_assignment()
-        while not self.stopping.asked and not self._closed:
-            if self._await_records(1.0):
-                yield from self._fetched()
-        self.stopping.heard()
-
-    def begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[Record]:
-        """Return a poll in two halves: one waits, in another thread, and one returns records without waiting."""
-        seconds, most = arguments.seconds("timeout", timeout), self._most(max_records)
-        return Poll(partial(self._await_records, seconds), partial(self._taken_at_once, most), self._fetched)
+        """Yield records forever, one by one; `stop`, from another thread or a signal handler, ends it."""
+        self.subscription.require_assignment()
+        yield from super().__iter__()
 
     def settle(self) -> None:
         """Wait until earlier commits are written or refused."""
         self._commits.settle()
 
-    def _most(self, max_records: int | None) -> int:
-        return self.config.max_poll_records if max_records is None else arguments.whole("max_records", max_records, least=1)
+    def _look(self, deadline: float, most: int) -> bool:
+        self.committing.commit_automatically()
+        self.committing.look_back()
+        found = self._wait_for_records(deadline)
+        while found and self.committing.look_back():  # rolled back in another thread
+            found = self._wait_for_records(deadline)
+        if found:
+            self.committing.handed_out()
+        return found
 
-    def _await_records(self, timeout: float) -> bool:
-        """Wait until there are records to return. Returns False when time is over, or after `stop`."""
-        with self._use():
-            self._asked, self._takes = time.monotonic(), False
-            now = self._asked
-            self._integrity.require()
-            try:
-                self._offsets.commit_automatically()
-                self._offsets.look_back()
-                found = self._wait_for_records(now + timeout)
-                while found and self._offsets.look_back():  # rolled back in another thread
-                    found = self._wait_for_records(now + timeout)
-            except MsgtxError as error:
-                failure = error
-                self._observers.tell(lambda observer: observer.poll_failed(self.config.group, failure))
-                raise
-            if found:
-                self._offsets.handed_out()
-            elif self._observers.each:
-                self._tell_polled({}, [])
-            return found
-
-    def _taken_at_once(self, most: int) -> list[Record]:
-        try:
-            return self._taken(most)
-        except BaseException as error:
-            self._kept_from_the_caller(error)
-            raise
-
-    def _taken(self, most: int) -> list[Record]:
-        self._takes = True
-        counts: dict[str, int] | None = {} if self._observers.each else None
-        taken = self._fetcher.take(most, counts)
-        if counts is not None:
-            self._tell_polled(counts, taken)
+    def _take(self, most: int) -> list[Record]:
+        taken = self._fetcher.take(most)
+        self._tell_polled(taken)
         return self._deserialized(taken)
 
-    def _kept_from_the_caller(self, error: BaseException) -> None:
-        if self._takes:
-            self._integrity.raised(error)
-
-    def _fetched(self) -> Iterator[Record]:
-        if self._observers.each:
-            self._tell_polled({}, [])
+    def _each(self) -> Iterator[Record]:
+        self._tell_polled([])
         current = self._fetcher.assigned
         for assigned in self._fetcher.in_turn():
             if self._goes_on(assigned, current):
@@ -350,13 +268,13 @@ class Consumer:
 
     def _goes_on(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> bool:
         """Whether the next record may be this partition's. `current`: the assignment when the iteration came to them."""
-        ends = self.stopping.asked or self._closed or assigned.paused or self._offsets.rides.some_lost
-        return not ends and self._fetcher.assigned is current and not self._subscription.has_become_due
+        ends = self.stopping.asked or self.closed or assigned.paused or self.committing.rides.some_lost
+        return not ends and self._fetcher.assigned is current and not self.subscription.has_become_due
 
     def _hand_out(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> Iterator[Record]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
-        membership = self._subscription.membership
-        deserializes = self._key_deserializer is not None or self._value_deserializer is not None
+        membership = self.subscription.membership
+        deserializes = self._deserializers.needed
         for _ in range(self.config.max_poll_records):
             try:
                 record = assigned.take_one()
@@ -366,7 +284,7 @@ class Consumer:
                     self._tell_one(record)
                 if deserializes:
                     record = self._deserialized([record])[0]
-                self._offsets.handed_out()
+                self.committing.handed_out()
             except BaseException as error:
                 self._integrity.raised(error)
                 raise
@@ -376,32 +294,17 @@ class Consumer:
             if not self._goes_on(assigned, current):
                 return
 
-    def _tell_polled(self, counts: Mapping[str, int], taken: list[Record]) -> None:
-        group, since = self.config.group, self._asked
-        self._observers.tell(lambda observer: observer.polled(group))
-        if taken:
-            self._observers.tell(lambda observer: observer.received(group, counts, taken, since))
-
-    def _tell_one(self, record: Record) -> None:
-        group = self.config.group
-        self._observers.tell(lambda observer: observer.received(group, {record.topic: 1}, (record,), None))
-
-    def stop(self) -> None:
-        """End an iteration (or the poll that waits now) soon. For another thread or a signal handler, too."""
-        self.stopping.asked = True
-        self._waiter.wake()
-
     def _wait_for_records(self, deadline: float) -> bool:
         """Fetch until something is buffered. Returns False when time is over, or after `stop`."""
-        self._subscription.require_assignment()
+        self.subscription.require_assignment()
         entered = time.monotonic()
         at_once = entered >= deadline
         while True:
-            if self._closed:
+            if self.closed:
                 return False
-            if self._subscription.membership is not None:
-                self._subscription.membership.polled()  # also a poll that waits for longer than `max_poll_interval_ms`
-            if self._fetcher.ready and not self._subscription.is_due:
+            if self.subscription.membership is not None:
+                self.subscription.membership.polled()  # also a poll that waits for longer than `max_poll_interval_ms`
+            if self._fetcher.ready and not self.subscription.is_due:
                 return True
             if self.stopping.asked:
                 return False
@@ -415,19 +318,19 @@ class Consumer:
                 named = None
             try:
                 with until(silence=self.config.request_timeout_ms / 1000):
-                    self._subscription.follow_group()
+                    self.subscription.follow_group()
                     if self._fetcher.ready:
                         return True
                     progress = self._fetcher.fetch(named)
                 self._failing_since, self._looked = None, began if named is None else looked
             except MsgtxError as error:
-                if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.membership is not None:
-                    self._subscription.membership.topics_changed()  # deleted; the group learns of it now
-                    if self._subscription.keeps or time.monotonic() >= deadline:
+                if isinstance(error, errors.UnknownTopicOrPartition) and self.subscription.membership is not None:
+                    self.subscription.membership.topics_changed()  # deleted; the group learns of it now
+                    if self.subscription.keeps or time.monotonic() >= deadline:
                         return False  # the next poll looks at the records there instead
                     time.sleep(self.config.retry_backoff_ms / 1000)
                     continue
-                if isinstance(error, errors.UnknownTopicOrPartition) and self._subscription.take_made_again():
+                if isinstance(error, errors.UnknownTopicOrPartition) and self.subscription.take_made_again():
                     continue
                 left = deadline - time.monotonic()
                 if not error.retriable or self._given_up(began, entered if left > 0 else -math.inf):
@@ -450,7 +353,7 @@ class Consumer:
         return time.monotonic() - max(self._failing_since, entered) > self.config.request_timeout_ms / 1000
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        if self._key_deserializer is None and self._value_deserializer is None:
+        if not self._deserializers.needed:
             return records
         good: list[Record] = []
         try:
@@ -463,8 +366,7 @@ class Consumer:
 
     def _deserialized_one(self, record: Record) -> Record:
         try:
-            key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
-            value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
+            key, value = self._deserializers.of(record)
         except Exception as error:
             place = f"{record.topic}-{record.partition} offset {record.offset}"
             raise errors.DeserializationError(
@@ -485,15 +387,15 @@ class Consumer:
         Raise `NotAssigned` if the transaction may hold outputs of partitions that were revoked: abort, and `rewind`.
         Raise `UnknownMember` after the group gave this consumer up, until a poll has joined again.
         """
-        self._require_open()
+        self._sole_use.require_open()
         self._integrity.require()
-        return self._offsets.group_metadata()
+        return self.committing.group_metadata()
 
     def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
-        self._require_open()
+        self._sole_use.require_open()
         self._integrity.require()
-        return self._offsets.of_transaction()
+        return self.committing.of_transaction()
 
     def commit(
         self,
@@ -518,30 +420,18 @@ class Consumer:
         with self._use():
             self._integrity.require()
             if session is not None:
-                self._offsets.commit_in(session, offsets)
+                self.committing.commit_in(session, offsets)
             else:
-                self._offsets.commit(offsets, wait=wait)
-
-    def commit_starts(self) -> None:
-        """Commit the position of a reset before anything is read from it: the next reader continues there, lag shows."""
-        self._offsets.commit_starts()
+                self.committing.commit(offsets, wait=wait)
 
     def _write_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
         try:
             self._calls.commit_offsets(group, offsets)
         except (errors.UnknownMember, errors.FencedInstance, errors.IllegalGeneration, errors.NotAssigned):
             # In the background nobody else hears it. As with Kafka's, the member then joins again with its next poll.
-            if self._subscription.membership is not None:
-                self._subscription.membership.refused()
+            if self.subscription.membership is not None:
+                self.subscription.membership.refused()
             raise
-
-    def _commit_positions(self) -> None:
-        self._offsets.commit_positions()
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
 
     def close(self) -> None:
         """Commit positions (if that is automatic) and those of `commit(wait=False)`, and end. May be called twice.
@@ -550,42 +440,18 @@ class Consumer:
         in another thread ends; any other call there is waited for. The records of the last poll count as processed: if
         another thread may still work on them, call `stop`, and close when its loop has ended.
         """
-        if self._closed or self._engine.origin.is_parent:
-            return
-        self._closed = True  # no call begins any more
-        self._waiter.wake()
-        seconds = self.config.request_timeout_ms / 1000
-        deadline = time.monotonic() + seconds
-        with contextlib.ExitStack() as block:
-            try:
-                block.enter_context(self._sole_use.close(seconds))
-                with until(deadline):
-                    if self.config.enable_auto_commit:
-                        self._integrity.require()
-                        self._offsets.commit_positions()
-                    self._commits.settle()
-            except (errors.DatabaseUnavailable, IllegalState) as error:
-                log.warning("group %r: positions were not committed: %s", self.config.group, error)
-            finally:
-                self._commits.give_up()
-                if self._subscription.membership is not None:
-                    self._subscription.membership.close(deadline)
-        self._waiter.watch(())
+        self._close()
 
-    def _use(self) -> contextlib.AbstractContextManager[None]:
-        return self._sole_use.call(self._require_open)
+    def _finish(self, deadline: float) -> None:
+        try:
+            if self.config.enable_auto_commit:
+                self._integrity.require()
+                self.committing.commit_positions()
+            self._commits.settle()
+        except (errors.DatabaseUnavailable, IllegalState) as error:
+            log.warning("group %r: positions were not committed: %s", self.config.group, error)
 
-    def _require_open(self) -> None:
-        self._engine.origin.require("a consumer")
-        if self._closed:
-            raise IllegalState("the consumer is closed", reason="closed")
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
+    def _leave(self, deadline: float) -> None:
+        self._commits.give_up()
+        if self.subscription.membership is not None:
+            self.subscription.membership.close(deadline)

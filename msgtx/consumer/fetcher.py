@@ -90,8 +90,8 @@ class Fetcher:
         self._turn.rotate(-1)
         return [self.assigned[partition] for partition in self._turn]
 
-    def take(self, most: int, counts: dict[str, int] | None = None) -> list[Record]:
-        """Return up to `most` fetched records, partition by partition; `counts` gets the number by topic."""
+    def take(self, most: int) -> list[Record]:
+        """Return up to `most` fetched records, partition by partition."""
         taken: list[Record] = []
         with uncollected():
             for _ in range(len(self._turn)):
@@ -99,9 +99,6 @@ class Fetcher:
                 if not assigned.paused and assigned.buffered:
                     while len(taken) < most and (records := assigned.take(most - len(taken))):
                         taken += records
-                        if counts is not None:
-                            topic = assigned.topic_partition.topic
-                            counts[topic] = counts.get(topic, 0) + len(records)
                 if len(taken) >= most:
                     break
                 self._turn.rotate(-1)
@@ -274,7 +271,7 @@ class Fetcher:
 
     def _begin(self, assigned: Assigned, end: ListedOffset) -> None:
         """Go where a reset leads, and remember it as the beginning, unless the log still holds an earlier one."""
-        offset = readable(end, self._config.isolation)
+        offset = readable_end(end, self._config.isolation)
         failed = assigned.out_of_range
         if assigned.place is FetchState.LOOKING_UP:  # by hand
             self._sought(assigned, offset)
@@ -319,7 +316,7 @@ class Fetcher:
         return EARLIEST if self._config.auto_offset_reset == "earliest" else LATEST
 
 
-def readable(listed: ListedOffset, isolation: Isolation) -> int:
+def readable_end(listed: ListedOffset, isolation: Isolation) -> int:
     """Return the found offset, or else the end that `isolation` may read."""
     if listed.offset is not None:
         return listed.offset

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from msgtx import arguments, errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
-from msgtx.consumer.fetcher import Fetcher, readable
+from msgtx.consumer.fetcher import Fetcher, readable_end
 from msgtx.consumer.partition import Assigned
 from msgtx.errors import IllegalState
 from msgtx.store.fetch.fetch import EARLIEST, LATEST, ListedOffset
@@ -16,38 +17,27 @@ from msgtx.store.fetch.records import count_records
 from msgtx.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 
+@dataclass(frozen=True, slots=True)
 class Positions:
     """The positions of the partitions that a consumer reads."""
 
-    def __init__(self, config: ConsumerConfig, calls: ConsumerCalls, fetcher: Fetcher, commits: Commits) -> None:
-        self._config = config
-        self._calls = calls
-        self._fetcher = fetcher
-        self._commits = commits
+    config: ConsumerConfig
+    calls: ConsumerCalls
+    fetcher: Fetcher
+    commits: Commits
 
     def known(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions that are found already."""
-        return {tp: OffsetAndMetadata(at) for tp, a in self._fetcher.assigned.items() if (at := a.position) is not None}
+        return {tp: OffsetAndMetadata(at) for tp, a in self.fetcher.assigned.items() if (at := a.position) is not None}
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """See `Consumer.seek`."""
         partition = arguments.partition(partition)
         offset = arguments.whole(f"{partition}: an offset", offset)
-        self._fetcher.seek(self._assigned_partition(partition), offset)
+        self.fetcher.seek(self._assigned_partition(partition), offset)
 
-    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """See `Consumer.seek_to_beginning`."""
-        self._seek_to_time(partitions, EARLIEST)
-
-    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """See `Consumer.seek_to_end`."""
-        self._seek_to_time(partitions, LATEST)
-
-    def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """See `Consumer.seek_to_time`."""
-        self._seek_to_time(partitions, _time(timestamp_ms))
-
-    def _seek_to_time(self, partitions: Iterable[TopicPartition] | None, timestamp: int) -> None:
+    def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None) -> None:
+        """Go to the first record at or after a time, or to an end of the log (`EARLIEST`, `LATEST`)."""
         for assigned in [self._assigned_partition(partition) for partition in self._all_or(partitions)]:
             assigned.seek_to_time(timestamp)
 
@@ -73,10 +63,10 @@ class Positions:
 
     def _find_positions(self, wanted: Iterable[Assigned]) -> None:
         """Find the positions of these, and wait for unstable ones. Raise `UnstableOffset` when time is over."""
-        deadline = time.monotonic() + self._config.request_timeout_ms / 1000
+        deadline = time.monotonic() + self.config.request_timeout_ms / 1000
         lacking = [assigned for assigned in wanted if assigned.position is None]
         while lacking:
-            self._calls.asked(self._fetcher.find_positions)
+            self.calls.asked(self.fetcher.find_positions)
             lacking = [assigned for assigned in lacking if assigned.position is None]
             if lacking:
                 self._await_stable(lacking[0].topic_partition, deadline)
@@ -85,12 +75,12 @@ class Positions:
         left = deadline - time.monotonic()
         if left <= 0:
             raise errors.UnstableOffset(
-                f"group {self._config.group!r}: the offset of {partition} is part of an undecided transaction; if that is"
+                f"group {self.config.group!r}: the offset of {partition} is part of an undecided transaction; if that is"
                 " prepared (`msgtx transactions prepared`), its outside party has to decide it",
-                group=self._config.group,
+                group=self.config.group,
                 at=partition,
             )
-        time.sleep(min(left, self._config.retry_backoff_ms / 1000))
+        time.sleep(min(left, self.config.retry_backoff_ms / 1000))
 
     def committed(
         self,
@@ -99,15 +89,15 @@ class Positions:
         timeout: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """See `Consumer.committed`."""
-        group, asked = self._calls.group(), self._all_or(partitions)
+        group, asked = self.calls.group(), self._all_or(partitions)
         seconds = arguments.timeout(timeout)
         if require_stable is not None:
             require_stable = arguments.flag("require_stable", require_stable)
-        wanted = {self._calls.partition_id(tp): tp for tp in asked}
-        deadline = time.monotonic() + (self._config.request_timeout_ms / 1000 if seconds is None else seconds)
-        self._commits.settle()
+        wanted = {self.calls.partition_id(tp): tp for tp in asked}
+        deadline = time.monotonic() + (self.config.request_timeout_ms / 1000 if seconds is None else seconds)
+        self.commits.settle()
         while True:
-            found, _ = self._calls.asked(lambda connection: stable_offsets(connection, group, list(wanted)))
+            found, _ = self.calls.asked(lambda connection: stable_offsets(connection, group, list(wanted)))
             pending = [tp for partition_id, tp in wanted.items() if partition_id in found and found[partition_id].pending]
             if not pending or require_stable is False:
                 return {tp: found[pid].at if pid in found else None for pid, tp in wanted.items()}
@@ -120,12 +110,12 @@ class Positions:
     def end_offsets(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """See `Consumer.end_offsets`."""
         listed = self._listed(self._all_or(partitions), LATEST)
-        return {tp: readable(at, self._config.isolation) for tp, at in listed.items()}
+        return {tp: readable_end(at, self.config.isolation) for tp, at in listed.items()}
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """See `Consumer.offsets_for_times`."""
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        wanted = {arguments.partition(each): _time(time) for each, time in arguments.mapping("times", times).items()}
+        wanted = {arguments.partition(each): as_time(time) for each, time in arguments.mapping("times", times).items()}
         for partition, timestamp in wanted.items():
             at = self._listed([partition], timestamp)[partition]
             known = at.offset is not None and at.timestamp is not None
@@ -134,10 +124,10 @@ class Positions:
 
     def lag(self) -> dict[TopicPartition, int]:
         """See `Consumer.lag`."""
-        self._find_positions(self._fetcher.assigned.values())
-        positions = {a.partition_id: a.position or 0 for a in self._fetcher.assigned.values()}
-        counted = self._calls.asked(lambda connection: count_records(connection, positions, self._config.isolation))
-        return {tp: counted.get(a.partition_id, 0) for tp, a in self._fetcher.assigned.items()}
+        self._find_positions(self.fetcher.assigned.values())
+        positions = {a.partition_id: a.position or 0 for a in self.fetcher.assigned.values()}
+        counted = self.calls.asked(lambda connection: count_records(connection, positions, self.config.isolation))
+        return {tp: counted.get(a.partition_id, 0) for tp, a in self.fetcher.assigned.items()}
 
     def offset_lag(self) -> dict[TopicPartition, int]:
         """See `Consumer.offset_lag`."""
@@ -147,29 +137,30 @@ class Positions:
     def _listed(self, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, ListedOffset]:
         named = list(partitions)
         for attempt in ("as it is known", "as it is now"):
-            wanted = {self._calls.partition_id(tp): tp for tp in named}
+            wanted = {self.calls.partition_id(tp): tp for tp in named}
             times = dict.fromkeys(wanted, timestamp)
-            found = self._calls.asked(lambda connection: stable_ends(connection, times, self._config.isolation))  # noqa: B023 - at once
+            found = self.calls.asked(lambda connection: stable_ends(connection, times, self.config.isolation))  # noqa: B023 - at once
             missing = [tp for partition_id, tp in wanted.items() if partition_id not in found]
             if not missing:
                 return {tp: found[partition_id] for partition_id, tp in wanted.items()}
             if attempt == "as it is known":
-                self._calls.require_topics({tp.topic for tp in missing})
+                self.calls.require_topics({tp.topic for tp in missing})
         raise errors.UnknownTopicOrPartition(f"{missing[0]} does not exist (any more)", at=missing[0])
 
     # ── the partitions ──
 
     def _assigned_partition(self, partition: TopicPartition) -> Assigned:
         try:
-            return self._fetcher.assigned[partition]
+            return self.fetcher.assigned[partition]
         except KeyError:
             raise IllegalState(
                 f"{partition} is not assigned to this consumer", at=partition, reason="not assigned"
             ) from None
 
     def _all_or(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
-        return list(self._fetcher.assigned) if partitions is None else arguments.partitions(partitions)
+        return list(self.fetcher.assigned) if partitions is None else arguments.partitions(partitions)
 
 
-def _time(value: object) -> int:
+def as_time(value: object) -> int:
+    """Return a time in milliseconds. Raise `InvalidRequest` for another value."""
     return arguments.whole("a time in milliseconds since 1970 UTC", value)

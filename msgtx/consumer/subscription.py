@@ -5,6 +5,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -23,10 +24,11 @@ from msgtx.rules.assignment import subscribed
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
-LOOK_SECONDS: Final = 5.0  # between two looks for new partitions of topics subscribed to without a group
-Callback = Callable[[list[TopicPartition]], object]
+LOOK_FOR_PARTITIONS_SECONDS: Final = 5.0  # between two looks for new partitions of topics subscribed to without a group
+RebalanceCallback = Callable[[list[TopicPartition]], object]
 
 
+@dataclass(eq=False)
 class SubscriptionState:
     """The partitions that a consumer may read. They change within its polls.
 
@@ -35,36 +37,22 @@ class SubscriptionState:
     now.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        config: ConsumerConfig,
-        calls: ConsumerCalls,
-        *,
-        fetcher: Fetcher,
-        commits: Commits,
-        integrity: Integrity,
-        waiter: Waiter,
-        listener: Listener,
-        all_topics: Callable[[], Iterable[str]],
-        commit_positions: Callable[[], None],
-    ) -> None:
-        self._engine = engine
-        self._config = config
-        self._calls = calls
-        self._fetcher = fetcher
-        self._commits = commits
-        self._integrity = integrity
-        self._waiter = waiter
-        self._listener = listener
-        self._all_topics = all_topics
-        self._commit_positions = commit_positions
-        self._subscribed: Subscription | None = None  # without a group
-        self._next_look = time.monotonic() + LOOK_SECONDS
-        self._told: dict[str, Callback | None] = {}
-        self.membership: Membership | None = None
-        self.keeps = False
-        self.taken_away: list[TopicPartition] = []
+    engine: Engine
+    config: ConsumerConfig
+    calls: ConsumerCalls
+    fetcher: Fetcher
+    commits: Commits
+    integrity: Integrity
+    waiter: Waiter
+    listener: Listener
+    all_topics: Callable[[], Iterable[str]]
+    commit_positions: Callable[[], None]
+    membership: Membership | None = None
+    keeps: bool = False
+    taken_away: list[TopicPartition] = field(default_factory=list)
+    _subscribed: Subscription | None = None  # without a group
+    _next_look: float = field(default_factory=lambda: time.monotonic() + LOOK_FOR_PARTITIONS_SECONDS)
+    _told: dict[str, RebalanceCallback | None] = field(default_factory=dict)
 
     # ── the subscription ──
 
@@ -75,10 +63,10 @@ class SubscriptionState:
             raise IllegalState(
                 "this consumer subscribed: its group gives it partitions; assign is for another one", reason="subscribed"
             )
-        self._calls.require_topics({topic for topic, _ in wanted})  # one may have been deleted and made again
+        self.calls.require_topics({topic for topic, _ in wanted})  # one may have been deleted and made again
         self._take(wanted)
         self._subscribed = None
-        self._fetcher.forget_starts()
+        self.fetcher.forget_starts()
 
     def _take(
         self,
@@ -86,25 +74,25 @@ class SubscriptionState:
         ids: Mapping[TopicPartition, int] = MappingProxyType({}),
         new: Container[TopicPartition] = (),
     ) -> None:
-        known = self._fetcher.assigned
+        known = self.fetcher.assigned
         assigned = [
             known[tp]
             if tp in known and tp not in new
-            else Assigned(tp, ids.get(tp) or self._calls.partition_id(tp), new=tp in new)
+            else Assigned(tp, ids.get(tp) or self.calls.partition_id(tp), new=tp in new)
             for tp in wanted
         ]
-        with self._integrity.steps():
-            self._fetcher.assign(assigned)
-            self._waiter.watch(each.partition_id for each in assigned)
+        with self.integrity.steps():
+            self.fetcher.assign(assigned)
+            self.waiter.watch(each.partition_id for each in assigned)
 
     def subscribe(
         self,
         topics: Sequence[str] = (),
         *,
         pattern: str | None = None,
-        on_assign: Callback | None = None,
-        on_revoke: Callback | None = None,
-        on_lost: Callback | None = None,
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """See `Consumer.subscribe`."""
         topics = arguments.topics(topics)
@@ -118,35 +106,35 @@ class SubscriptionState:
                 re.compile(pattern)
             except (re.error, RecursionError, OverflowError) as error:
                 raise errors.ConfigError(f"pattern {arguments.shown(pattern)}: {error}", name="pattern") from error
-        self._calls.require_topics(topics)
+        self.calls.require_topics(topics)
         self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         subscription = Subscription(None if pattern is not None else list(topics), pattern)
-        if self._config.group is None:
+        if self.config.group is None:
             self._subscribed = subscription
             wanted = self._all_of(subscription)
             self._gain(wanted, wanted)
             return
         if self.membership is None:
-            waiter = Waiter(self._listener)
-            self.membership = Membership(self._engine, self._config, self._config.group, waiter=waiter, wakes=self._waiter)
+            waiter = Waiter(self.listener)
+            self.membership = Membership(self.engine, self.config, self.config.group, waiter=waiter, wakes=self.waiter)
         self.membership.subscribe(subscription)
-        self._calls.answered(self.follow_group)
+        self.calls.answered(self.follow_group)
 
     def _all_of(self, subscription: Subscription) -> list[TopicPartition]:
         names = subscription.topics
         if names is None:
-            names = sorted(subscribed(None, subscription.pattern, list(self._all_topics())))
-        topics = self._calls.require_topics(names)
+            names = sorted(subscribed(None, subscription.pattern, list(self.all_topics())))
+        topics = self.calls.require_topics(names)
         return [TopicPartition(name, at) for name in dict.fromkeys(names) for at in range(len(topics[name].partition_ids))]
 
     def _look_for_partitions(self) -> None:
         """Without a group, new partitions of the subscribed topics are looked for now and then."""
         if self._subscribed is None or time.monotonic() < self._next_look:
             return
-        self._next_look = time.monotonic() + LOOK_SECONDS
-        gained = [tp for tp in self._all_of(self._subscribed) if tp not in self._fetcher.assigned]
+        self._next_look = time.monotonic() + LOOK_FOR_PARTITIONS_SECONDS
+        gained = [tp for tp in self._all_of(self._subscribed) if tp not in self.fetcher.assigned]
         if gained:
-            self._gain([*self._fetcher.assigned, *gained], gained, new=gained)
+            self._gain([*self.fetcher.assigned, *gained], gained, new=gained)
 
     def _gain(
         self,
@@ -160,13 +148,13 @@ class SubscriptionState:
         try:
             self._tell("assign", gained)
         except BaseException:
-            self._take([tp for tp in self._fetcher.assigned if tp not in gained])
+            self._take([tp for tp in self.fetcher.assigned if tp not in gained])
             raise
 
     def take_made_again(self) -> bool:
         """Read topics that were deleted and made again, from their beginning. Returns whether there are any."""
-        assigned = self._fetcher.assigned
-        ids = {name: topic.partition_ids for name, topic in self._calls.topics_now({tp.topic for tp in assigned}).items()}
+        assigned = self.fetcher.assigned
+        ids = {name: topic.partition_ids for name, topic in self.calls.topics_now({tp.topic for tp in assigned}).items()}
         again = [
             tp
             for tp, known in assigned.items()
@@ -179,13 +167,13 @@ class SubscriptionState:
 
     def rewind(self) -> None:
         """See `Consumer.rewind`."""
-        self._take([*self._fetcher.assigned])  # also where an interrupt came between their turns
-        self.go_back(self._fetcher.assigned.values())
+        self._take([*self.fetcher.assigned])  # also where an interrupt came between their turns
+        self.go_back(self.fetcher.assigned.values())
 
     def go_back(self, partitions: Iterable[Assigned]) -> None:
         """Go back to the committed offsets of these partitions."""
-        self._commits.settle()  # they count
-        with self._integrity.steps():
+        self.commits.settle()  # they count
+        with self.integrity.steps():
             for assigned in partitions:
                 assigned.go_back()
         self.taken_away.clear()
@@ -201,7 +189,7 @@ class SubscriptionState:
 
     @contextlib.contextmanager
     def keep_partitions(self) -> Iterator[None]:
-        """See `Consumer.keep_partitions`."""
+        """Give no partition away within the block, though the group asks for it: a transaction is filled from them."""
         self.keeps = True
         try:
             yield
@@ -234,50 +222,50 @@ class SubscriptionState:
 
     def _follow(self, membership: Membership) -> None:
         try:
-            with self._engine.connection() as connection:
+            with self.engine.connection() as connection:
                 if self.keeps:
                     membership.prove(connection)
                     return
                 found = membership.look(connection)
                 places = {each: membership.place(connection, each) for each in found.owned}
         except (errors.UnknownMember, errors.FencedInstance) as error:
-            self._give_up(self._fetcher.assigned)
+            self._give_up(self.fetcher.assigned)
             if isinstance(error, errors.FencedInstance):
                 raise
             membership.due = True  # to join again
             return
         owned = {tp: each for each, tp in places.items() if tp is not None}
         # By id: a topic that was deleted and made again has the same name, and other partitions.
-        self._give_up([tp for tp, each in self._fetcher.assigned.items() if owned.get(tp) != each.partition_id])
+        self._give_up([tp for tp, each in self.fetcher.assigned.items() if owned.get(tp) != each.partition_id])
         if leaving := found.owned.keys() - found.target:
-            self._give_away([tp for tp in self._fetcher.assigned if owned[tp] in leaving], leaving)
+            self._give_away([tp for tp in self.fetcher.assigned if owned[tp] in leaving], leaving)
             return
-        gained = [tp for tp, each in owned.items() if each in found.target and tp not in self._fetcher.assigned]
+        gained = [tp for tp, each in owned.items() if each in found.target and tp not in self.fetcher.assigned]
         if gained:
             new = [tp for tp in gained if membership.is_new(owned[tp])]
-            self._gain([*self._fetcher.assigned, *gained], gained, owned, new)
+            self._gain([*self.fetcher.assigned, *gained], gained, owned, new)
 
     def _give_away(self, partitions: list[TopicPartition], ids: Collection[int]) -> None:
         assert self.membership is not None
         self.membership.due = True  # until it is done
         if partitions:
-            if self._config.enable_auto_commit:
-                self._commit_positions()
+            if self.config.enable_auto_commit:
+                self.commit_positions()
             self._tell("revoke", partitions)
             self._drop(partitions)
-        self._commits.settle()  # an owner may commit until it releases
-        with self._engine.connection() as connection:
+        self.commits.settle()  # an owner may commit until it releases
+        with self.engine.connection() as connection:
             self.membership.release(connection, ids)
 
     def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
         if lost := list(partitions):
-            log.warning("group %r: %s were lost", self._config.group, ", ".join(map(str, lost)))
+            log.warning("group %r: %s were lost", self.config.group, ", ".join(map(str, lost)))
             self._drop(lost)
             self._tell("lost", lost)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)
-        assigned = self._fetcher.assigned
+        assigned = self.fetcher.assigned
         self.taken_away += [tp for tp in gone if assigned[tp].handed]
         self._take([tp for tp in assigned if tp not in gone])
 
@@ -287,5 +275,5 @@ class SubscriptionState:
 
     def require_assignment(self) -> None:
         """Raise `IllegalState` if there is nothing to read."""
-        if not self._fetcher.assigned and self.membership is None:
+        if not self.fetcher.assigned and self.membership is None:
             raise IllegalState("nothing is assigned: subscribe or assign first", reason="nothing assigned")

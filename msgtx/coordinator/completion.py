@@ -17,9 +17,9 @@ log = logging.getLogger("msgtx.coordinator")
 MARK_SECONDS: Final = 1.0  # between two rounds of markers
 REST_MS: Final = 900  # a client leaves a round out if another one was at work so shortly before
 # For each call: after it the work is left to the next round, a sweep or a poll. `close` waits for it.
-ANSWER_SECONDS: Final = 10.0
-CLOSE_SECONDS: Final = 4 * ANSWER_SECONDS  # for all that a close waits for
-TOPICS_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
+MARK_ANSWER_SECONDS: Final = 10.0
+CLOSE_SECONDS: Final = 4 * MARK_ANSWER_SECONDS  # for all that a close waits for
+TOPIC_CHANGES_SECONDS: Final = 30.0  # until a producer that sends knows of new partitions and other limits
 
 
 class Completion:
@@ -28,7 +28,7 @@ class Completion:
     def __init__(self, engine: Engine, look_at_topics: Callable[[RawConnection], object]) -> None:
         self._engine = engine
         self._look_at_topics = look_at_topics
-        self._topics_due = time.monotonic() + TOPICS_SECONDS
+        self._topics_due = time.monotonic() + TOPIC_CHANGES_SECONDS
         self._changed = threading.Condition()
         self.notifier = Notifier(engine, self._changed)
         self._mark_due: float | None = None
@@ -62,16 +62,16 @@ class Completion:
     def _run(self) -> None:
         try:
             while True:
-                with until(silence=ANSWER_SECONDS):
+                with until(silence=MARK_ANSWER_SECONDS):
                     self.notifier.tend()
                 with self._changed:
                     marking = self._wait()
                     last = self._stopping
-                with until(silence=ANSWER_SECONDS):
+                with until(silence=MARK_ANSWER_SECONDS):
                     if marking:
                         self._mark(rest_ms=0 if last else REST_MS)
                     if time.monotonic() >= self._topics_due:
-                        self._topics_due = time.monotonic() + TOPICS_SECONDS
+                        self._topics_due = time.monotonic() + TOPIC_CHANGES_SECONDS
                         self._ask_for_topics()
                     if last:
                         self.notifier.tend(closing=True)

@@ -17,8 +17,8 @@ from msgtx.types import SweepReport
 
 log = logging.getLogger("msgtx.coordinator")
 STEP_SECONDS: Final = 0.2  # of one round for one sweep that has much to do; the next round goes on
-LOOK_SECONDS: Final = 0.05  # between two looks at whether to stop
-RELEASE_SECONDS: Final = 10.0  # for handing shards over at the end; else their lease ends by itself
+LOOK_FOR_STOP_SECONDS: Final = 0.05  # between two looks at whether to stop
+HANDOVER_SECONDS: Final = 10.0  # for handing shards over at the end; else their lease ends by itself
 BACKOFF_FIRST_SECONDS: Final = 0.1  # between attempts while the database is away; doubled each time
 BACKOFF_LAST_SECONDS: Final = 5.0
 
@@ -61,7 +61,7 @@ class Daemon:
                 began = time.monotonic()
                 pause = self._work()
                 while not stop.is_set() and (left := began + pause - time.monotonic()) > 0:
-                    time.sleep(min(left, LOOK_SECONDS))
+                    time.sleep(min(left, LOOK_FOR_STOP_SECONDS))
         finally:
             self._release()
 
@@ -135,7 +135,7 @@ class Daemon:
         if self._coordinator_id is None:
             return
         try:
-            with until(time.monotonic() + RELEASE_SECONDS), self._engine.connection() as connection:
+            with until(time.monotonic() + HANDOVER_SECONDS), self._engine.connection() as connection:
                 release_shards(connection, self._coordinator_id)
             log.info("coordinator %d stops", self._coordinator_id, extra={"event": "stop"})
         except MsgtxError as error:

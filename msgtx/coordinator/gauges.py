@@ -35,7 +35,7 @@ MOST_SHARES: Final = 10_000  # the same of share groups, some 3 s; and share gro
 MOST_SHOWN: Final = 1_000  # partitions: with more of them there are figures of topics alone
 MEASURING_SECONDS: Final = 6.0  # after which the rest is left out: Prometheus waits 10 s
 READING_SECONDS: Final = 9.0  # for a database that does not answer
-PREFIX: Final = "msgtx_"
+METRICS_PREFIX: Final = "msgtx_"
 T = TypeVar("T")
 
 
@@ -104,8 +104,8 @@ def _server(connection: RawConnection, _: float) -> Iterator[Metric]:
     yield _gauge("frozen_xid_age_transactions", "age(datfrozenxid) of the database.", server.frozen_age)
     yield _gauge("sessions", "Sessions of the server.", server.sessions)
     yield _gauge("connection_limit", "Sessions that ordinary roles may have.", server.connection_limit)
-    sizes = GaugeMetricFamily(PREFIX + "table_bytes", "Size with indexes and TOAST.", labels=["table"])
-    dead = GaugeMetricFamily(PREFIX + "table_dead_rows", "Rows that wait for VACUUM.", labels=["table"])
+    sizes = GaugeMetricFamily(METRICS_PREFIX + "table_bytes", "Size with indexes and TOAST.", labels=["table"])
+    dead = GaugeMetricFamily(METRICS_PREFIX + "table_dead_rows", "Rows that wait for VACUUM.", labels=["table"])
     for table in table_statistics(connection):
         sizes.add_metric([table.name], table.bytes)
         dead.add_metric([table.name], table.dead_rows)
@@ -207,7 +207,7 @@ def _of_topics(partitions: list[MeasuredPartition]) -> Iterator[Metric]:
 
     yield _labelled("topic_partitions", "Partitions.", total(lambda _: 1))
     offsets = CounterMetricFamily(
-        PREFIX + "topic_offsets", "Offsets given out: records, aborted ones too.", labels=["topic"]
+        METRICS_PREFIX + "topic_offsets", "Offsets given out: records, aborted ones too.", labels=["topic"]
     )
     for place, value in total(lambda one: one.log_end_offset).items():
         offsets.add_metric(place, value)
@@ -249,11 +249,11 @@ LABELS: Final = {
 
 def _labelled(name: str, help_text: str, values: Mapping[Any, float]) -> Metric:
     labels = next(labels for prefix, labels in LABELS.items() if name.startswith(f"{prefix}_"))
-    family = GaugeMetricFamily(PREFIX + name, help_text, labels=labels)
+    family = GaugeMetricFamily(METRICS_PREFIX + name, help_text, labels=labels)
     for place, value in values.items():
         family.add_metric(place, value)
     return family
 
 
 def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return GaugeMetricFamily(PREFIX + name, help_text, value=value)
+    return GaugeMetricFamily(METRICS_PREFIX + name, help_text, value=value)

@@ -27,7 +27,7 @@ FAST: Final = 750  # commits a second, from where on they come faster
 HEAR_SECONDS: Final = 0.05  # from a notification until a thread reads its answer, if no later one did
 SPEAK_SECONDS: Final = 1.0  # after a connection was refused or was the second one in vain, until the next try
 QUEUE_IS_FULL: Final = b"54000"  # program_limit_exceeded
-ANSWER_SECONDS: Final = 10.0  # a notification without an answer by then is repeated, on another connection
+NOTIFY_ANSWER_SECONDS: Final = 10.0  # a notification without an answer by then is repeated, on another connection
 
 
 class Notifier:
@@ -85,7 +85,7 @@ class Notifier:
 
     def tend(self, *, closing: bool = False) -> None:
         """Send waiting notifications if they are due, or when closing; read answers; open the connection. For one thread."""
-        ends = time.monotonic() + ANSWER_SECONDS
+        ends = time.monotonic() + NOTIFY_ANSWER_SECONDS
         while True:
             self._open()
             with self._changed:
@@ -160,8 +160,8 @@ class Notifier:
             raw.flush()
             raw.consume_input()  # notices a connection that was ended, too
             if raw.is_busy():
-                if now >= self._last + ANSWER_SECONDS:
-                    self._lose(f"no answer for {ANSWER_SECONDS:g} s")
+                if now >= self._last + NOTIFY_ANSWER_SECONDS:
+                    self._lose(f"no answer for {NOTIFY_ANSWER_SECONDS:g} s")
                 return False
             while (result := raw.get_result()) is not None:
                 if result.status == pq.ExecStatus.FATAL_ERROR:

@@ -25,8 +25,8 @@ log = logging.getLogger("msgtx.coordinator")
 # In this order: an abort gets its markers, markers move the floor, and rows below the floor may be removed.
 STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
     {
-        "overdue": sweeps.expire_transactions,
-        "markers": sweeps.mark,
+        "overdue": sweeps.expire_step,
+        "markers": sweeps.mark_step,
         "acknowledgements": sweeps.settle_shares,
         "seals": sweeps.remove_decided_seals,
         "deleted": sweeps.remove_deleted_logs,
@@ -41,14 +41,14 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
         "shares": sweeps.remove_superseded_shares,
         "spark": sweeps.remove_spark_history,
         "dedup": sweeps.remove_dedup_keys,
-        "wakeups": sweeps.remove_wake_ups,
+        "wakeups": sweeps.remove_old_wake_ups,
     }
 )
 # For one step, which looks at a bounded number of rows: many times its duration on a slow disk. A daemon that hangs for
 # so long has lost its leases, and others do its work.
 STEP_ANSWER_SECONDS: Final = 600.0
 # These steps pause for this many seconds after a pass: their work builds up slowly.
-REST_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
+SELDOM_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
 
 
 class Sweeper:
@@ -90,7 +90,7 @@ class Sweeper:
                     self.seconds[name] = time.monotonic() - began
                     idle = not any(swept.done.values()) and not swept.is_busy
                     if swept.after is None:
-                        self._rests_until[name] = began + REST_SECONDS.get(name, 0.0)
+                        self._rests_until[name] = began + SELDOM_SECONDS.get(name, 0.0)
                         break
                     if step_seconds is not None and (idle or self.seconds[name] >= step_seconds):
                         break

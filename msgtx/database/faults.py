@@ -15,7 +15,7 @@ from msgtx.errors import Fault, MsgtxError
 
 AGAIN: Final = (Fault.TRANSIENT, Fault.OUTAGE)  # faults that a worker tries again, with any `failure`
 # By SQLSTATE, else by its class, the first two characters. Everything else is the record's.
-BY_SQLSTATE: Final = {
+FAULT_BY_SQLSTATE: Final = {
     "08": Fault.OUTAGE,  # connection exception
     "25": Fault.ENVIRONMENT,  # invalid transaction state, read-only
     "25P03": Fault.OUTAGE,  # idle_in_transaction_session_timeout: the session was ended
@@ -68,7 +68,7 @@ def _own_fault(error: BaseException) -> Fault:
         return Fault.INTERRUPT
     state = _sqlstate(error)
     if state:
-        return BY_SQLSTATE.get(state, BY_SQLSTATE.get(state[:2], Fault.RECORD))
+        return FAULT_BY_SQLSTATE.get(state, FAULT_BY_SQLSTATE.get(state[:2], Fault.RECORD))
     return Fault.OUTAGE if _is_lost(error) else Fault.RECORD
 
 

@@ -17,7 +17,7 @@ from msgtx.generated import calls
 DRIVER: Final = "org.postgresql.Driver"
 # Of one round trip, in rows of the log: 8 MiB go through the heap faster than 25 (measured); 64 rows are enough that round
 # trips for one-record rows do not show on a local network.
-FETCH_BYTES: Final = 8 * 1024 * 1024
+JDBC_BYTES: Final = 8 * 1024 * 1024
 MOST_ROWS: Final = 64
 SAMPLED_RANGES: Final = 16
 # The most that a task holds, also if large rows lie between small ones: some tasks fit into a heap of 512 MB. One row
@@ -107,14 +107,14 @@ def address(parameters: Mapping[str, str]) -> Address:
 def fetch_rows(connection: RawConnection, ranges: Sequence[tuple[int, int]], *, ends: Sequence[int] | None = None) -> int:
     """Return how many rows are fetched at once from ranges (partition id, start), before `ends` if they are given.
 
-    As many as usually make `FETCH_BYTES`, by the first rows of some ranges; but so few that the largest of any range fit
+    As many as usually make `JDBC_BYTES`, by the first rows of some ranges; but so few that the largest of any range fit
     into `HELD_BYTES`.
     """
     some = ranges[:: -(-len(ranges) // SAMPLED_RANGES) or 1]
     ((largest,),) = query(
         connection, LARGEST_ROW, Int4Array(each for each, _ in some), Int8Array(start for _, start in some)
     )
-    usual = max(1, min(FETCH_BYTES // (largest or 1), MOST_ROWS))
+    usual = max(1, min(JDBC_BYTES // (largest or 1), MOST_ROWS))
     ((fitting,),) = query(
         connection,
         FITTING_ROWS,
@@ -122,7 +122,7 @@ def fetch_rows(connection: RawConnection, ranges: Sequence[tuple[int, int]], *, 
         Int4Array(each for each, _ in ranges),
         Int8Array(start for _, start in ranges),
         Int8Array(itertools.repeat(END, len(ranges)) if ends is None else ends),
-        FETCH_BYTES // MOST_ROWS,
+        JDBC_BYTES // MOST_ROWS,
         MOST_ROWS,
     )
     return usual if fitting is None else max(1, min(usual, fitting))

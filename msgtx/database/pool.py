@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 import sqlalchemy
@@ -19,6 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePoo
 from sqlalchemy.util import queue as sqlalchemy_queue
 
 from msgtx import errors, forks
+from msgtx.closing import Closing
 from msgtx.database import address
 from msgtx.database.calls import query
 from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
@@ -122,7 +123,7 @@ class _Pool(QueuePool):
     _queue_class = _Idle
 
 
-class Engine:
+class Engine(Closing):
     """A pool of connections to one database.
 
     `url`: any address for libpq. `embedded`: whether it is the embedded server's. `connect` replaces `Connection.connect`
@@ -313,16 +314,6 @@ class Engine:
         self._closed = True
         self._let_go()
         self.sqlalchemy.dispose()
-
-    def __enter__(self) -> Self:
-        """Return itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 class CheckedOut:

@@ -16,6 +16,7 @@ from msgtx.errors import DatabaseUnavailable
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
+MOST_TOGETHER: Final = 64  # calls in one
 TIME_IS_OVER: Final = "the server did not answer (the call's time is over)"
 
 

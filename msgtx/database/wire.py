@@ -11,7 +11,7 @@ import select
 import struct
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -120,15 +120,17 @@ def encode_text_array(items: Sequence[str | None], encoding: str = "utf-8") -> b
 
 def encode_int8_array(items: Sequence[int]) -> bytes:
     """Return the binary form of a `bigint[]`."""
-    body = struct.pack(">" + "iq" * len(items), *chain.from_iterable((8, item) for item in items))
+    body = struct.pack(">" + "iq" * len(items), *chain.from_iterable(zip(repeat(8), items, strict=False)))
     return _header(INT8, len(items), has_nulls=False) + body
 
 
 def encode_int4_array(items: Sequence[int | None]) -> bytes:
     """Return the binary form of an `int[]`."""
-    parts = [_header(INT4, len(items), has_nulls=None in items)]
-    parts.extend(NULL if item is None else struct.pack(">ii", 4, item) for item in items)
-    return b"".join(parts)
+    if None in items:
+        parts = [NULL if item is None else struct.pack(">ii", 4, item) for item in items]
+        return b"".join([_header(INT4, len(items), has_nulls=True), *parts])
+    body = struct.pack(">" + "ii" * len(items), *chain.from_iterable(zip(repeat(4), items, strict=False)))
+    return _header(INT4, len(items), has_nulls=False) + body
 
 
 def _field(oid: int, data: bytes | None) -> tuple[bytes, ...]:
@@ -281,7 +283,7 @@ def numbered(statement: str) -> bytes:
 
 
 Answer = TypeVar("Answer")
-Asked = tuple[str, Sequence[object]]
+Statement = tuple[str, Sequence[object]]
 # The name of a prepared statement; or a statement and the types of its arguments, on a connection that keeps none.
 Prepared = tuple[bytes | str, tuple[int, ...] | None, Sequence[Buffer | None], Sequence[pq.Format] | None]
 
@@ -331,7 +333,7 @@ class Statements:
         return self._rows(result), succeeded
 
     def run_together(
-        self, first: Asked, others: Sequence[Asked], left_out: Callable[[list[tuple[Any, ...]]], Container[int]]
+        self, first: Statement, others: Sequence[Statement], left_out: Callable[[list[tuple[Any, ...]]], Container[int]]
     ) -> list[list[tuple[Any, ...]] | None]:
         """Run several statements in one SQL transaction; on any connection. Returns the rows of the others.
 
@@ -379,7 +381,7 @@ class Statements:
         pgconn.exit_pipeline_mode()
         return self._checked(answers), following[-1].status == pq.ExecStatus.TUPLES_OK
 
-    def _preparing(self, asked: Sequence[Asked]) -> PQGen[list[Prepared]]:
+    def _preparing(self, asked: Sequence[Statement]) -> PQGen[list[Prepared]]:
         prepared = []
         for query, arguments in asked:
             prepared.append((yield from self._prepare(query, arguments)))

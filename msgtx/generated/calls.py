@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from msgtx.declared.function import Function
+from msgtx.types import TopicPartition, TransactionId
 
 ABORT_BATCH: Final = Function("abort_batch", "in_app_id text, in_query_id text, in_batch_id int8, most int4", tuple[int])
 
@@ -490,6 +491,10 @@ class DescribeTransactionRow(NamedTuple):
     topics: list[str]
     partition_indexes: list[int]
 
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
+
 
 DESCRIBE_TRANSACTION: Final = Function("describe_transaction", "in_transactional_id text", DescribeTransactionRow)
 END_SESSIONS: Final = Function("end_sessions", "", tuple[int])
@@ -508,6 +513,10 @@ class ExpireHoldersRow(NamedTuple):
     transaction_number: int
     kind: str | Any
     expired: bool
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
 
 
 EXPIRE_HOLDERS: Final = Function("expire_holders", "partition_ids int4[], group_name text", ExpireHoldersRow)
@@ -819,6 +828,10 @@ class MeasurePartitionsRow(NamedTuple):
     last_stable_offset: int
     log_end_offset: int
     bytes: int
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
 
 
 MEASURE_PARTITIONS: Final = Function("measure_partitions", "in_after int4, most int4", MeasurePartitionsRow)
@@ -1215,6 +1228,10 @@ class SpansOfShareGroupsRow(NamedTuple):
     answer: str
     partition_id: int
 
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
+
 
 SPANS_OF_SHARE_GROUPS: Final = Function("spans_of_share_groups", "", SpansOfShareGroupsRow)
 
@@ -1275,7 +1292,7 @@ class UndecidedSealsRow(NamedTuple):
     producer_id: int
     producer_epoch: int
     transaction_number: int
-    transactional_id: str
+    transactional_id: str | Any
     kind: str
     sealed_at: datetime
     deadline: datetime | Any
@@ -1287,6 +1304,10 @@ class UndecidedSealsRow(NamedTuple):
     partitions: int
     checked_at: datetime
     found: int
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
 
 
 UNDECIDED_SEALS: Final = Function("undecided_seals", "most int4", UndecidedSealsRow)
@@ -1315,6 +1336,14 @@ class UndecidedTransactionsRow(NamedTuple):
     checked_at: datetime
     found: int
 
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
+
 
 UNDECIDED_TRANSACTIONS: Final = Function(
     "undecided_transactions",
@@ -1333,6 +1362,10 @@ class UnfinishedDecisionsRow(NamedTuple):
     missing: int
     checked_at: datetime
     found: int
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
 
 
 UNFINISHED_DECISIONS: Final = Function("unfinished_decisions", "older_than_ms int8, most int4", UnfinishedDecisionsRow)
@@ -1466,6 +1499,14 @@ class WaitingSharesRow(NamedTuple):
     found: int
     writes_letters: bool
     exhausted: int
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
 
 
 WAITING_SHARES: Final = Function("waiting_shares", "most int4", WaitingSharesRow)

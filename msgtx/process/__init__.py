@@ -1,7 +1,7 @@
 """Workers: the loops that `client.process` and `client.process_into` run."""
 
 from msgtx.process.into import Into, IntoAsync, Rider, require_handler
-from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Ending, Work, run
+from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Ending, Work, run_loop
 from msgtx.process.shares import Part, run_shared, together
 from msgtx.process.transform import POLLS, Filler, Transform, outputs, process
 from msgtx.process.watched import watched, watched_call
@@ -23,7 +23,7 @@ __all__ = [
     "outputs",
     "process",
     "require_handler",
-    "run",
+    "run_loop",
     "run_shared",
     "together",
     "watched",

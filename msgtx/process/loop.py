@@ -141,7 +141,7 @@ class Work(Protocol):
         ...
 
 
-def run(consumer: Consumer, work: Work, worker: Worker) -> ProcessReport:
+def run_loop(consumer: Consumer, work: Work, worker: Worker) -> ProcessReport:
     """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
 
     A passing failure is tried again at once, a hundred times in a row. A record on which the user's function fails is
@@ -153,7 +153,7 @@ def run(consumer: Consumer, work: Work, worker: Worker) -> ProcessReport:
     idle_since: float | None = None  # the first poll in a row that brought nothing
     in_a_row = 0
     trials = _Trials(consumer)
-    consumer.commit_starts()  # else, with `latest`, the next process would skip the records before the first commit
+    consumer.committing.commit_starts()  # else, with `latest`, the next process would skip records before the first commit
     while not (stop is not None and stop.is_set()):
         if trials.resume():
             work.take_one()

@@ -38,7 +38,7 @@ from msgtx.store.shares.answers import OffsetRange
 from msgtx.types import Acknowledgement, ProcessReport, ShareRecord
 
 log = logging.getLogger("msgtx.process")
-LOOK_SECONDS: Final = 0.5  # until it sees that the work is another one, whose locks may be shorter
+LOOK_AT_WORK_SECONDS: Final = 0.5  # until it sees that the work is another one, whose locks may be shorter
 RENEWED_SECONDS: Final = 3600.0  # how long a call keeps its records at most: a longer one hangs, and others try them
 NOT_HELD: Final = (InvalidRecordState, TransactionConflict, UnknownMember)  # others have the record, or will
 
@@ -56,7 +56,7 @@ class Part:
 
     def riding(self, session: UserSession, refusal: str) -> contextlib.AbstractContextManager[ShareRide]:
         """Have the session's commit accept them."""
-        return self.consumer.riding(session, self.records, refusal)
+        return self.consumer.rides.accepting(session, self.records, refusal)
 
     def ride(self, transaction: Transaction) -> None:
         """Have the transaction accept them."""
@@ -64,7 +64,7 @@ class Part:
 
     def transaction_answers(self) -> Answers | None:
         """Accept them."""
-        return self.consumer.accepting(self.records)
+        return self.consumer.answering.accepting(self.records)
 
     def undo(self, *, release: bool) -> None:
         """Do nothing: the loop tries them again, before it polls."""
@@ -130,19 +130,23 @@ class _Renewing:
         """Work on the records of the last poll."""
         if not self._work:  # how long a lock lasts is known now
             self._wakes.put(None)
-        self._work = self._consumer.handed_out
+        self._work = self._consumer.waiting_records.handed_out
 
     def _live(self) -> None:
         while not self._over:
             with contextlib.suppress(queue.Empty):
-                self._wakes.get(timeout=min(LOOK_SECONDS, self._consumer.lock_seconds / 3 or LOOK_SECONDS))
+                self._wakes.get(
+                    timeout=min(
+                        LOOK_AT_WORK_SECONDS, self._consumer.waiting_records.lock_seconds / 3 or LOOK_AT_WORK_SECONDS
+                    )
+                )
             now = time.monotonic()
-            third = self._consumer.lock_seconds / 3
+            third = self._consumer.waiting_records.lock_seconds / 3
             if self._work is not self._seen:
                 self._seen = self._work
                 self._left, self._until, self._due = list(self._seen), now + RENEWED_SECONDS, now + third
             elif self._left and self._due <= now < self._until:
-                self._left = self._consumer.renew(self._left)
+                self._left = self._consumer.answering.renew(self._left)
                 self._due = now + third  # not reached after a failure: it is due at once
 
     def __enter__(self) -> "_Renewing":
@@ -189,7 +193,7 @@ class _Loop:
             self._aborted()
             log.debug("%s: tried again", place_of(records), exc_info=error)
             pause(min(RETRY_SECONDS * self.in_a_row, 1.0), self.stop)
-            return [held] if (held := self.part.consumer.held(records)) else []
+            return [held] if (held := self.part.consumer.holdings.of(records)) else []
         if isinstance(outcome, Failed):
             self._aborted()
             if isinstance(self.worker.failure, Stop):

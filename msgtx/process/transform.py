@@ -10,7 +10,7 @@ from msgtx.consumer.consumer import Consumer
 from msgtx.database.faults import AGAIN, fault_of
 from msgtx.errors import OF_RECORDS, InvalidRequest, MsgtxError, UnknownTopicOrPartition, UsageError
 from msgtx.observer import Observers
-from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, run, tell_set_aside
+from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, run_loop, tell_set_aside
 from msgtx.process.watched import watched, watched_call
 from msgtx.process.worker import Worker
 from msgtx.producer.producer import Producer, Transaction
@@ -21,7 +21,7 @@ Output = OutputRecord | bytes | None
 Outputs = Output | Iterable[OutputRecord | bytes]
 Transform = Callable[[Record], Outputs] | Callable[[list[Record]], Outputs]
 FIRST_RECORDS: Final = 100  # of a worker's first poll, before it knows how fast its transform is
-MOST_RECORDS: Final = 300  # with their outputs fewer objects than it takes for Python's garbage collector to look at them
+MOST_OF_A_POLL: Final = 300  # with their outputs fewer objects than it takes for Python's garbage collector to look at them
 MOST_OF_A_LIST: Final = 10_000
 POLLS: Final = 4  # of a transaction, about
 
@@ -50,7 +50,7 @@ class ConsumerInput:
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
         """Give no partition away within the block."""
-        return self.consumer.keep_partitions()
+        return self.consumer.subscription.keep_partitions()
 
     def more(self, timeout: float, most: int) -> list[Record]:
         """Poll on."""
@@ -95,7 +95,7 @@ def process(
     """
     called = watched_call(transform, observers, worker.group)
     work = Filler(ConsumerInput(consumer), producer, to, called, worker, worker.transaction_ms / 1000)
-    return run(consumer, watched(work, observers, worker.group, worker.dead_letter), worker)
+    return run_loop(consumer, watched(work, observers, worker.group, worker.dead_letter), worker)
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class Filler:
             written += self._send(records)
             now = time.monotonic()
             fitting = int(self.seconds * self.read / max(now - begun, 1e-6) / POLLS)
-            self.chunk = max(1, min(MOST_OF_A_LIST if self.worker.batch else MOST_RECORDS, 2 * self.chunk, fitting))
+            self.chunk = max(1, min(MOST_OF_A_LIST if self.worker.batch else MOST_OF_A_POLL, 2 * self.chunk, fitting))
             if now >= deadline or (stop is not None and stop.is_set()):
                 break
             records = self.input.more(min(deadline - now, 0.01), self.chunk)

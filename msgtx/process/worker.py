@@ -64,7 +64,7 @@ def worker_of(group: object, settings: Mapping[str, Any], *, failure: Failure, a
     given = Worker(arguments.check_name("a group", group), **{"failure": failure, **own})
     arguments.one_of("auto_offset_reset", given.auto_offset_reset, get_args(AutoOffsetReset))
     arguments.function("on_commit", given.on_commit)
-    arguments.stop("stop", given.stop)
+    arguments.stop_signal("stop", given.stop)
     if given.share_members is not None:
         arguments.whole("share_members", given.share_members, least=1, most=MOST_SHARE_MEMBERS)
         if "auto_offset_reset" in own:

@@ -16,7 +16,7 @@ from msgtx.producer.state import OpenTransaction, ProducerStatus
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.rules.record import (
     PLAIN,
-    Headers,
+    HeaderPairs,
     are_times,
     as_bytes,
     as_headers,
@@ -171,7 +171,7 @@ class Batcher:
         self,
         route: Route,
         partition: int,
-        content: tuple[str, bytes | None, bytes | None, int | None, Headers],
+        content: tuple[str, bytes | None, bytes | None, int | None, HeaderPairs],
         size: int,
         on_delivery: Callable[[RecordFuture], object] | None,
     ) -> RecordFuture:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgtx.database.pool import Engine
-from msgtx.database.together import SharedCalls
+from msgtx.database.together import MOST_TOGETHER, SharedCalls
 from msgtx.producer.wake import Wake
 from msgtx.store.append.append import (
     PARTITIONS_AT_ONCE,
@@ -15,7 +15,6 @@ from msgtx.store.append.append import (
     append_decide_and_notify,
 )
 
-MOST_TOGETHER: Final = 64
 MOST_BYTES: Final = 64 * 1024  # of a transaction that shares: a larger one would hold the others up
 
 

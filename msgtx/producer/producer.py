@@ -8,10 +8,10 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, Self
 
 from msgtx import arguments, callbacks, forks
+from msgtx.closing import Closing
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
 from msgtx.errors import (
@@ -71,7 +71,7 @@ class Transaction:
         return self._producer.prepare_transaction(timeout)
 
 
-class Producer:
+class Producer(Closing):
     """Sends records: idempotent by default, transactional with a `transactional_id`.
 
     May be shared by threads (a transaction belongs to one at a time); does not survive `fork`. Made by `client.producer()`.
@@ -138,7 +138,7 @@ class Producer:
 
     def _forked(self) -> None:
         """Handle a fork, in the child: nothing is sent, and a topic that is looked up again shows why."""
-        forks.fresh(self._accumulator.lock)
+        forks.release(self._accumulator.lock)
         self._state.disown()
         self._routes.known.clear()
 
@@ -422,12 +422,6 @@ class Producer:
                 self.close()
                 raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def _tell_ended(producer: "weakref.ref[Producer]", of: Accumulator, outcome: Ended, seconds: float) -> None:

@@ -1,38 +1,42 @@
-"""One thread at a time uses a consumer; only `stop` and `close` may come from another one."""
+"""One thread at a time uses an open consumer; only `stop` and `close` may come from another one."""
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from msgtx import forks
 from msgtx.errors import IllegalState
 
 
 class SoleUse:
-    """Which thread uses a consumer. `what`: its name in a refusal."""
+    """Which thread uses a consumer, as long as it is open. `kind`: the consumer's name in a refusal."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.closed = False
         self._lock = threading.RLock()  # held by the thread `user`, whose call is under way; it knows its owner
         self.user: int | None = None
-        self._origin = forks.here()
+        self.origin = forks.here()
+
+    def require_open(self) -> None:
+        """Raise `IllegalState` for a closed consumer, and in the child of a fork."""
+        self.origin.require(f"a {self._kind}")
+        if self.closed:
+            raise IllegalState(f"the {self._kind} is closed", reason="closed")
 
     @contextlib.contextmanager
-    def call(self, require_open: Callable[[], None]) -> Iterator[None]:
-        """Make a call within the block, by a callback a part of the one that is under way. Raise `IllegalState`.
-
-        `require_open` raises for a consumer that takes no more calls.
-        """
-        self._origin.require(self._what)
+    def call(self) -> Iterator[None]:
+        """Make a call within the block, by a callback a part of the one that is under way. Raise `IllegalState`."""
+        self.origin.require(f"a {self._kind}")
         me = threading.get_ident()
         if self.user == me:
             yield
             return
-        require_open()
+        self.require_open()
         try:
             if not self._lock.acquire(blocking=False):
                 raise IllegalState(
-                    f"{self._what} is for one thread at a time; only stop() and close() may come from another",
+                    f"a {self._kind} is for one thread at a time; only stop() and close() may come from another",
                     reason="thread",
                 )
             self.user = me

@@ -25,16 +25,16 @@ from msgtx.errors import AuthorizationFailed, ThreadNotStarted
 from msgtx.store.fetch.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
 log = logging.getLogger("msgtx.receiving.wakeup")
-LOOK_SECONDS: Final = 0.1  # between two looks for commits without a notification: nearly a millisecond of an idle machine
+LOOK_FOR_COMMITS_SECONDS: Final = 0.1  # between two looks: nearly a millisecond of an idle machine
 LOOK_SOON_SECONDS: Final = 0.005  # and while it concerns waiters of this client
 LOOK_SOON_FOR_SECONDS: Final = 1.0  # after it did the last time
 MOST_HEARD: Final = 100  # notifications parsed at once; of more, it only counts that they came
 REMOVE_SECONDS: Final = 60.0  # between two removals of seen rows
-POLL_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
+POLL_LEAST_SECONDS: Final = 0.02  # of consumers while no notifications arrive, after the last data
 POLL_MOST_SECONDS: Final = 0.1  # and when none came for a while: ten questions a second
 RECONNECT_SECONDS: Final = 1.0
 REFUSED_SECONDS: Final = 30.0  # to a role that may not consume, and so waits for nothing: a right may be granted later
-ANSWER_SECONDS: Final = 10.0  # for its few words: without it readers poll; `close` waits for it
+LISTEN_ANSWER_SECONDS: Final = 10.0  # for its few words: without it readers poll; `close` waits for it
 
 
 class Waiter:
@@ -47,7 +47,7 @@ class Waiter:
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
-        self._pause = POLL_SECONDS
+        self._pause = POLL_LEAST_SECONDS
         self._waited = False
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._named: set[str | None] = set()  # partitions that wake-ups named and nobody has looked at yet
@@ -63,7 +63,7 @@ class Waiter:
     def clear(self) -> set[int] | None:
         """Forget earlier wake-ups; call this before looking at the data. Returns the partitions they named; None: any."""
         if not self._waited:  # rows that were looked at before were visible
-            self._pause = POLL_SECONDS
+            self._pause = POLL_LEAST_SECONDS
         self._waited = False
         with contextlib.suppress(queue.Empty):
             while True:
@@ -147,14 +147,14 @@ class Listener:
             self._stopping = True
         self._thread.stop()
         os.write(self._wake_write, b".")
-        if self._thread.join(2 * ANSWER_SECONDS):  # else it uses them
+        if self._thread.join(2 * LISTEN_ANSWER_SECONDS):  # else it uses them
             os.close(self._wake_read)
             os.close(self._wake_write)
 
     def _run(self) -> None:
         while not self._stopping:
             self._listened = False
-            with until(time.monotonic() + ANSWER_SECONDS):
+            with until(time.monotonic() + LISTEN_ANSWER_SECONDS):
                 connection = self._engine.dedicated()
             if self._engine.pooled:
                 # LISTEN would stay behind in a session that others use, and its notifications would go to them.
@@ -162,7 +162,7 @@ class Listener:
                 connection.close()
                 return
             try:
-                with until(silence=ANSWER_SECONDS), translated(connection):
+                with until(silence=LISTEN_ANSWER_SECONDS), translated(connection):
                     self._listen(connection)
             finally:
                 self._listened, self.confirmed = self.confirmed, False
@@ -200,16 +200,16 @@ class Listener:
                 if words is not None and now - removed > REMOVE_SECONDS:
                     removed = now
                     remove_wake_ups(connection)
-            next_look = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_SECONDS)
+            next_look = looked + (LOOK_SOON_SECONDS if now < soon_until else LOOK_FOR_COMMITS_SECONDS)
             if not looking and now >= next_look:
                 look(raw, snapshot)
                 looking, looked = True, now
-            wait = looked + ANSWER_SECONDS if looking else next_look
+            wait = looked + LISTEN_ANSWER_SECONDS if looking else next_look
             ready = readable([raw.socket, self._wake_read], wait - now)
             if raw.socket in ready:
                 raw.consume_input()
             elif looking and time.monotonic() >= wait:
-                raise OSError(f"no answer for {ANSWER_SECONDS:g} s")
+                raise OSError(f"no answer for {LISTEN_ANSWER_SECONDS:g} s")
 
     def _take(self, heard: list[str]) -> None:
         """Wake whom these notifications concern. The channel is open to every login: a flood of them costs little."""

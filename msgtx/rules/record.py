@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgtx import errors
 from msgtx.arguments import shown
 
-Headers = Sequence[tuple[str, bytes | None]]
+HeaderPairs = Sequence[tuple[str, bytes | None]]
 GivenHeaders = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -122,13 +122,13 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def record_bytes(value: bytes | None, key: bytes | None, headers: Headers = ()) -> int:
+def record_bytes(value: bytes | None, key: bytes | None, headers: HeaderPairs = ()) -> int:
     """Return the size of a record in bytes: key, value, headers."""
     size = len(value or b"") + len(key or b"")
     return size + sum(len(name.encode()) + len(content or b"") for name, content in headers) if headers else size
 
 
-def counted_bytes(size: int, headers: Headers) -> int:
+def counted_bytes(size: int, headers: HeaderPairs) -> int:
     """Return the bytes of a record that count for `max_message_bytes`: msgtx's own headers count only beyond 8 KiB.
 
     So a record that fits into a topic fits into another one as a dead letter, too.

@@ -67,7 +67,10 @@ class AnswerSource(Protocol):
 class HandingOut(AnswerSource, Protocol):
     """A share consumer that returns records one by one."""
 
-    closed: bool
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        ...
 
 
 class Enclosing(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from msgtx.database.wire import BatchColumns
-from msgtx.rules.record import Headers, record_bytes
+from msgtx.rules.record import HeaderPairs, record_bytes
 from msgtx.store.append.append import CALL_BYTES, PARTITIONS_AT_ONCE
 from msgtx.store.append.rows import OpenRow
 from msgtx.store.topics.topics import Topic
@@ -20,7 +20,7 @@ class Published:
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: Headers
+    headers: HeaderPairs
 
 
 def calls_of(records: Iterable[Published]) -> Iterator[list[BatchColumns]]:

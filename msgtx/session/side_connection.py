@@ -34,7 +34,7 @@ from msgtx.store.transactions.seal import Sealed, seal
 from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import ProducerId, TransactionId
 
-POOL_SIZE: Final = 5
+SIDE_CONNECTIONS: Final = 5
 ONLY_CALL: Final = 0  # of a transaction: its answers are handed over once
 SEALED_TIMEOUT_MS: Final = 10_000  # of a transaction that is sealed just before a COMMIT: twice the limit of an idle session
 BYTES_PER_MS: Final = 5_000  # a large one has more time: a slow disk writes so much
@@ -71,7 +71,7 @@ class Companion:
         def connect(_: str, **settings: Any) -> RawConnection:
             return Connection.connect(conninfo, password=self._password, **settings)
 
-        self.engine = Engine("postgresql://", pool_size=POOL_SIZE, connect=connect)
+        self.engine = Engine("postgresql://", pool_size=SIDE_CONNECTIONS, connect=connect)
         self.origin = self.engine.origin
         self._role: str | None = None  # of the connections, if it is known
         self._lock = threading.Lock()
@@ -307,4 +307,4 @@ def off_loop(connection: sqlalchemy.Connection | None, work: Callable[[], Answer
 
 _companions: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Companion]" = weakref.WeakKeyDictionary()
 _companions_lock: Final = threading.Lock()
-os.register_at_fork(after_in_child=lambda: forks.fresh(_companions_lock))
+os.register_at_fork(after_in_child=lambda: forks.release(_companions_lock))

@@ -6,16 +6,19 @@ again, and returns the same records. *Answered*: its records wait, and there is 
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 from typing import Final
 
 from msgtx import errors
 from msgtx.config import ShareConsumerConfig
+from msgtx.receiving.calls import Calls
 from msgtx.receiving.integrity import Integrity
+from msgtx.receiving.poll import Stopping
+from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Waiter
 from msgtx.shares.answering import Answering, Commit
-from msgtx.shares.calls import Calls
 from msgtx.shares.holdings import Holdings
 from msgtx.shares.member import ShareMember
 from msgtx.shares.polls import MOST_RECORDS, GroupPolls
@@ -27,70 +30,72 @@ from msgtx.store.shares.shares import Acquired, Acquiring, Acquisition
 from msgtx.store.topics.topics import Topics
 from msgtx.types import ShareRecord, TopicPartition
 
-FETCH_BYTES: Final = 8 * 1024 * 1024  # of one poll, but for one record
+ACQUIRED_BYTES: Final = 8 * 1024 * 1024  # of one poll, but for one record
 STAYS: Final = 16  # polls on one partition, before others have their turn
+PASSED_SECONDS: Final = 0.005  # until it asks again, where others had the locks: they have them for a call
 TOPICS_SECONDS: Final = 5.0  # until it looks for new partitions
 
 
+@dataclass(eq=False)
 class Acquisitions:
     """Asks for records, and puts them among those that wait."""
 
-    def __init__(
-        self,
-        config: ShareConsumerConfig,
-        calls: Calls,
-        topics: Sequence[str],
-        *,
-        answering: Answering,
-        holdings: Holdings,
-        integrity: Integrity,
-        look_up: Topics,
-        member: ShareMember,
-        polls: GroupPolls,
-        waiter: Waiter,
-        waiting: Waiting,
-    ) -> None:
-        self._config = config
-        self._calls = calls
-        self._topics = topics
-        self._answering = answering
-        self._holdings = holdings
-        self._integrity = integrity
-        self._look_up = look_up
-        self._member = member
-        self._polls = polls
-        self._waiter = waiter
-        self._waiting = waiting
-        self._implicit = config.acknowledgement_mode == "implicit"
-        self.sent: Acquiring | None = None
-        self.places: dict[int, TopicPartition] = {}
-        self._order: list[int] = []
-        self.looked = -TOPICS_SECONDS
-        self._stayed = 0  # polls on one partition
-        self.longest_lock = 0.0  # so far, in seconds
+    config: ShareConsumerConfig
+    calls: Calls
+    topics: Sequence[str]
+    answering: Answering
+    holdings: Holdings
+    integrity: Integrity
+    look_up: Topics
+    member: ShareMember
+    polls: GroupPolls
+    sole_use: SoleUse
+    stopping: Stopping
+    waiter: Waiter
+    waiting: Waiting
+    sent: Acquiring | None = None
+    places: dict[int, TopicPartition] = field(default_factory=dict)
+    looked: float = -TOPICS_SECONDS
+    longest_lock: float = 0.0  # so far, in seconds
+    _order: list[int] = field(default_factory=list)
+    _stayed: int = 0  # polls on one partition
 
     @property
     def has_waiting(self) -> bool:
         """Whether records wait that this member still holds."""
-        if self._member.number is None:
-            self._waiting.rows.clear()  # its session is over: others have them
-        self._waiting.drop_late(time.monotonic())
-        return bool(self._waiting)
+        if self.member.number is None:
+            self.waiting.rows.clear()  # its session is over: others have them
+        self.waiting.drop_late(time.monotonic())
+        return bool(self.waiting)
 
     @property
     def takes_a_commit(self) -> bool:
         """Whether the next acquisition may have a commit with it."""
-        return not self.has_waiting and self._member.number is not None and self.sent is None
+        return not self.has_waiting and self.member.number is not None and self.sent is None
 
     def forget(self) -> None:
         """Forget the waiting records: the session has expired, so other members may acquire them."""
-        self._waiting.rows.clear()
+        self.waiting.rows.clear()
         self.sent = None
 
-    def acquire(self, most: int) -> bool:
+    def await_records(self, deadline: float, most: int) -> bool:
+        """Acquire up to `most` records unless some wait. Return False when time is over, or after `stop`."""
+        while not self.sole_use.closed:
+            self.polls.heard(self.waiter.clear())
+            self.member.prove()
+            has_passed = not self.has_waiting and self._acquire(most)
+            left = deadline - time.monotonic()
+            if self.waiting:
+                return True
+            if left <= 0 or self.stopping.asked:
+                return False
+            self.waiter.wait(min(left, PASSED_SECONDS if has_passed else self.config.fetch_max_wait_ms / 1000))
+        return False
+
+    def _acquire(self, most: int) -> bool:
         """Acquire records. Returns whether there may be some already that it did not get, since others had the locks."""
         order = self._partitions()
-        number = self._member.join()
+        number = self.member.join()
         commit = None
         if self.sent is None or self.sent.member_number != number:  # what another member had is others'
             self.sent, commit = self._next(number, order, most)
@@ -98,47 +103,47 @@ class Acquisitions:
             self.sent = self.sent._replace(answers=NO_ANSWERS)
         asked = time.monotonic()
         try:
-            found, refused, has_passed = self._calls.again(self._send)
+            found, refused, has_passed = self.calls.answered(self._send)
         except errors.UnknownMember:
             if commit is not None:
-                self._answering.answered(commit.answers, None)
-            self._answering.forget()
+                self.answering.answered(commit.answers, None)
+            self.answering.forget()
             self.forget()
             return False
-        with self._integrity.steps():
+        with self.integrity.steps():
             self.sent = None
             for each in found:
                 lock = each.lock_ms / 1000
                 self.longest_lock = max(self.longest_lock, lock)
                 records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
                 if records:
-                    self._waiting.rows.append(WaitingRow(records, offsets, each.range, asked + lock, lock))
+                    self.waiting.rows.append(WaitingRow(records, offsets, each.range, asked + lock, lock))
             if commit is not None:
-                self._answering.answered(commit.answers, refused)
+                self.answering.answered(commit.answers, refused)
         return has_passed
 
     def _next(self, number: int, order: Sequence[int], most: int) -> tuple[Acquiring, Commit | None]:
         """Return the member's next acquisition, and the commit sent with it."""
         shares = most <= MOST_RECORDS
-        self._answering.of_single_records = most == 1
-        first = self._polls.place(list(self.places)) if shares else order[0]
-        commit = self._answering.sent if self._implicit else None
-        answers = NO_ANSWERS if commit is None else self._holdings.columns_of(number, commit.answers)
+        self.answering.of_single_records = most == 1
+        first = self.polls.place(list(self.places)) if shares else order[0]
+        commit = self.answering.sent if self.holdings.implicit else None
+        answers = NO_ANSWERS if commit is None else self.holdings.columns_of(number, commit.answers)
         if len(answers.partition_ids) == 1 and answers.partition_ids[0] != first:
             if shares:
-                self._answering.settle()
+                self.answering.settle()
                 commit, answers = None, NO_ANSWERS
             elif self._stayed < STAYS:
                 first = answers.partition_ids[0]  # one state of that partition has both then
         self._stayed = self._stayed + 1 if answers.partition_ids == (first,) else 0
         order = [first, *(each for each in order if each != first)]
-        call = self._calls.number() if commit is None else commit.call
-        return Acquiring(self._config.group, number, call, order, most, FETCH_BYTES, answers), commit
+        call = next(self.holdings.call_numbers) if commit is None else commit.call
+        return Acquiring(self.config.group, number, call, order, most, ACQUIRED_BYTES, answers), commit
 
     def _send(self) -> Acquisition:
         assert self.sent is not None
         asked, self.sent = self.sent, self.sent._replace(is_again=True)
-        return self._polls.acquire(asked)
+        return self.polls.acquire(asked)
 
     def _records_of(self, acquired: Acquired) -> list[ShareRecord]:
         topic, partition = self.places[acquired.range.partition_id]
@@ -159,8 +164,8 @@ class Acquisitions:
         now = time.monotonic()
         if now >= self.looked + TOPICS_SECONDS:
             places: dict[int, TopicPartition] = {}
-            for name in self._topics:
-                topic = self._calls.again(partial(self._look_up, name, bool(self.places)))
+            for name in self.topics:
+                topic = self.calls.answered(partial(self.look_up, name, bool(self.places)))
                 if topic is None and self.looked < 0:
                     raise errors.UnknownTopicOrPartition(f"there is no topic {name!r}; create it first", topic=name)
                 if topic is None:
@@ -168,11 +173,11 @@ class Acquisitions:
                 places |= {each: TopicPartition(name, index) for index, each in enumerate(topic.partition_ids)}
             if not places:
                 raise errors.UnknownTopicOrPartition(
-                    f"there is no topic {self._topics[0]!r} any more; create it first", topic=self._topics[0]
+                    f"there is no topic {self.topics[0]!r} any more; create it first", topic=self.topics[0]
                 )
             if places.keys() != self.places.keys():
                 self._order = sorted(places)
-                self._waiter.watch(places)
+                self.waiter.watch(places)
             self.places, self.looked = places, now
         turn = PARTITIONS_AT_ONCE if len(self._order) > PARTITIONS_AT_ONCE else 1
         self._order = [*self._order[turn:], *self._order[:turn]]

@@ -1,5 +1,6 @@
 """The records that a share consumer has returned, and its caller's answers."""
 
+import itertools
 import logging
 import math
 import threading
@@ -45,9 +46,10 @@ class Holdings:
 
     def __init__(self, group: str, *, implicit: bool) -> None:
         self._group = group
-        self._implicit = implicit
+        self.implicit = implicit
         # Of a whole call, not of a record: a transaction may be undone in another thread, its producer's sender.
         self.lock = threading.RLock()
+        self.call_numbers = itertools.count(1)  # a call whose answer was lost is sent again under the same one
         self._held: dict[Key, Held] = {}  # returned records without an answer
         self._answers: dict[Key, Answer] = {}
         self._undone: set[Key] = set()  # of what is held: to be released, unless the caller answers for it again
@@ -70,7 +72,7 @@ class Holdings:
         partition_id, first, last = held
         self._locked_until = min(self._locked_until, locked_until) if self._held else locked_until
         self.rewound = False
-        if self._implicit:
+        if self.implicit:
             keys = [(topic, partition, first)]
             self._forget_earlier(keys)
             self._held[keys[0]] = Held(*held, delivery)
@@ -206,7 +208,7 @@ class Holdings:
 
     def given(self) -> dict[Key, Answer]:
         """Return the answers to commit: in implicit mode all held records are accepted, except those to release."""
-        if not self._implicit:
+        if not self.implicit:
             return self.explicit()
         with self.lock:
             held = [key for key in self._held if key not in self._undone] if self._undone else self._held
@@ -259,8 +261,8 @@ class Holdings:
                     del self._held[key]
                     self._answers.pop(key, None)
                     self._undone.discard(key)
-                    bad.append((*key[:2], max(held.first, hit[0].first)) if self._implicit else key)
-                    left = without([held], hit) if self._implicit else []  # else it is one record
+                    bad.append((*key[:2], max(held.first, hit[0].first)) if self.implicit else key)
+                    left = without([held], hit) if self.implicit else []  # else it is one record
                     self._held |= {(*key[:2], rest.first): rest for rest in left}
             raise errors.BY_NAME[refused[0][0]](
                 f"share group {self._group!r}: {_named(bad)}: the lock has expired or the"

@@ -8,29 +8,26 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from msgtx import errors
 from msgtx.background import BackgroundThread
 from msgtx.config import ShareConsumerConfig
 from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
-from msgtx.database.pool import Engine
-from msgtx.database.retry import retried
 from msgtx.errors import MsgtxError
+from msgtx.receiving.calls import Calls
 from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
 from msgtx.store.groups.members import heartbeat, leave_group
 from msgtx.store.shares.shares import ShareMembership, join_share_group, new_member_number, tidy
 
-Answer = TypeVar("Answer")
 log = logging.getLogger("msgtx.consumer")
 
 
 class ShareMember:
     """Joins, sends heartbeats, leaves."""
 
-    def __init__(self, engine: Engine, config: ShareConsumerConfig, topics: Sequence[str]) -> None:
-        self._engine = engine
+    def __init__(self, config: ShareConsumerConfig, calls: Calls, topics: Sequence[str]) -> None:
+        self._calls = calls
         self._config = config
         self._topics = topics
         self._id = ""
@@ -66,31 +63,24 @@ class ShareMember:
         if not self._id:
             self._id, self._number = new_member_id(), new_member_number()
 
-        def attempt() -> ShareMembership:
-            with self._engine.connection() as connection:
-                return join_share_group(
-                    connection,
-                    self._config.group,
-                    member_id=self._id,
-                    client_host=platform.node(),
-                    client_process=os.getpid(),
-                    session_timeout_ms=self._config.session_timeout_ms,
-                    topics=self._topics,
-                    number=self._number,
-                )
+        def join(connection: RawConnection) -> ShareMembership:
+            return join_share_group(
+                connection,
+                self._config.group,
+                member_id=self._id,
+                client_host=platform.node(),
+                client_process=os.getpid(),
+                session_timeout_ms=self._config.session_timeout_ms,
+                topics=self._topics,
+                number=self._number,
+            )
 
         asked = time.monotonic()
-        self._joined = self._answered(attempt)
+        self._joined = self._calls.asked(join)
         self._heard_until = asked + self._config.session_timeout_ms / 1000  # the join is its first heartbeat
         self._next_beat = asked + self._config.heartbeat_interval_ms / 1000
         self._heart.start()
         return self._joined.number
-
-    def _answered(self, attempt: Callable[[], Answer]) -> Answer:
-        seconds = self._config.request_timeout_ms / 1000
-        return retried(
-            attempt, deadline=time.monotonic() + seconds, pause=self._config.retry_backoff_ms / 1000, silence=seconds
-        )
 
     @property
     def is_silent(self) -> bool:
@@ -110,16 +100,15 @@ class ShareMember:
             return
         log.warning("share group %r: no heartbeat was answered for session_timeout_ms; asking it", self._config.group)
 
-        def attempt() -> None:
-            with self._engine.connection() as connection:
-                self._beat(connection, joined, self._id)
+        def prove(connection: RawConnection) -> None:
+            self._beat(connection, joined, self._id)
             if self.is_silent:
                 raise errors.DatabaseUnavailable(
                     f"share group {self._config.group!r}: a heartbeat took longer than session_timeout_ms",
                     group=self._config.group,
                 )
 
-        self._answered(attempt)
+        self._calls.asked(prove)
 
     def gone(self) -> None:
         """Note that the group does not know this member any more: the next `join` is another one's."""
@@ -140,7 +129,7 @@ class ShareMember:
         self.gone()
 
     def _leave(self) -> None:
-        with self._engine.connection() as connection:
+        with self._calls.engine.connection() as connection:
             leave_group(connection, self._config.group, self._id, number=self._number)
             if self._joined is not None:
                 with contextlib.suppress(MsgtxError):  # it has left: the sweep removes the rest
@@ -168,7 +157,7 @@ class ShareMember:
         while not self._over.wait(seconds_until(self._next_beat)):
             begun, joined, member_id = time.monotonic(), self._joined, self._id
             if joined is not None and joined != self._unknown:
-                with self._limited(begun), self._engine.connection() as connection:
+                with self._limited(begun), self._calls.engine.connection() as connection:
                     self._beat(connection, joined, member_id)
                     if joined != self._unknown:
                         tidy(connection, joined)

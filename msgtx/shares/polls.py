@@ -12,11 +12,10 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgtx.database.pool import Engine
-from msgtx.database.together import SharedCalls
+from msgtx.database.together import MOST_TOGETHER, SharedCalls
 from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, Refused, acknowledge_records
 from msgtx.store.shares.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
 
-MOST_TOGETHER: Final = 64
 MOST_RECORDS: Final = 32  # of a poll that shares: what is larger gains nothing, and would hold the others up
 GATHER_SECONDS: Final = 0.001  # less than a call takes: what those save that go together
 TURN_SECONDS: Final = 0.1  # for which a partition is asked first, before others have their turn

@@ -1,16 +1,18 @@
 """The answers of a share consumer in a user's SQL transaction, whose commit is refused until they are all there."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
-import sqlalchemy
-
 from msgtx import errors
-from msgtx.session.answers import Answers
-from msgtx.session.enlistment import Enlistment, Riding, UserSession, is_begun
+from msgtx.database.pool import Engine
+from msgtx.receiving.sole_use import SoleUse
+from msgtx.session.enlistment import Riding, UserSession, enlist, is_begun
+from msgtx.shares.answering import Answering
+from msgtx.types import ShareRecord
 
-OPEN: Final = "a block of share_consumer.batch(session) is open: leave it before the commit"
+SHARE_BATCH_OPEN: Final = "a block of share_consumer.batch(session) is open: leave it before the commit"
 
 
 class ShareRide:
@@ -25,36 +27,66 @@ class ShareRide:
         self.is_lost = True
 
 
-def begin(enlistment: tuple[sqlalchemy.Connection, Enlistment], refusal: str = OPEN) -> ShareRide:
-    """Have a session refuse its commit."""
-    connection, things = enlistment
-    ride = ShareRide(refusal)
-    things.add(connection, ride.riding)
-    return ride
+@dataclass(frozen=True, slots=True)
+class ShareRides:
+    """Those of one consumer. A batch has three parts, so that an event loop can have each done where it may wait."""
 
+    engine: Engine
+    answering: Answering
+    sole_use: SoleUse
 
-def is_whole(ride: ShareRide, session: UserSession) -> bool:
-    """Let the session commit, unless it was rolled back. Raise `IllegalState` if it was, and is used again."""
-    if not ride.is_lost:
+    def commit(self, session: UserSession) -> None:
+        """Have the session's commit bring the answers given so far; see `ShareConsumer.commit`."""
+        with self.sole_use.call():
+            self.answering.ready()
+            connection, enlistment = enlist(session, self.engine)
+            taken = self.answering.take(release=self.answering.holdings.implicit)
+            if taken is not None:
+                enlistment.add(connection, taken)
+
+    def begin(self, session: UserSession) -> ShareRide:
+        """Have a session refuse its commit until `end` is called."""
+        self.answering.ready()
+        connection, enlistment = enlist(session, self.engine)
+        ride = ShareRide(SHARE_BATCH_OPEN)
+        enlistment.add(connection, ride.riding)
+        return ride
+
+    def end(self, session: UserSession, ride: ShareRide) -> None:
+        """Have the session's commit bring the answers; after a rollback, have the records returned again.
+
+        Raise `IllegalState` if the session was rolled back and is used again.
+        """
+        if not ride.is_lost:
+            ride.riding.refusal = None
+            self.commit(session)
+        elif is_begun(session):
+            raise errors.IllegalState(
+                "the session was rolled back while its records were handled, and used again: what it then commits would"
+                " come without their answers; raise an exception instead, or use a savepoint (session.begin_nested())",
+                reason="rolled back",
+            )
+        else:
+            self.answering.not_committed(release=True)
+
+    def fail(self, ride: ShareRide | None) -> None:
+        """Have the session refuse its commit for good, and the records returned again."""
+        if ride is not None:
+            ride.riding.refusal = "what its records lead to has failed: roll the session back"
+        self.answering.not_committed(release=True)
+
+    @contextlib.contextmanager
+    def accepting(self, session: UserSession, records: Iterable[ShareRecord], refusal: str) -> Iterator[ShareRide]:
+        """Have the session's commit accept these records (explicit mode); `refusal`: of a commit within the block.
+
+        Whatever rolls the session back, they are held as before. Raise what `acknowledge` and `commit` raise.
+        """
+        self.answering.ready()
+        connection, enlistment = enlist(session, self.engine)
+        answers = self.answering.accepting(records)
+        ride = ShareRide(refusal)
+        enlistment.add(connection, ride.riding)
+        if answers is not None:
+            enlistment.add(connection, answers)
+        yield ride
         ride.riding.refusal = None
-        return True
-    if is_begun(session):
-        raise errors.IllegalState(
-            "the session was rolled back while its records were handled, and used again: what it then commits would come"
-            " without their answers; raise an exception instead, or use a savepoint (session.begin_nested())",
-            reason="rolled back",
-        )
-    return False
-
-
-@contextlib.contextmanager
-def refusing(
-    enlistment: tuple[sqlalchemy.Connection, Enlistment], answers: Answers | None, refusal: str
-) -> Iterator[ShareRide]:
-    """Have answers ride in a session, which refuses its commit within the block."""
-    ride = begin(enlistment, refusal)
-    if answers is not None:
-        connection, things = enlistment
-        things.add(connection, answers)
-    yield ride
-    ride.riding.refusal = None

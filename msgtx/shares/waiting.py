@@ -1,16 +1,14 @@
 """The records that a share consumer has acquired and not handed out."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from msgtx import errors
+from msgtx.receiving.deserializers import Deserializers
 from msgtx.shares.holdings import Holdings
 from msgtx.store.shares.answers import OffsetRange
 from msgtx.types import Acknowledgement, ShareRecord
-
-Deserializer = Callable[[bytes | None], Any]
 
 
 @dataclass(slots=True)
@@ -41,12 +39,9 @@ class WaitingRow:
 class Waiting:
     """Hands them out, which `holdings` notes. `handed_out`: what the last call has; `lock_seconds`: its shortest lock."""
 
-    def __init__(
-        self, holdings: Holdings, key_deserializer: Deserializer | None, value_deserializer: Deserializer | None
-    ) -> None:
+    def __init__(self, holdings: Holdings, deserializers: Deserializers) -> None:
         self._holdings = holdings
-        self._key_deserializer = key_deserializer
-        self._value_deserializer = value_deserializer
+        self._deserializers = deserializers
         self.rows: deque[WaitingRow] = deque()
         self.handed_out: list[OffsetRange] = []
         self.lock_seconds = 0.0  # the group's setting may change
@@ -96,14 +91,13 @@ class Waiting:
 
     def _deserialize(self, most: int) -> tuple[int, Exception | None]:
         """Deserialize what waits. Return how many records, up to `most`, can be handed out, and why not the next one."""
-        if self._key_deserializer is None and self._value_deserializer is None:
+        if not self._deserializers.needed:
             return most, None
         count = 0
         for row in self.rows:
             for record in row.records[row.deserialized : most - count]:
                 try:
-                    key = record.key if self._key_deserializer is None else self._key_deserializer(record.key)
-                    value = record.value if self._value_deserializer is None else self._value_deserializer(record.value)
+                    key, value = self._deserializers.of(record)
                 except Exception as error:  # noqa: BLE001 - of the user's function, whatever it is; `hand_out` raises it
                     return count + row.deserialized, error
                 record.key, record.value = key, value

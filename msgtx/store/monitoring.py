@@ -12,7 +12,7 @@ from msgtx.declared.function import Function, Row
 from msgtx.generated import calls
 
 GROUPS_AT_ONCE: Final = 250  # in one call: some 5 ms
-PARTITIONS_AT_ONCE: Final = 1_000  # in one call: some 100 ms
+MEASURED_AT_ONCE: Final = 1_000  # in one call: some 100 ms
 LAGS_AT_ONCE: Final = 250  # pairs of a group and a partition; in a call each is compared with each partition
 SHARES_AT_ONCE: Final = 50  # the same of share groups; up to 10,000 rows of each are counted
 
@@ -38,15 +38,15 @@ def measure_partitions(
 ) -> Iterator[MeasuredPartition | None]:
     """Yield partitions. None at the end: there may be more.
 
-    `most`: rounded up to `PARTITIONS_AT_ONCE`; `deadline`: by `time.monotonic`, when no further call is begun.
+    `most`: rounded up to `MEASURED_AT_ONCE`; `deadline`: by `time.monotonic`, when no further call is begun.
     """
     after: int | None = None
-    for _ in range(0, most, PARTITIONS_AT_ONCE):
+    for _ in range(0, most, MEASURED_AT_ONCE):
         if time.monotonic() >= deadline:
             break
-        rows = call(connection, calls.MEASURE_PARTITIONS, after, PARTITIONS_AT_ONCE)
+        rows = call(connection, calls.MEASURE_PARTITIONS, after, MEASURED_AT_ONCE)
         yield from rows
-        if len(rows) < PARTITIONS_AT_ONCE:
+        if len(rows) < MEASURED_AT_ONCE:
             return
         after = max(row.partition_id for row in rows)
     yield None

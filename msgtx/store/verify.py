@@ -14,7 +14,7 @@ from msgtx.generated import calls
 
 Facts = dict[str, Any]  # of a row: the names of the rules that it breaks, in `rules`, and its columns
 
-MAX_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all that it could complain of fits into memory
+VERIFIED_ROWS: Final = 1_000  # of one answer: a piece takes milliseconds, and all that it could complain of fits into memory
 MAX_BYTES: Final = 32 * 1024 * 1024  # of batches that one answer looks at; more only for a single one
 
 
@@ -48,7 +48,7 @@ def verify_batches(
     connection: RawConnection, partition_id: int, after: Sequence[int] | None, *, until: int | None = None
 ) -> Piece:
     """Look at the next batches of a log, up to those that begin at offset `until` (None: to the end)."""
-    arguments = (partition_id, -1 if after is None else after[0], MAX_ROWS, MAX_BYTES, until)
+    arguments = (partition_id, -1 if after is None else after[0], VERIFIED_ROWS, MAX_BYTES, until)
     ((came_to, rows, records, broken),) = call(connection, calls.VERIFY_BATCHES, *arguments)
     return Piece(rows, None if came_to is None else [came_to], broken, records=int(records))
 
@@ -56,41 +56,41 @@ def verify_batches(
 def verify_beginnings(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
     """Look at the next rows that say where transactions began on a partition."""
     ((came_to, rows, undecided, broken),) = call(
-        connection, calls.VERIFY_BEGINNINGS, partition_id, _position(after), MAX_ROWS
+        connection, calls.VERIFY_BEGINNINGS, partition_id, _position(after), VERIFIED_ROWS
     )
     return Piece(rows, came_to, broken, transactions=undecided)
 
 
 def verify_markers(connection: RawConnection, partition_id: int, after: Sequence[int] | None) -> Piece:
     """Look at the next markers of a partition."""
-    ((came_to, rows, broken),) = call(connection, calls.VERIFY_MARKERS, partition_id, _position(after), MAX_ROWS)
+    ((came_to, rows, broken),) = call(connection, calls.VERIFY_MARKERS, partition_id, _position(after), VERIFIED_ROWS)
     return Piece(rows, came_to, broken)
 
 
 def verify_decisions(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
     """Look at the next decisions; only those on these partitions are compared."""
-    arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
+    arguments = (Int4Array(partition_ids), _position(after), VERIFIED_ROWS)
     ((came_to, rows, concerned, broken),) = call(connection, calls.VERIFY_DECISIONS, *arguments)
     return Piece(rows, came_to, broken, transactions=concerned)
 
 
 def verify_cut(connection: RawConnection, ends: Mapping[int, int], after: Sequence[int] | None) -> Piece:
     """Look at the next decisions: whether they have records on both sides of a cut, of these ends by partition id."""
-    arguments = (Int4Array(ends), Int8Array(ends.values()), _position(after), MAX_ROWS)
+    arguments = (Int4Array(ends), Int8Array(ends.values()), _position(after), VERIFIED_ROWS)
     ((came_to, rows, concerned, broken),) = call(connection, calls.VERIFY_CUT, *arguments)
     return Piece(rows, came_to, broken, transactions=concerned)
 
 
 def verify_offsets(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
     """Look at the next committed offsets; only those of these partitions are compared."""
-    arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
+    arguments = (Int4Array(partition_ids), _position(after), VERIFIED_ROWS)
     ((came_to, rows, concerned, behind, broken),) = call(connection, calls.VERIFY_OFFSETS, *arguments)
     return Piece(rows, came_to, broken, offsets=concerned, behind=behind)
 
 
 def verify_assignments(connection: RawConnection, partition_ids: Sequence[int], after: Sequence[int] | None) -> Piece:
     """Look at the next partitions that members of groups own; only these partitions are compared."""
-    arguments = (Int4Array(partition_ids), _position(after), MAX_ROWS)
+    arguments = (Int4Array(partition_ids), _position(after), VERIFIED_ROWS)
     ((came_to, rows, broken),) = call(connection, calls.VERIFY_ASSIGNMENTS, *arguments)
     return Piece(rows, came_to, broken)
 

@@ -13,7 +13,7 @@ import sqlalchemy
 import msgtx
 from msgtx import Finding, Level, TopicPartition
 from msgtx.admin import doctor
-from msgtx.admin.doctor.findings import Limits, size, span
+from msgtx.admin.doctor.findings import Limits, span, words_of_bytes
 from msgtx.admin.failover import after_failover
 from msgtx.store.operator.server import describe_lock_table
 from msgtx.store.sweeps.coordinators import lease_shards
@@ -484,7 +484,7 @@ def test_times_and_sizes_are_worded_for_people() -> None:
     assert [span(seconds) for seconds in (-1, 0.4, 59, 119, 121, 7_300, 200_000)] == [
         "0 s", "0 s", "59 s", "119 s", "2 min", "2 h", "2 days",
     ]  # fmt: skip
-    assert [size(count) for count in (0, 999, 1_500, 2_500_000, 3 * 10**9)] == [
+    assert [words_of_bytes(count) for count in (0, 999, 1_500, 2_500_000, 3 * 10**9)] == [
         "0 bytes", "999 bytes", "1.5 kB", "2.5 MB", "3.0 GB",
     ]  # fmt: skip
 

@@ -586,7 +586,7 @@ def test_small_pieces_find_the_same(connection: Connection, place: Place, monkey
     whole = place.report()
     assert (whole.violations, whole.batches, whole.transactions) == ([], 120, 60)
     for rows, size in ((1, 1 << 20), (7, 1 << 20), (1_000, 1), (1_000, 500)):
-        monkeypatch.setattr("msgtx.store.verify.MAX_ROWS", rows)
+        monkeypatch.setattr("msgtx.store.verify.VERIFIED_ROWS", rows)
         monkeypatch.setattr("msgtx.store.verify.MAX_BYTES", size)
         assert place.report() == whole
     place.batch("base_sequence = 77, last_sequence = 77", offset=30)

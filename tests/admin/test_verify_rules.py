@@ -12,7 +12,7 @@ from msgtx.admin import verify as admin
 from msgtx.database.calls import call
 from msgtx.generated import calls
 from msgtx.store import verify
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.transactions.producers import describe_producers
 from msgtx.types import ProducerState
 from tests.databases import Connection
@@ -272,7 +272,7 @@ class Rules(Tables):
                 producer,
                 row["producer_epoch"],
                 row["last_sequence"],
-                milliseconds(row["appended_at"]),
+                epoch_ms(row["appended_at"]),
                 -1 if marked is None else marked["coordinator_epoch"],
                 None if begun is None or self.of("transaction_decision", row) is not None else begun["first_offset"],
             )

@@ -38,7 +38,7 @@ def store(client: msgtx.Client, topic: str, *contents: bytes | None, **columns: 
 
 def listens(client: msgtx.Client) -> None:
     """Wait until notifications arrive."""
-    wait_until(lambda: client._listener.confirmed, "notifications arrive")
+    wait_until(lambda: client.runtime.listener.confirmed, "notifications arrive")
 
 
 def asleep(threads: ThreadPoolExecutor, reader: Reader, seconds: float = SECONDS) -> Future[Any]:

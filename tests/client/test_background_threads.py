@@ -57,9 +57,9 @@ def test_a_share_worker_goes_on_to_renew_its_locks(
     client: msgtx.Client, topic: str, broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else others would be given the record while it is handled."""
-    monkeypatch.setattr(shares, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(shares, "LOOK_AT_WORK_SECONDS", 0.02)
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "record_lock_duration_ms": 1_000})
-    renewals = broken("msgtx.shares.share_consumer", "ShareConsumer.renew")
+    renewals = broken("msgtx.shares.answering", "Answering.renew")
     target = f"{topic}-to"
     client.topics.create(target)
     store(client, topic, b"a")

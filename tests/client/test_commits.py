@@ -14,7 +14,7 @@ import sqlalchemy
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors
 from msgtx.consumer import commits as room
-from msgtx.consumer.commits import Commits, Offsets
+from msgtx.consumer.commits import Commits, OffsetsById
 from msgtx.types import GroupMetadata
 from tests.client.steps import store
 from tests.databases import Connection, wait_until
@@ -27,7 +27,7 @@ SECONDS = 30.0
 GROUP = GroupMetadata("group")
 
 
-def at(*offsets: int) -> Offsets:
+def at(*offsets: int) -> OffsetsById:
     return {partition: OffsetAndMetadata(offset) for partition, offset in enumerate(offsets)}
 
 
@@ -41,7 +41,7 @@ class Slow:
         self.refused: set[int] = set()
         self.broken: set[int] = set()
 
-    def __call__(self, group: GroupMetadata, offsets: Offsets) -> None:
+    def __call__(self, group: GroupMetadata, offsets: OffsetsById) -> None:
         self.begun += 1
         assert self.turn.acquire(timeout=SECONDS)
         self.written.append({partition: offset.offset for partition, offset in offsets.items()})
@@ -147,10 +147,10 @@ def test_a_refusal_goes_to_the_log_and_holds_up_no_other(
 
 
 def test_a_bug_that_ends_the_thread_loses_nothing_behind_it(caplog: pytest.LogCaptureFixture) -> None:
-    written: list[Offsets] = []
+    written: list[OffsetsById] = []
     entered, go_on = threading.Event(), threading.Event()
 
-    def write(group: GroupMetadata, offsets: Offsets) -> None:
+    def write(group: GroupMetadata, offsets: OffsetsById) -> None:
         if not entered.is_set():
             entered.set()
             assert go_on.wait(SECONDS)
@@ -352,7 +352,7 @@ def test_automatic_commits_come_once_in_their_interval(
         read_on(consumer, 10)
     consumer._commits.settle()
     assert offset_of(client, consumer, topic) is None
-    consumer._offsets._next_commit = 0.0  # as if the interval were over
+    consumer.committing._next_commit = 0.0  # as if the interval were over
     for _ in range(2):
         read_on(consumer, 10)
     consumer._commits.settle()
@@ -436,7 +436,7 @@ def test_all_commits_have_one_time_at_the_end(monkeypatch: pytest.MonkeyPatch) -
     several = [Commits(Slow(), timeout=1.0) for _ in range(3)]
     over = writes_elsewhere(*several)
     monkeypatch.setattr(room, "_pending", several)
-    monkeypatch.setattr(room, "EXIT_SECONDS", 0.1)
+    monkeypatch.setattr(room, "COMMITS_EXIT_SECONDS", 0.1)
     began = time.monotonic()
     room._settle_all()
     took = time.monotonic() - began

@@ -63,7 +63,7 @@ def test_a_round_that_the_server_cannot_do_is_left_to_the_next_one(
         wait_until(lambda: refused, "a round was refused")
         commit(producer, topic)
         wait_until(lambda: marked(connection, producer) > 0)
-    assert refused == [client._completion._thread._thread]
+    assert refused == [client.runtime.completion._thread._thread]
 
 
 def test_a_thread_whose_loop_an_error_has_ended_goes_on(
@@ -154,7 +154,7 @@ def test_topics_are_looked_at_when_it_is_their_time(engine: Engine, monkeypatch:
     """And not again before the next time, though there is something else to do; over a connection that works."""
     looks: list[list[Any]] = []
     with monkeypatch.context() as patched:
-        patched.setattr(completion, "TOPICS_SECONDS", 0.0)
+        patched.setattr(completion, "TOPIC_CHANGES_SECONDS", 0.0)
         made = Completion(engine, lambda connection: looks.append(connection.execute("select 1").fetchall()))
     made.start()
     made.notifier.tell([1])

@@ -285,7 +285,7 @@ def test_a_client_forgets_what_is_closed(client: msgtx.Client) -> None:
         with client.producer():
             pass
     kept = client.producer()
-    assert client._open == [kept]
+    assert client.runtime._open == [kept]
     assert first.closed
     assert second.closed
 
@@ -297,7 +297,7 @@ def test_a_producer_whose_block_could_not_begin_is_forgotten(client: msgtx.Clien
         with pytest.raises(errors.InvalidTransactionTimeout), made:
             pass
     kept = client.producer()
-    assert client._open == [kept]
+    assert client.runtime._open == [kept]
 
 
 def test_what_is_closed_has_ended_its_threads(client: msgtx.Client, database_url: str) -> None:

@@ -421,7 +421,7 @@ def test_nothing_is_kept_of_those_who_waited(client: msgtx.Client, topic: str, u
     for _ in range(3):
         with client.consumer(topic, group=unique("group")) as consumer:
             consumer.poll(0)
-    assert client._listener._waiters == {}
+    assert client.runtime.listener._waiters == {}
 
 
 def test_a_waiting_consumer_is_woken_by_an_abort_that_held_it_back(client: msgtx.Client, topic: str, unique: Unique) -> None:
@@ -538,7 +538,7 @@ def test_a_consumer_that_never_polled_commits_nothing(client: msgtx.Client, topi
 def test_without_a_group_committing_is_illegal(client: msgtx.Client, topic: str) -> None:
     with client.consumer(topic) as consumer:
         calls = [consumer.commit, consumer.committed, consumer.group_metadata]
-        for call in [*calls, consumer.transaction_offsets, consumer.commit_starts]:
+        for call in [*calls, consumer.transaction_offsets, consumer.committing.commit_starts]:
             with refuses(errors.IllegalState, reason="no group"):
                 call()
 
@@ -696,7 +696,13 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     client.topics.create(topic, partitions=2)
     write_rows(client, topic)
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "fetch_max_bytes": 1, "max_poll_records": 4}
-    files = ["store/fetch/records.py", "receiving/sole_use.py", *(f"consumer/{name}.py" for name in ("consumer", "fetcher"))]
+    files = [
+        "store/fetch/records.py",
+        "receiving/sole_use.py",
+        "receiving/reader.py",
+        "consumer/consumer.py",
+        "consumer/fetcher.py",
+    ]
     with (
         client.consumer(topic, group=topic, value_deserializer=bytes, **settings) as consumer,
         ThreadPoolExecutor(1) as pool,
@@ -725,15 +731,15 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
 
 def test_a_call_that_failed_leaves_its_thread_no_user(background: ThreadPoolExecutor) -> None:
     """Its next call keeps other threads out again."""
-    use = SoleUse("a consumer")
+    use = SoleUse("consumer")
 
     def call() -> None:
-        with use.call(lambda: None):
+        with use.call():
             pass
 
-    with pytest.raises(ZeroDivisionError), use.call(lambda: None):
+    with pytest.raises(ZeroDivisionError), use.call():
         _ = 1 // 0
-    with use.call(lambda: None), refuses(errors.IllegalState, reason="thread"):
+    with use.call(), refuses(errors.IllegalState, reason="thread"):
         background.submit(call).result(SECONDS)
     background.submit(call).result(SECONDS)
 
@@ -961,7 +967,7 @@ def test_a_child_process_that_closes_its_parents_client_leaves_the_parents_alone
                 inherited.close()
             os._exit(int(time.monotonic() - began > SECONDS / 2 or bool(caplog.records)))
         assert os.waitpid(child, 0)[1] == 0
-        assert readable([client._listener._wake_read], 0.2) == set()
+        assert readable([client.runtime.listener._wake_read], 0.2) == set()
         assert backends() == before
         assert len(client.admin.groups.members(topic)) == 1
         share.stop()

@@ -157,7 +157,7 @@ def test_a_producer_of_the_parent_sends_nothing_and_waits_for_nothing(client: ms
             "closed": (FINE, lambda: producer.closed),
             "send, closed": (REFUSED, lambda: producer.send(wide, b"x")),
         }
-        with held(producer._accumulator.lock, client._lock):
+        with held(producer._accumulator.lock, client.runtime._lock):
             assert in_a_child(calls) == {}
         assert batch.result(SECONDS).count == 1
         producer.flush(SECONDS)
@@ -211,7 +211,7 @@ def test_a_consumer_of_the_parent_hands_out_nothing(client: msgtx.Client, topic:
             **refused(consumer, "commit", "rewind", "seek_to_beginning", "seek_to_end", "lag", "offset_lag"),
             **refused(consumer, "group_metadata", "transaction_offsets"),
             "commit, in the background": (REFUSED, lambda: consumer.commit(wait=False)),
-            "commit_starts": (FINE, consumer.commit_starts),
+            "commit_starts": (FINE, consumer.committing.commit_starts),
             "subscribe": (REFUSED, lambda: consumer.subscribe([topic])),
             "assign": (REFUSED, lambda: consumer.assign([partition])),
             "seek": (REFUSED, lambda: consumer.seek(partition, 0)),
@@ -223,7 +223,7 @@ def test_a_consumer_of_the_parent_hands_out_nothing(client: msgtx.Client, topic:
             "offsets_for_times": (REFUSED, lambda: consumer.offsets_for_times({partition: 0})),
             "known_lag": (FINE, consumer.known_lag),
             "assignment": (FINE, consumer.assignment),
-            "keep_partitions": (FINE, lambda: enter(consumer.keep_partitions())),
+            "keep_partitions": (FINE, lambda: enter(consumer.subscription.keep_partitions())),
             "pause": (NOT_ASSIGNED.format(partition), lambda: consumer.pause([partition])),
             "resume": (NOT_ASSIGNED.format(partition), lambda: consumer.resume([partition])),
             "stop": (FINE, consumer.stop),
@@ -253,19 +253,18 @@ def test_a_share_consumer_of_the_parent_answers_for_nothing(client: msgtx.Client
             "next": (REFUSED, lambda: next(iterator)),
             "poll": (REFUSED, lambda: share.poll(0)),
             "acknowledge": (REFUSED, lambda: share.acknowledge(record, Acknowledgement.ACCEPT)),
-            **refused(share, "commit", "transaction_answers", "dead_letter_topic", "rewind"),
-            "riding": (REFUSED, lambda: enter(share.riding(None, [record], ""))),  # type: ignore[arg-type]
-            "accepting": (REFUSED, lambda: share.accepting([record])),
-            "renew": (REFUSED, lambda: share.renew([record])),  # type: ignore[list-item]
-            "held": (FINE, lambda: share.held([record])),
-            "handed_out": (FINE, lambda: share.handed_out),
-            "lock_seconds": (FINE, lambda: share.lock_seconds),
+            **refused(share, "commit", "transaction_answers", "rewind"),
+            "riding": (REFUSED, lambda: enter(share.rides.accepting(None, [record], ""))),  # type: ignore[arg-type]
+            "accepting": (REFUSED, lambda: share.answering.accepting([record])),
+            "dead_letter_topic": (REFUSED, share.answering.dead_letter_topic),
+            "renew": (REFUSED, lambda: share.answering.renew([record])),  # type: ignore[list-item]
+            "held": (FINE, lambda: share.holdings.of([record])),
             "batch": (REFUSED, lambda: enter(share.batch(Session(), 0))),
             "stop": (FINE, share.stop),
             "closed": (FINE, lambda: share.closed),
             "close": (FINE, share.close),
         }
-        parts = {"begin", "ride", "end_ride", "fail_ride", "settle", "undo"}  # of `poll` and `batch`
+        parts = {"begin", "settle", "undo"}  # of `poll` and `batch`
         assert public(ShareConsumer) <= calls.keys() | parts
         with held(share._sole_use._lock):
             assert in_a_child(calls) == {}
@@ -307,7 +306,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
     }  # fmt: skip
     assert public(msgtx.Client) <= calls.keys()
     client.topics.list()
-    with held(client._lock):
+    with held(client.runtime._lock):
         assert in_a_child(calls) == {}
     assert topic in client.topics.list()
 

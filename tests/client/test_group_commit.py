@@ -12,7 +12,8 @@ import pytest
 from msgtx import Client, TopicPartition, errors
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
-from msgtx.producer.group_commit import MOST_BYTES, MOST_TOGETHER, GroupCommit
+from msgtx.database.together import MOST_TOGETHER
+from msgtx.producer.group_commit import MOST_BYTES, GroupCommit
 from msgtx.store.append.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.groups.groups import NO_OFFSETS
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until

@@ -69,7 +69,7 @@ class Members:
     def die(self, consumer: Consumer) -> None:
         """Send no more heartbeats, and do not leave the group."""
         self.alive.remove(consumer)
-        membership = consumer._subscription.membership
+        membership = consumer.subscription.membership
         assert membership is not None
         membership._closing = True
         membership._waiter.wake()
@@ -207,7 +207,7 @@ def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that
 ) -> None:
     """What a session may still commit for the member that it was is refused anyway: it need not leave for that."""
     consumer = members.join(wide, heartbeat_interval_ms=10, retry_backoff_ms=1)
-    membership = consumer._subscription.membership
+    membership = consumer.subscription.membership
     assert membership is not None
     membership.polled_at -= 3_600  # as if the last poll were that long ago
     wait_until(lambda: client.admin.groups.members(members.group) == [], "it has left")
@@ -216,7 +216,7 @@ def test_who_cannot_join_again_for_a_while_is_a_member_like_any_other_after_that
         assert consumer.poll(0.1) == []  # heartbeats would be due
         with pytest.raises(errors.UnknownMember):
             consumer.group_metadata()
-        consumer._subscription.in_doubt()
+        consumer.subscription.in_doubt()
     members.until(lambda: members.shares() == [4])
     consumer.rewind()  # so its next poll attends to the group
     members.until(lambda: heartbeats(connection, members.group) > 1)
@@ -231,7 +231,7 @@ def test_a_member_whose_commit_is_in_doubt_goes_back_to_what_is_committed(
     consumer = members.join(wide, **RARE)
     assert len(consumer.poll(SECONDS)) == 8
     consumer.commit({TopicPartition(wide, 0): 1})
-    consumer._subscription.in_doubt()
+    consumer.subscription.in_doubt()
     assert len(consumer.poll(SECONDS)) == 7
     assert [event for event, _ in members.told(consumer)] == ["assign", "lost", "assign"]
 
@@ -346,9 +346,9 @@ def test_a_waiting_member_is_woken_when_another_one_leaves(
 def test_partitions_are_kept_within_the_block_and_given_away_behind_it(members: Members, wide: str) -> None:
     one = members.join(wide)
     members.until(lambda: members.shares() == [4])
-    with one.keep_partitions():
+    with one.subscription.keep_partitions():
         other = members.join(wide)
-        members.until(lambda: one._subscription.membership is not None and one._subscription.membership.due)
+        members.until(lambda: one.subscription.membership is not None and one.subscription.membership.due)
         for _ in range(3):
             one.poll(0.01)
         assert (len(one.assignment()), len(other.assignment())) == (4, 0)
@@ -378,7 +378,7 @@ def test_a_rewind_looks_at_the_group(client: msgtx.Client, connection: Connectio
             "delete from msgtx.group_member where group_id = (select group_id from msgtx.consumer_group where name = %s)",
             [group],
         )
-        membership = consumer._subscription.membership
+        membership = consumer.subscription.membership
         assert membership is not None
         membership.due = False  # nothing else has it look
         consumer.rewind()
@@ -474,7 +474,7 @@ def test_who_is_closed_within_a_call_of_another_thread_does_not_join_again(
     """It would keep partitions that nobody reads, until its session is over."""
     consumer = members.join(wide)
     held = hook.hold(f"before {call}")
-    membership = consumer._subscription.membership
+    membership = consumer.subscription.membership
     assert membership is not None
     if call == "join_group":
         membership.subscribe(msgtx.consumer.membership.Subscription([wide], None))
@@ -721,7 +721,7 @@ def test_what_is_made_later_is_read_from_its_beginning(members: Members, client:
 def test_a_consumer_without_a_group_picks_up_new_topics(
     client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(assignments, "LOOK_FOR_PARTITIONS_SECONDS", 0.05)
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
     told: list[TopicPartition] = []
@@ -741,7 +741,7 @@ def test_an_assign_that_is_refused_changes_nothing(
     client: msgtx.Client, unique: Unique, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I16: the consumer goes on to look for what is new in what it has subscribed to."""
-    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(assignments, "LOOK_FOR_PARTITIONS_SECONDS", 0.05)
     stem = unique("stem")
     client.topics.create(f"{stem}.a")
     with client.consumer() as consumer:
@@ -756,7 +756,7 @@ def test_an_assign_that_is_refused_changes_nothing(
 def test_a_consumer_without_a_group_reads_nothing_that_its_callback_could_not_handle(
     client: msgtx.Client, wide: str, unique: Unique, monkeypatch: pytest.MonkeyPatch, later: bool
 ) -> None:
-    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(assignments, "LOOK_FOR_PARTITIONS_SECONDS", 0.05)
     failures = iter([None, OSError("where it keeps its positions")] if later else [OSError("the same")])
     told: list[TopicPartition] = []
     found: list[bytes | None] = []
@@ -812,7 +812,7 @@ def test_a_consumer_without_a_group_looks_up_its_topics_together(
     names = [f"{stem}.{n}" for n in range(5)]
     for name in names:
         client.topics.create(name, partitions=2)
-    monkeypatch.setattr(assignments, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(assignments, "LOOK_FOR_PARTITIONS_SECONDS", 0.0)
     with client.consumer() as consumer:
         if by == "names":
             consumer.subscribe([*names[::-1], names[0]])
@@ -846,13 +846,13 @@ def test_without_a_group_topics_are_looked_up_now_and_then_and_not_for_partition
         for due, looks in ((False, 0), (True, 1)):
             asked.clear()
             if due:
-                consumer._subscription._next_look = time.monotonic()
+                consumer.subscription._next_look = time.monotonic()
             for _ in range(3):
                 consumer.poll(0)
             assert len(asked) == looks
         consumer.assign([TopicPartition(f"{stem}.a", 0)])
         client.topics.create(f"{stem}.b")
-        consumer._subscription._next_look = time.monotonic()
+        consumer.subscription._next_look = time.monotonic()
         consumer.poll(0)
         assert consumer.assignment() == {TopicPartition(f"{stem}.a", 0)}
 
@@ -884,7 +884,7 @@ def test_a_poll_whose_topic_is_deleted_ends_in_time(members: Members, client: ms
     assert consumer.poll(0) == []
     client.topics.delete(topic)
     began = time.monotonic()
-    with consumer.keep_partitions() if keeps else contextlib.nullcontext():
+    with consumer.subscription.keep_partitions() if keeps else contextlib.nullcontext():
         assert consumer.poll(20.0 if keeps else 0) == []
     assert time.monotonic() - began < 5.0
 
@@ -1040,7 +1040,7 @@ def test_what_was_taken_away_is_settled_by_the_next_commit(
     with refuses(errors.NotAssigned, topic=wide, group=members.group):
         first.group_metadata()
     if automatic:
-        first._offsets._next_commit = 0.0  # as if the interval were over
+        first.committing._next_commit = 0.0  # as if the interval were over
         first.poll(0)
     else:
         first.commit({})
@@ -1092,7 +1092,7 @@ def test_a_commit_without_a_member_is_for_groups_without_members(members: Member
         apart.assign([TopicPartition(wide, 0)])
         with pytest.raises(errors.UnknownMember):
             apart.commit({TopicPartition(wide, 0): 1})
-        apart.commit_starts()
+        apart.committing.commit_starts()
         with pytest.raises(errors.UnknownMember):
             apart.poll(0)
         members.leave(member)
@@ -1109,7 +1109,7 @@ def test_who_lost_its_partitions_before_it_read_joins_again_and_begins_then(
     monkeypatch.setattr(msgtx.receiving.wakeup.Listener, "watch", lambda *_: None)
     fill(client, wide, 8)
     consumer = members.join(wide, **RARE)
-    consumer.commit_starts()
+    consumer.committing.commit_starts()
     leave_group(connection, members.group, client.admin.groups.members(members.group)[0].member_id)
     assert consumer.poll(0) == []
     assert len(consumer.poll(5.0)) == 8

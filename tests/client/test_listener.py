@@ -13,7 +13,7 @@ from msgtx import errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.receiving import wakeup
-from msgtx.receiving.wakeup import LOOK_SECONDS, LOOK_SOON_SECONDS, MOST_HEARD, Listener, Waiter
+from msgtx.receiving.wakeup import LOOK_FOR_COMMITS_SECONDS, LOOK_SOON_SECONDS, MOST_HEARD, Listener, Waiter
 from msgtx.store.append.append import append
 from msgtx.store.topics.topics import describe_topics
 from tests.client.steps import asleep, listens
@@ -192,7 +192,7 @@ def test_readers_look_by_themselves_while_the_channel_is_lost(
         hook.at("connect", away)
         session = opened[0].info.backend_pid
         connection.execute("select pg_terminate_backend(%s)", [session])
-        wait_until(lambda: not client._listener.confirmed, "it is lost")
+        wait_until(lambda: not client.runtime.listener.confirmed, "it is lost")
         (partition,) = describe_topics(connection, [topic])[topic].partition_ids
         append(connection, [batch(partition, b"x")], wake=False)
         assert [record.value for record in polled.result(PATIENCE_SECONDS)] == [b"x"]
@@ -207,7 +207,7 @@ def test_an_idle_client_looks_seldom_and_removes_nothing(
     monkeypatch.setattr(wakeup, "REMOVE_SECONDS", 0.0)
     Waiter(listener).watch([17])
     wait_until(lambda: len(looks) > 3)
-    assert looks[3] - looks[0] > LOOK_SECONDS
+    assert looks[3] - looks[0] > LOOK_FOR_COMMITS_SECONDS
     assert engine_hook.seen["before remove_wake_ups"] == 0
 
 
@@ -222,7 +222,7 @@ def test_it_looks_often_after_what_concerned_a_waiter(
     wait_until(lambda: listener.confirmed)
     connection.execute("select msgtx.publish(%s, 'x')", [topic])
     wait_until(lambda: partition in (waiter.clear() or ()), "it is named")
-    monkeypatch.setattr(wakeup, "LOOK_SECONDS", 2 * PATIENCE_SECONDS)
+    monkeypatch.setattr(wakeup, "LOOK_FOR_COMMITS_SECONDS", 2 * PATIENCE_SECONDS)
     for _ in range(2):
         looks.clear()
         wait_until(lambda: len(looks) > 3, "further looks")
@@ -246,7 +246,7 @@ def test_what_was_looked_at_is_removed_now_and_then(
 def published(connection: Connection, topic: str, count: int) -> None:
     for _ in range(count):
         connection.execute("select msgtx.publish(%s, 'x')", [topic])
-        time.sleep(LOOK_SECONDS)
+        time.sleep(LOOK_FOR_COMMITS_SECONDS)
 
 
 def test_a_slow_answer_is_waited_for_and_a_missing_one_ends_the_connection(
@@ -254,13 +254,13 @@ def test_a_slow_answer_is_waited_for_and_a_missing_one_ends_the_connection(
 ) -> None:
     """A part of an answer is none: here warnings come in front of it, time and again."""
     sent: list[None] = []
-    rounds = int(2 * PATIENCE_SECONDS / LOOK_SECONDS)
+    rounds = int(2 * PATIENCE_SECONDS / LOOK_FOR_COMMITS_SECONDS)
     warned: list[object] = []
 
     def slow(raw: Any, _: str) -> None:
         sent.append(None)
         opened[-1].add_notice_handler(warned.append)
-        said = f"for i in 1 .. {rounds} loop perform pg_sleep({LOOK_SECONDS}); raise warning 'soon'; end loop;"
+        said = f"for i in 1 .. {rounds} loop perform pg_sleep({LOOK_FOR_COMMITS_SECONDS}); raise warning 'soon'; end loop;"
         raw.exec_(b"set statement_timeout = 0")  # else the server might end it first
         raw.send_query(f"do $$ begin {said} end $$".encode())
         raw.flush()
@@ -269,5 +269,5 @@ def test_a_slow_answer_is_waited_for_and_a_missing_one_ends_the_connection(
     Waiter(listener).watch([17])
     wait_until(lambda: len(warned) > 3, "parts of the answer")
     assert (len(sent), len(opened)) == (1, 1)
-    monkeypatch.setattr(wakeup, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(wakeup, "LISTEN_ANSWER_SECONDS", 0.2)
     wait_until(lambda: len(opened) > 1, "another connection")

@@ -121,7 +121,7 @@ def test_a_transaction_is_told_when_a_topic_of_its_own_was_made_again(
             producer.send(name, b"new")
             producer.flush(SECONDS)
             make_again(client, topic)
-            client._look_at_topics(connection)
+            client.runtime.look_at_topics(connection)
             if name == other:
                 producer.commit_transaction()
         with refuses(errors.UnknownTopicOrPartition, reason="made again"):

@@ -273,7 +273,7 @@ def test_a_program_without_a_registry_of_its_own_serves_it(client: msgtx.Client,
             metrics.serving(client, host="x" * 64, port=0).__enter__()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
-    assert client._observers.each == ()  # a program may do this for each of its jobs
+    assert client.runtime.observers.each == ()  # a program may do this for each of its jobs
 
 
 def test_lag_is_read_while_the_consumer_works(client: msgtx.Client, topic: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 import msgtx
 from msgtx import Record, aio, background, errors
 from msgtx.consumer import membership
-from msgtx.consumer.commits import Commits, Offsets
+from msgtx.consumer.commits import Commits, OffsetsById
 from msgtx.coordinator import completion, notifier
 from msgtx.coordinator.completion import Completion
 from msgtx.coordinator.endpoint import Endpoint, plain
@@ -25,6 +25,8 @@ from msgtx.process import shares
 from msgtx.receiving import wakeup
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.shares import member as share_member
+from msgtx.shares.answering import Answering
+from msgtx.shares.waiting import Waiting
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.client.steps import store
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
@@ -160,7 +162,7 @@ def test_a_heartbeat_that_died_within_its_supervisor_is_started_with_the_next_lo
 
     monkeypatch.setattr(membership.Membership, "_live_on", broken)
     with planted.following(), client.consumer(topic, group=unique("group"), **QUICK) as consumer:
-        heart = consumer._subscription.membership._heart  # type: ignore[union-attr]
+        heart = consumer.subscription.membership._heart  # type: ignore[union-attr]
 
         def look() -> bool:
             consumer.rewind()
@@ -197,7 +199,7 @@ def test_what_others_took_over_is_not_handed_out_by_who_was_given_up(
     one = client.consumer(**settings, heartbeat_interval_ms=50, session_timeout_ms=600)
     one.subscribe([topic], on_lost=lost.append)
     handed = {record.offset for record in one.poll(PATIENCE_SECONDS, max_records=10)}
-    member = one._subscription.membership
+    member = one.subscription.membership
     assert member is not None
     silent.append(member)
     with client.consumer(topic, **settings) as other:
@@ -221,7 +223,7 @@ def test_what_others_took_over_is_not_handed_out_by_who_was_given_up(
 def test_commits_are_written_or_told_of_and_the_next_ones_are_written(error: BaseException) -> None:
     written: list[int] = []
 
-    def write(_: GroupMetadata, offsets: Offsets) -> None:
+    def write(_: GroupMetadata, offsets: OffsetsById) -> None:
         written.append(offsets[0].offset)
 
     offsets = iter(range(1_000_000))
@@ -277,7 +279,7 @@ def test_markers_are_written_and_readers_told(
     engine: Engine, connection: Connection, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     monkeypatch.setattr(completion, "MARK_SECONDS", 0.01)
-    monkeypatch.setattr(completion, "TOPICS_SECONDS", 0.05)
+    monkeypatch.setattr(completion, "TOPIC_CHANGES_SECONDS", 0.05)
     monkeypatch.setattr(notifier, "SPEAK_SECONDS", 0.01)
     within = {"_run", "_wait", "_mark", "_ask_for_topics", "tend", "_open", "_say", "_hear", "_next_due", "close"}
     files = ["coordinator/completion.py", "coordinator/notifier.py"]
@@ -314,7 +316,7 @@ def test_locks_are_renewed_as_long_as_it_takes(
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "record_lock_duration_ms": 1_000})
     store(client, topic, b"a")
     planted = Planted("msgtx-renewing", ["process/shares.py"], {"_live"})
-    renewals = counted(monkeypatch, msgtx.ShareConsumer, "renew", planted)
+    renewals = counted(monkeypatch, Answering, "renew", planted)
     deliveries: list[int] = []
 
     def handle(record: Any) -> None:
@@ -322,8 +324,9 @@ def test_locks_are_renewed_as_long_as_it_takes(
         for line in each_line(planted, error):
             go_on(renewals, line)
 
-    monkeypatch.setattr(shares, "LOOK_SECONDS", 0.005)
-    monkeypatch.setattr(msgtx.ShareConsumer, "lock_seconds", 0.03)  # renewed more often than it has to be
+    monkeypatch.setattr(shares, "LOOK_AT_WORK_SECONDS", 0.005)
+    often = property(lambda _: 0.03, lambda *_: None)  # more often than it has to be
+    monkeypatch.setattr(Waiting, "lock_seconds", often, raising=False)
     with planted.following():
         report = client.process(
             topic, to=output, transform=handle, group=topic, transactional_id=output, share_members=1, idle_timeout=0.1
@@ -450,7 +453,7 @@ def test_what_a_poll_raises_in_its_thread_is_raised_where_it_is_awaited(
             async with consumer:
                 with monkeypatch.context() as patched:
 
-                    def fails(_: float) -> bool:
+                    def fails(*_: float) -> bool:
                         raise error
 
                     patched.setattr(consumer.sync, "_await_records", fails)
@@ -490,7 +493,7 @@ def test_while_no_thread_is_to_be_had_a_consumer_is_refused_or_served_and_then_g
         assert record.value == b"a"
         consumer.commit(wait=False)
         consumer._commits.settle()
-        wait_until(lambda: other._listener.confirmed, "it listens")
+        wait_until(lambda: other.runtime.listener.confirmed, "it listens")
         made = other.consumer(**settings, **QUICK) if name == "msgtx-resolver" else made
         if not made._subscription.membership:
             made.subscribe([topic])

@@ -215,7 +215,7 @@ def test_what_a_topic_has_become_is_known_when_the_client_looks(
         other.send(wide, b"x").result(SECONDS)
         producer.send(topic, b"x", key=b"k")
         client.topics.alter(topic, partitions=4, max_message_bytes=10)
-        client._look_at_topics(connection)
+        client.runtime.look_at_topics(connection)
         places = [producer.send(topic, b"x", key=b"%d" % number) for number in range(50)]
         large = producer.send(topic, b"x" * 11)
         assert (large.done(), type(large.exception())) == (True, errors.RecordTooLarge)

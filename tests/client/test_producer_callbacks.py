@@ -434,7 +434,7 @@ def test_a_thread_that_cannot_be_started_is_a_typed_error_and_the_next_send_star
 
 
 def test_a_batch_that_is_settled_twice_is_counted_once(client: msgtx.Client) -> None:
-    accumulator = Accumulator(linger_ms=0, batch_bytes=1_000, buffer_bytes=1_000, observers=client._observers)
+    accumulator = Accumulator(linger_ms=0, batch_bytes=1_000, buffer_bytes=1_000, observers=client.runtime.observers)
     batch = PendingBatch(msgtx.TopicPartition("t", 0), None, accumulator.lock)
     accumulator.take_in(batch)
     for _ in range(2):

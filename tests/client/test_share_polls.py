@@ -157,7 +157,7 @@ def test_news_of_a_partition_that_was_passed_over_give_it_its_turn(client: msgtx
         consumer.poll(0)
         (partition,) = consumer._acquisitions.places
         consumer._polls._empty[partition] = time.monotonic() + PATIENCE_SECONDS
-        wait_until(lambda: client._listener.confirmed)
+        wait_until(lambda: client.runtime.listener.confirmed)
         with client.producer() as producer:
             producer.send(topic, b"x").result(PATIENCE_SECONDS)
         wait_until(lambda: consumer.poll(0) and partition not in consumer._polls._empty)

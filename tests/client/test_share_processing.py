@@ -16,7 +16,7 @@ from msgtx import Acknowledgement, ProcessReport, Record, aio, errors
 from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
-from msgtx.shares.share_consumer import ShareConsumer
+from msgtx.shares.answering import Answering
 from msgtx.store.shares.answers import OffsetRange
 from tests.client.test_process import REFUSALS, refused_outputs
 from tests.client.test_shares import fill
@@ -253,10 +253,10 @@ def test_locks_are_renewed_once_in_a_third_of_their_time(
     run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With each look at the work there would be many."""
-    renew, times = ShareConsumer.renew, []
+    renew, times = Answering.renew, []
     stop = threading.Event()
 
-    def noted(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def noted(self: Answering, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         times.append(time.monotonic())
         return renew(self, ranges)
 
@@ -265,8 +265,8 @@ def test_locks_are_renewed_once_in_a_third_of_their_time(
         stop.set()
         return double(record)
 
-    monkeypatch.setattr(shares, "LOOK_SECONDS", 0.005)
-    monkeypatch.setattr(ShareConsumer, "renew", noted)
+    monkeypatch.setattr(shares, "LOOK_AT_WORK_SECONDS", 0.005)
+    monkeypatch.setattr(Answering, "renew", noted)
     client.admin.shares.configure(topic, {"record_lock_duration_ms": "600ms"})
     fill(client, topic, 1)
     began = time.monotonic()
@@ -278,11 +278,11 @@ def test_the_thread_that_renews_locks_ends_before_its_worker(
     run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would use what the worker has closed."""
-    renew = ShareConsumer.renew
+    renew = Answering.renew
     begun, stop = threading.Event(), threading.Event()
     running: list[None] = []
 
-    def slow(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def slow(self: Answering, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         running.append(None)
         begun.set()
         time.sleep(0.3)  # longer than a worker takes to its end
@@ -295,7 +295,7 @@ def test_the_thread_that_renews_locks_ends_before_its_worker(
         stop.set()
         return double(record)
 
-    monkeypatch.setattr(ShareConsumer, "renew", slow)
+    monkeypatch.setattr(Answering, "renew", slow)
     client.admin.shares.configure(topic, {"record_lock_duration_ms": "300ms"})
     fill(client, topic, 1)
     run(transform, stop=stop)

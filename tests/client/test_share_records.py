@@ -80,10 +80,10 @@ def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(
     one, other = share(max_poll_records=3), share()
     client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
     assert next(iter(one)).offset == 0
-    assert one.lock_seconds == 60.0
+    assert one.waiting_records.lock_seconds == 60.0
     assert seen(one.poll(0, 1)) == [(b"1", 1)]
     assert seen(one.poll(0)) == [(b"2", 1)]
-    assert [held[1:] for held in one.handed_out] == [(2, 2)]
+    assert [held[1:] for held in one.waiting_records.handed_out] == [(2, 2)]
     assert seen(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
 
 
@@ -151,7 +151,7 @@ def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(
             patched.setattr(share_polls, "acquire_records", lost)
             with pytest.raises(errors.DatabaseUnavailable):
                 one.poll(0)
-        one._answering.answer_if_held(one.handed_out[:1], answering.PLAIN_RELEASE)
+        one.answering.answer_if_held(one.waiting_records.handed_out[:1], answering.PLAIN_RELEASE)
         with refuses(errors.InvalidRecordState, partition=0, offset=0):
             one.poll(0)
         assert seen(one.poll(0)) == [(b"0", 2)]
@@ -186,9 +186,10 @@ def test_only_what_is_held_is_renewed_and_in_one_call(
         return acknowledge(*arguments, **named)
 
     monkeypatch.setattr(answering, "acknowledge_records", counted)
-    assert one.renew(one.handed_out) == one.handed_out
+    assert one.answering.renew(one.waiting_records.handed_out) == one.waiting_records.handed_out
     assert len(calls) == 1
-    assert one.renew([*one.handed_out, *other.handed_out]) == one.handed_out
+    theirs = other.waiting_records.handed_out
+    assert one.answering.renew([*one.waiting_records.handed_out, *theirs]) == one.waiting_records.handed_out
     assert len(calls) == 3
 
 

@@ -545,7 +545,7 @@ def test_answers_go_out_before_their_locks_end(
     one, producer = share(), make()
     began = time.monotonic()
     one.acknowledge(one.poll(5)[0])
-    one._holdings._locked_until -= 1.95
+    one.holdings._locked_until -= 1.95
     producer.begin_transaction()
     producer.send_acknowledgements_to_transaction(one)
     transaction = producer._state.transaction

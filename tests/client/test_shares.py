@@ -167,7 +167,7 @@ def test_a_refusal_is_of_its_own_record_alone(
         member.acknowledge(record)
     with refuses(errors.InvalidRecordState, topic=wide, partition=0, offset=1):
         member.commit()
-    assert places(member.held(records)) == [place for place in places(records) if place != (0, 1)]
+    assert places(member.holdings.of(records)) == [place for place in places(records) if place != (0, 1)]
     member.commit()
     assert [(record.offset, record.delivery_count) for record in member.poll(5)] == [(1, 2)]
     assert member.poll(0) == []
@@ -268,7 +268,7 @@ def test_a_waiting_member_is_woken(client: msgtx.Client, topic: str, share: Shar
     got: list[msgtx.ShareRecord] = []
     waiting = threading.Thread(target=lambda: got.extend(one.poll(PATIENCE_SECONDS)))
     waiting.start()
-    wait_until(lambda: client._listener.confirmed and one._waiter._waited, "it waits to be woken")
+    wait_until(lambda: client.runtime.listener.confirmed and one._waiter._waited, "it waits to be woken")
     fill(client, topic, 1)
     waiting.join(PATIENCE_SECONDS)
     assert seen(got) == [(b"0", 1)]
@@ -673,7 +673,7 @@ def test_what_nobody_answers_for_is_forgotten_when_its_lock_is_over(
         one.commit()
         time.sleep(0.3)
         assert one.poll(0) == []
-    assert one.held(records) == [renewed]
+    assert one.holdings.of(records) == [renewed]
 
 
 def test_what_has_an_answer_is_held_until_its_commit_is_refused(
@@ -689,7 +689,7 @@ def test_what_has_an_answer_is_held_until_its_commit_is_refused(
         assert one.poll(0) == []
     with refuses(errors.InvalidRecordState, partition=0, offset=0):
         one.commit()
-    assert one.held(records) == []
+    assert one.holdings.of(records) == []
 
 
 # ── iteration, and what cannot be read ──
@@ -790,7 +790,7 @@ def test_what_an_interrupt_kept_from_its_caller_is_handed_out_after_a_rewind(
 
 
 ROOM = ("share_consumer", "acquiring", "answering", "waiting", "holdings")
-HANDING_OUT = ["receiving/sole_use.py", *(f"shares/{name}.py" for name in ROOM)]
+HANDING_OUT = ["receiving/sole_use.py", "receiving/reader.py", *(f"shares/{name}.py" for name in ROOM)]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use

@@ -63,7 +63,7 @@ def share(client: msgtx.Client, filled: str, unique: Unique, monkeypatch: pytest
 
 
 def of(consumer: Consumer) -> Membership:
-    found = consumer._subscription.membership
+    found = consumer.subscription.membership
     assert found is not None
     return found
 
@@ -124,7 +124,7 @@ def test_one_that_was_given_up_within_a_transaction_hands_nothing_more_out_there
     assert len(consumer.poll(SECONDS, max_records=3)) == 3
     give_up(connection, consumer)
     fall_silent(of(consumer))
-    with consumer.keep_partitions():
+    with consumer.subscription.keep_partitions():
         assert consumer.poll(0.1) == []
         with pytest.raises(errors.NotAssigned):
             consumer.group_metadata()

@@ -521,7 +521,7 @@ def test_a_seek_replaces_the_start_that_is_to_be_committed(
 ) -> None:
     fill(client, topic, 5)
     with client.consumer(topic, group=unique("group"), enable_auto_commit=False) as consumer:
-        consumer.commit_starts()
+        consumer.committing.commit_starts()
         assert consumer.position(tp) == 5
         if to == "an offset":
             consumer.seek(tp, 0)
@@ -539,7 +539,7 @@ def test_a_start_is_not_committed_over_what_another_member_has_committed(
     group, tp = unique("group"), TopicPartition(topic, 0)
     settings = {"group": group, "enable_auto_commit": False, "auto_offset_reset": "latest"}
     with client.consumer(topic, **settings) as consumer:
-        consumer.commit_starts()
+        consumer.committing.commit_starts()
         assert consumer.position(tp) == 5
         connection.execute("select msgtx.leave_group(%s, %s)", [group, consumer.group_metadata().member_id])
         fill(client, topic, 5)

@@ -14,16 +14,16 @@ from sqlalchemy import make_url
 import msgtx
 from msgtx.coordinator import notifier as notifiers
 from msgtx.coordinator.notifier import (
-    ANSWER_SECONDS,
     CLAIM_SECONDS,
     HEAR_SECONDS,
     INTERVAL_MOST_SECONDS,
     INTERVAL_SECONDS,
+    NOTIFY_ANSWER_SECONDS,
     Notifier,
 )
 from msgtx.database.connection import readable
 from msgtx.database.pool import Engine
-from msgtx.receiving.wakeup import POLL_MOST_SECONDS, POLL_SECONDS, Listener, Waiter
+from msgtx.receiving.wakeup import POLL_LEAST_SECONDS, POLL_MOST_SECONDS, Listener, Waiter
 from msgtx.store.append.append import append
 from msgtx.store.fetch.fetch import fetch
 from msgtx.store.topics.topics import describe_topics
@@ -209,7 +209,7 @@ def test_closing_waits_for_what_was_said_and_not_for_a_server_that_says_nothing(
     monkeypatch.setattr(notifiers, "send_notification", slow)
     monkeypatch.setattr(notifier, "_open", noted)
     if not answered:
-        monkeypatch.setattr(notifiers, "ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(notifiers, "NOTIFY_ANSWER_SECONDS", 0.2)
     notifier.tell([1])
     began = time.monotonic()
     notifier.tend(closing=True)
@@ -250,7 +250,7 @@ def test_a_database_that_refuses_connections_is_asked_again_after_a_second_and_b
         notifier.tend()
         notifier.tend(closing=True)
         assert engine_hook.seen["connect"] == 1
-    assert time.monotonic() < began + ANSWER_SECONDS
+    assert time.monotonic() < began + NOTIFY_ANSWER_SECONDS
     notifier._silent_until = time.monotonic()
     notifier.tend()
     assert heard() == [1]
@@ -364,7 +364,7 @@ def test_what_the_server_does_not_answer_is_said_again_over_another_connection(
 ) -> None:
     """At once: the first one is not waited for any longer."""
     waits: list[Any] = []
-    say(notifier, b"select pg_sleep(60)", ago=ANSWER_SECONDS)
+    say(notifier, b"select pg_sleep(60)", ago=NOTIFY_ANSWER_SECONDS)
     with monkeypatch.context() as patched:
         patched.setattr(notifiers, "readable", lambda *wait: waits.append(wait))
         notifier.tend()
@@ -442,7 +442,7 @@ def test_without_notifications_a_consumer_looks_often_after_data_and_seldom_in_s
     waiter.clear()  # and was read
     begun = time.monotonic()
     waiter.wait(10.0)
-    assert POLL_SECONDS <= time.monotonic() - begun < POLL_MOST_SECONDS
+    assert POLL_LEAST_SECONDS <= time.monotonic() - begun < POLL_MOST_SECONDS
     listener.close()
 
 

@@ -117,7 +117,7 @@ def test_what_else_runs_as_the_servers_user_reads_none_of_its_files(running: emb
     """Its data could be copied, its memory read, and its rules changed to let any user log in."""
     user = pwd.getpwuid((running.home / "data").stat().st_uid)
     group = (running.home / "data").stat().st_gid
-    found = postmaster.read(running.home / "data")
+    found = postmaster.read_pid_file(running.home / "data")
     assert found is not None
 
     def reads(path: str, gid: int) -> bool:

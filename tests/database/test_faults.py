@@ -12,7 +12,7 @@ import sqlalchemy
 from psycopg import errors as pg
 
 from msgtx import errors
-from msgtx.database.faults import BY_SQLSTATE, Fault, fault_of
+from msgtx.database.faults import FAULT_BY_SQLSTATE, Fault, fault_of
 
 RECORD, ENVIRONMENT, TRANSIENT, OUTAGE, INTERRUPT = Fault
 
@@ -165,5 +165,5 @@ def test_an_error_of_the_system_within_a_driver_is_an_outage() -> None:
 
 
 def test_no_class_that_is_never_the_records_is_missing() -> None:
-    assert {"08", "25", "28", "40", "42", "53", "54", "55", "57", "58"} <= {*BY_SQLSTATE}
-    assert RECORD not in BY_SQLSTATE.values()
+    assert {"08", "25", "28", "40", "42", "53", "54", "55", "57", "58"} <= {*FAULT_BY_SQLSTATE}
+    assert RECORD not in FAULT_BY_SQLSTATE.values()

@@ -23,7 +23,7 @@ from msgtx import errors
 from msgtx.cli.commands import command as program
 from msgtx.cli.commands.process import DRAIN_S
 from msgtx.config import ConsumerConfig, ProducerConfig
-from msgtx.coordinator.daemon import RELEASE_SECONDS
+from msgtx.coordinator.daemon import HANDOVER_SECONDS
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import DaemonMetrics
 from msgtx.metrics import Metrics as OfProcess
@@ -285,7 +285,7 @@ def test_a_pod_runs_what_there_is(name: str, template: dict[str, Any]) -> None:
         assert ports == {"metrics": int(port)}
         assert template["metadata"]["annotations"]["prometheus.io/port"] == port
         assert container["args"][container["args"].index("--metrics-host") + 1] == "0.0.0.0"  # noqa: S104
-        grace = {"process": max(DRAIN_S, DRAIN_SECONDS), "coordinator": RELEASE_SECONDS}[commands[0]]
+        grace = {"process": max(DRAIN_S, DRAIN_SECONDS), "coordinator": HANDOVER_SECONDS}[commands[0]]
         assert spec["terminationGracePeriodSeconds"] > grace
 
 
@@ -319,7 +319,7 @@ def test_a_service_runs_what_there_is(path: Path) -> None:
     assert {"MSGTX_EMBEDDED"} <= settings <= known_settings()
     assert "/etc/msgtx/environment" in service["EnvironmentFile"]
     if service["Type"] != ["oneshot"]:
-        grace = {"process": max(DRAIN_S, DRAIN_SECONDS), "coordinator": RELEASE_SECONDS}[commands[0]]
+        grace = {"process": max(DRAIN_S, DRAIN_SECONDS), "coordinator": HANDOVER_SECONDS}[commands[0]]
         assert float(service["TimeoutStopSec"][0]) > grace
 
 

@@ -147,12 +147,39 @@ def test_arrays_are_never_compressed_by_pglz(connection: Connection) -> None:
     assert all(storage == "e" or compression == "l" for _, storage, compression in rows)
 
 
-def test_a_class_has_one_home() -> None:
-    """One word for a thing: `aio` and `orm` alone have the names of others, for the same things as their users see them."""
-    homes: dict[str, list[str]] = {}
+# What has the names of others, for the same things as other users see them.
+DOORS = {"aio.py", "protocol.py"}
+
+
+def homes(kinds: type | tuple[type, ...], *folders: str) -> dict[str, list[str]]:
+    """Return the public names that modules define more than once, and where."""
+    found: dict[str, list[str]] = {}
     for path in python_files():
-        if path.parts[0] in {"msgtx", "cli"} and not path.is_relative_to("msgtx/orm") and path.name != "aio.py":
+        others = path.is_relative_to("msgtx/orm") or path.is_relative_to("msgtx/generated") or path.name in DOORS
+        if path.parts[0] in folders and not others:
             for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    homes.setdefault(node.name, []).append(str(path))
-    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+                for name in names_of(node) if isinstance(node, kinds) else ():
+                    found.setdefault(name, []).append(str(path))
+    return {name: paths for name, paths in found.items() if len(paths) > 1 and not name.startswith("_")}
+
+
+def names_of(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module defines, but those of type variables and loggers."""
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            return [node.name]
+        case ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return [] if re.match(r"TypeVar|ParamSpec|logging", ast.unparse(value)) else [name]
+    return []
+
+
+def test_a_class_has_one_home() -> None:
+    """One word for a thing."""
+    assert homes(ast.ClassDef, "msgtx", "cli") == {}
+
+
+def test_a_function_and_a_constant_have_one_home() -> None:
+    """A command of `cli`, and a job of Spark, is a program of its own, and its names are known from its file."""
+    assert homes((ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign), "msgtx") == {}

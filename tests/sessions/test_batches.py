@@ -400,7 +400,7 @@ def test_records_that_could_not_ride_are_handed_out_again(shop: Shop, consumer: 
         if polled == "with it":
             return consumer.batch(session, SECONDS)
         assert numbers(consumer.poll(SECONDS)) == [0, 1]
-        return consumer.riding(session)
+        return consumer.committing.riding(session)
 
     with Session(shop.engine(isolation_level="AUTOCOMMIT")) as by_itself:
         for wrong in ("session", by_itself):
@@ -432,7 +432,7 @@ def test_an_iteration_does_not_pass_what_was_rolled_back(
             if how == "commit":
                 consumer.commit(session=session)
             else:
-                with consumer.riding(session):
+                with consumer.committing.riding(session):
                     pass
             (session.rollback if len(handled) == 1 else session.commit)()
             if len(handled) == 4:

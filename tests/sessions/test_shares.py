@@ -138,7 +138,7 @@ def test_a_commit_that_had_no_answer_is_finished_before_a_session_has_answers(
                 accept(one, [second])
                 one.commit(session=session)
             else:
-                with one.riding(session, [second], "not yet"):
+                with one.rides.accepting(session, [second], "not yet"):
                     pass
             session.commit()
     assert counts(share().poll(0)) == [(b"4", 1), (b"5", 1)]

@@ -371,7 +371,7 @@ def test_what_is_overdue_behind_a_prepared_transaction_is_found_without_reading_
         found = 0
         while True:
             (before,) = connection.execute(LOOKS).fetchone() or (0,)
-            swept = sweeps.expire_transactions(connection, after, None)
+            swept = sweeps.expire_step(connection, after, None)
             (looks,) = connection.execute(LOOKS).fetchone() or (0,)
             assert looks - before <= MOST_LOOKS
             found, after = found + swept.done["transactions_aborted"], swept.after

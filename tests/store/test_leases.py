@@ -27,8 +27,8 @@ Clock = Callable[[object], None]
 Sessions = Callable[[], Connection]
 ALL = set(range(50))
 STEPS = {
-    "overdue": sweeps.expire_transactions,
-    "markers": sweeps.mark,
+    "overdue": sweeps.expire_step,
+    "markers": sweeps.mark_step,
     "retention": sweeps.remove_old_batches,
     "ids": sweeps.remove_idle_producers,
     "history": sweeps.purge_transactions,
@@ -42,7 +42,7 @@ STEPS = {
     "acknowledgements": sweeps.settle_shares,
     "shares": sweeps.remove_superseded_shares,
     "spark": sweeps.remove_spark_history,
-    "wakeups": sweeps.remove_wake_ups,
+    "wakeups": sweeps.remove_old_wake_ups,
 }
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
@@ -269,7 +269,7 @@ def something_of_everything(connection: Connection, clock: Clock) -> None:
         writer.send(partition, b"old")
         writer.commit(offsets_of((f"group-{number}", partition, 1)))
         writer.commit(offsets_of((f"group-{number}", partition, 2)))
-        sweeps.mark(connection, None, None)
+        sweeps.mark_step(connection, None, None)
         member = join(connection, f"group-{number}", "member")
         beat = {"member_number": member.member_number, "member_id": "member", "group_instance_id": None}
         heartbeat(connection, f"group-{number}", **beat, number=1)
@@ -344,7 +344,7 @@ def test_one_shard_that_passed_on_is_enough_to_be_refused_as_fenced(connection: 
         [other.coordinator_id, max(old.epochs)],
     )
     with pytest.raises(errors.CoordinatorFenced, match=f"shard {max(old.epochs)} "):
-        sweeps.mark(connection, None, old)
+        sweeps.mark_step(connection, None, old)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -425,7 +425,7 @@ def test_a_marker_carries_the_coordinator_epoch_of_its_shard(connection: Connect
         each.send(partition, b"a")
         each.commit()
     connection.execute("delete from msgtx.producer where producer_id = %s", [other.id.producer_id])
-    sweeps.mark(connection, None, None)
+    sweeps.mark_step(connection, None, None)
     rows = connection.execute("select producer_id, coordinator_epoch from msgtx.transaction_marker").fetchall()
     assert dict(rows) == {writer.id.producer_id: 3, other.id.producer_id: 0}
 

@@ -96,8 +96,8 @@ def test_a_sweep_takes_what_dates_find_before_it_goes_from_partition_to_partitio
     partition, writer = new_partition(connection), Writer(connection)
     for position in (None, sweeps.DATES):
         writer.commit_whole(writer.row(partition, b"a"))
-        swept = sweeps.mark(connection, position, None)
-        assert (swept.done, swept.after) == ({"markers_written": 1, "floors_moved": 1}, sweeps.PLACES)
+        swept = sweeps.mark_step(connection, position, None)
+        assert (swept.done, swept.after) == ({"markers_written": 1, "floors_moved": 1}, sweeps.FIRST_PLACE)
 
 
 def test_the_states_go_from_prepare_to_complete(connection: Connection) -> None:

@@ -384,7 +384,7 @@ def test_pages_leave_nothing_out_and_a_limit_is_told(
     assert (share, name) in shares
     lags = {(one.group_name, one.topic) for one in measure_lags(connection, most=10_000) if one is not None}
     assert (group, name) in lags
-    monkeypatch.setattr("msgtx.store.monitoring.PARTITIONS_AT_ONCE", 3)
+    monkeypatch.setattr("msgtx.store.monitoring.MEASURED_AT_ONCE", 3)
     monkeypatch.setattr("msgtx.store.monitoring.LAGS_AT_ONCE", 1)
     monkeypatch.setattr("msgtx.store.monitoring.SHARES_AT_ONCE", 1)
     assert list(measure_partitions(connection, most=10_000)) == whole

@@ -193,7 +193,7 @@ def undecided(scene: Scene) -> object:
             for found in open_ones
         ],
         [(found.kind, *since(scene, found.opened_at, found.sealed_at)) for found in seals if found.transaction_id == name],
-        [(found.outcome, found.partitions_missing) for found in unfinished if found.transaction_id == name],
+        [(found.outcome, found.missing) for found in unfinished if found.transaction_id == name],
         undecided_prepared(connection, name.producer_id) == name,
         begun.get(name.producer_id) == scene.first[scene.one],
     )

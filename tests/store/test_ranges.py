@@ -21,7 +21,7 @@ def test_each_committed_record_is_counted_once_in_its_bucket(
     connection: Connection, monkeypatch: pytest.MonkeyPatch, seed: int, bucket_ms: int | None
 ) -> None:
     """Whether its row has one time or each record its own, lies in the range as a whole or in part (I5)."""
-    monkeypatch.setattr(ranges, "MAX_ROWS", 2)
+    monkeypatch.setattr(ranges, "RANGE_ROWS", 2)
     dice = random.Random(seed)
     partitions = new_topic(connection, 2)
     writer = Writer(connection)

@@ -8,7 +8,7 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from msgtx.coordinator.sweep import REST_SECONDS, Sweeper, sweep
+from msgtx.coordinator.sweep import SELDOM_SECONDS, Sweeper, sweep
 from msgtx.database.pool import Engine
 from msgtx.store.fetch.fetch import list_offsets
 from msgtx.store.fetch.records import count_records, first_records
@@ -701,7 +701,7 @@ def test_a_dry_run_removes_nothing(connection: Connection, engine: Engine) -> No
 def test_in_a_daemon_the_sweep_rests_after_a_pass(connection: Connection) -> None:
     """What it looks for takes its time; cron's round does all at once."""
     partition, sweeper = new_partition(connection, retention_bytes=0), Sweeper(["retention"])
-    assert REST_SECONDS["retention"] > 1
+    assert SELDOM_SECONDS["retention"] > 1
     removed = []
     for seconds in (0.1, 0.1, None):
         plain(connection, partition, b"a")

@@ -7,12 +7,12 @@ import pytest
 
 from msgtx import errors
 from msgtx.config import ROW_BYTES, ROW_RECORDS
-from msgtx.rules.record import Headers, record_bytes
+from msgtx.rules.record import HeaderPairs, record_bytes
 from msgtx.store.append.rows import OpenRow
 from msgtx.store.topics.topics import Topic
 from tests.refusals import refuses
 
-Record = tuple[bytes | None, bytes | None, int | None, Headers]
+Record = tuple[bytes | None, bytes | None, int | None, HeaderPairs]
 SEEDS = range(20)
 
 

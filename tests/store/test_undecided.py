@@ -227,7 +227,7 @@ def test_a_decision_without_markers_is_unfinished_after_a_while(connection: Conn
     assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
     clock("1 minute")
     found, total = unfinished_decisions(connection, older_than_ms=5_000, most=1)
-    assert [(one.transaction_id, one.outcome, one.partitions_missing) for one in found] == [(name, "COMMIT", 2)]
+    assert [(one.transaction_id, one.outcome, one.missing) for one in found] == [(name, "COMMIT", 2)]
     assert total == 2
     mark(connection)
     assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
@@ -270,7 +270,7 @@ def test_of_decisions_with_many_partitions_the_newest_are_looked_at(connection: 
         )
     clock("1 minute")
     found, total = unfinished_decisions(connection, older_than_ms=5_000, most=10)
-    mine = [one for one in found if one.partitions_missing == size]
+    mine = [one for one in found if one.missing == size]
     assert [one.transaction_id for one in mine] == names[1:]
     assert total == len(found)
     connection.execute(

@@ -256,5 +256,5 @@ def test_many_that_were_seen_long_ago_go_in_steps(connection: Connection) -> Non
         "insert into msgtx.wake_up (woken_at, words)"
         " select msgtx.clock() - interval '1 day', 'x' from generate_series(1, 10003)"
     )
-    found = [sweeps.remove_wake_ups(connection, None, None) for _ in range(2)]
+    found = [sweeps.remove_old_wake_ups(connection, None, None) for _ in range(2)]
     assert [(swept.done["wake_ups_removed"], swept.after is None) for swept in found] == [(10_000, False), (3, True)]

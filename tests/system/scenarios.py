@@ -513,7 +513,7 @@ def together(world: World) -> None:
 @contextlib.contextmanager
 def held_back(client: Client, count: int) -> Iterator[None]:
     """Let no transaction go before `count` of them wait to be committed: then they go together."""
-    calls = client._group_commit.calls
+    calls = client.runtime.group_commit.calls
     ahead: WaitingCall[Whole, object] = WaitingCall(Whole(TransactionId(0, 0, 0), []))
     ahead.group, calls.patience = [ahead], PATIENCE_SECONDS
     calls.leader = ahead

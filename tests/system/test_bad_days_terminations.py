@@ -148,7 +148,7 @@ def test_a_waiting_consumer_hears_again_after_its_listener_was_terminated(databa
         client.topics.create("heard")
         with client.consumer("heard", **READING) as consumer, client.producer(linger_ms=0, **FAST) as producer:
             for turn in range(3):
-                wait_until(lambda: consumer.poll(0) or client._listener.confirmed, "the listener hears itself")
+                wait_until(lambda: consumer.poll(0) or client.runtime.listener.confirmed, "the listener hears itself")
                 with concurrent.futures.ThreadPoolExecutor(1) as threads:
                     polling = threads.submit(consumer.poll, PATIENCE_SECONDS)
                     observer.execute(TERMINATE_ALL)

@@ -56,7 +56,7 @@ def handled(consumer: Consumer, count: int) -> Counter[bytes | None]:
 
 def no_heartbeat(consumer: Consumer) -> None:
     """As if its process were stopped: it sends nothing to the group, and learns nothing."""
-    membership = consumer._subscription.membership
+    membership = consumer.subscription.membership
     assert membership is not None
     membership._closing = True
     membership._waiter.wake()

@@ -25,6 +25,11 @@ PYTHON: Final = {
 }
 # Null in any answer: there is no refusal, there is nothing left to do. A line `-- null: a, b[]` names what else may be null.
 NULL: Final = {"error", "detail", "next_after"}
+# Values that take several columns.
+WHOLE: Final = {
+    ("partition", "TopicPartition"): ("topic", "partition_index"),
+    ("transaction_id", "TransactionId"): ("producer_id", "producer_epoch", "transaction_number"),
+}
 PART: Final = r'(in |out |inout )?("?\w+"?) ([a-z][\w.]*(?: precision)?)(\[\])?(?: default (.*))?'
 
 
@@ -122,6 +127,7 @@ def text() -> str:
         "from typing import Any, Final, NamedTuple",
         "from uuid import UUID",
         "from msgtx.declared.function import Function",
+        "from msgtx.types import TopicPartition, TransactionId",
     ]
     for call in calls():
         row = f"{call.name.title().replace('_', '')}Row"
@@ -129,6 +135,10 @@ def text() -> str:
         if call.columns:
             lines += [f"class {row}(NamedTuple):"]
             lines += [f"    {name}: {_python(name, kind, null)}" for name, kind in call.columns.items()]
+            for (name, kind), parts in WHOLE.items():
+                if call.columns.keys() >= set(parts):
+                    given = ", ".join(f"self.{part}" for part in parts)
+                    lines += ["    @property", f"    def {name}(self) -> {kind}:", f"        return {kind}({given})"]
         else:
             row = f"tuple[{_python('value', call.value, null)}]"
         flushed = ", flushed=False" if call.said("commit") == ["asynchronous"] else ""

@@ -17,9 +17,8 @@ from tools.generate.settings import SUBJECTS
 ADMIN: Final = [client.Admin, snapshot.Snapshots, *(kind for name, kind in vars(client).items() if name.endswith("sAdmin"))]
 # What other rooms call, until it gets a name that shows it.
 INNER: Final = (
-    "accepting begin begins_here commit_starts dead_letter_topic end_ride fail_ride handed_out held keep_partitions"
-    " lock_seconds renew require_by_session ride riding send_at_once settle stopping take_back transaction_answers"
-    " transaction_offsets undo written_by"
+    "answering begin begins_here committing holdings rides runtime subscription"
+    " send_at_once settle stopping transaction_answers transaction_offsets undo waiting_records written_by"
 )
 
 

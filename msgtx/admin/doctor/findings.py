@@ -1,7 +1,6 @@
 """The shared parts of all checks of `doctor`: their connection, their thresholds, and their words."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -41,10 +40,17 @@ class Look:
     most: int
 
 
-def data_of(value: Any, **more: object) -> Mapping[str, object]:
+def data_of(value: Any, **more: object) -> dict[str, object]:
     """Return what a store function told as data of a finding: times in ISO 8601, ids and partitions as their text."""
     names = getattr(value, "_fields", None) or [field.name for field in dataclasses.fields(value)]
-    return {**{name: _plain(getattr(value, name)) for name in names}, **more}
+    found = {name: _plain(getattr(value, name)) for name in names if name != "found"}
+    if "partition_index" in found:
+        del found["topic"], found["partition_index"]
+        found = {"partition": str(value.partition), **found}
+    if "transaction_number" in found:
+        del found["producer_id"], found["producer_epoch"], found["transaction_number"]
+        found["transaction_id"] = str(value.transaction_id)
+    return {**found, **more}
 
 
 def _plain(value: object) -> object:
@@ -66,7 +72,7 @@ def since(time: datetime | None, now: datetime) -> float | None:
     return None if time is None else (now - time).total_seconds()
 
 
-def size(count: int) -> str:
+def words_of_bytes(count: int) -> str:
     """Return a number of bytes in words."""
     for unit, length in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= length:

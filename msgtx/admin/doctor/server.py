@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from msgtx.admin.doctor.findings import Look, data_of, size
+from msgtx.admin.doctor.findings import Look, data_of, words_of_bytes
 from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from msgtx.store.append.append import PARTITIONS_AT_ONCE
@@ -12,7 +12,7 @@ from msgtx.store.operator.server import describe_lock_table, describe_notificati
 from msgtx.types import Finding, Level
 
 # name, value, level, effect, advice. A value that does not stand here does no harm.
-SETTINGS: Final = (
+JUDGED_SETTINGS: Final = (
     ("fsync", "off", Level.PROBLEM, "a crash of the machine may destroy the database", "`alter system set fsync = on`"),
     ("full_page_writes", "off", Level.PROBLEM, "a crash of the machine may tear pages", "turn it on"),
     ("zero_damaged_pages", "on", Level.PROBLEM, "damaged pages are emptied instead of told", "turn it off"),
@@ -24,7 +24,7 @@ SETTINGS: Final = (
 NOT_REPLICATED: Final = ("local", "remote_write")
 XID_LIMIT: Final = 2**31  # transactions; PostgreSQL stops before it
 READ_COMMITTED: Final = "read committed"
-LARGEST: Final = 3  # tables that are listed by name
+LISTED_TABLES: Final = 3  # tables that are listed by name
 
 
 def schema(engine: Engine) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def place(look: Look) -> Iterator[Finding]:
 def settings(look: Look) -> Iterator[Finding]:
     """Find settings of the server that hurt."""
     given = look.server.settings
-    for name, value, level, effect, advice in SETTINGS:
+    for name, value, level, effect, advice in JUDGED_SETTINGS:
         if given.get(name) == value:
             yield Finding(level, f"setting {name}", f"{name} is {value}: {effect}", advice, {"name": name, "value": value})
     isolation = given.get("default_transaction_isolation", READ_COMMITTED)
@@ -159,15 +159,15 @@ def tables(look: Look) -> Iterator[Finding]:
         if table.dead_rows > max(look.limits.dead_rows, look.limits.dead_fraction * table.live_rows):
             last = max((time for time in (table.last_vacuum, table.last_autovacuum) if time is not None), default=None)
             vacuumed = "never vacuumed" if last is None else f"last vacuumed {last:%Y-%m-%d %H:%M}"
-            text = f"{size(table.bytes)}, {table.live_rows} rows, {table.dead_rows} dead, {vacuumed}"
+            text = f"{words_of_bytes(table.bytes)}, {table.live_rows} rows, {table.dead_rows} dead, {vacuumed}"
             advice = f"look for what pins the horizon, then `vacuum msgtx.{table.name}`"
             yield Finding(Level.WARNING, f"table {table.name}", text, advice, data_of(table))
-    largest = sorted(found, key=lambda table: table.bytes, reverse=True)[:LARGEST]
+    largest = sorted(found, key=lambda table: table.bytes, reverse=True)[:LISTED_TABLES]
     yield Finding(
         Level.INFORMATION,
         "tables",
-        f"{size(sum(table.bytes for table in found))} in {len(found)} tables, the largest: "
-        + ", ".join(f"{table.name} {size(table.bytes)}" for table in largest),
+        f"{words_of_bytes(sum(table.bytes for table in found))} in {len(found)} tables, the largest: "
+        + ", ".join(f"{table.name} {words_of_bytes(table.bytes)}" for table in largest),
         "",
         {"tables": [data_of(table) for table in found]},
     )

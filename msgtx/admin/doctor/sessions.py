@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from msgtx.admin.doctor.findings import Limits, Look, data_of, since, size, span
+from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span, words_of_bytes
 from msgtx.store.operator.server import LockHolder, SnapshotHolder, lock_holders, snapshot_holders
 from msgtx.types import Finding, Level
 
@@ -89,7 +89,7 @@ def _slot(one: SnapshotHolder, limits: Limits) -> Finding | None:
         return None
     using = f"used by process {one.pid}" if one.active else "used by nobody"
     pinned = "" if one.age is None else f", and pins a horizon of {one.age} transactions"
-    text = f"{one.state} slot {one.name} is {using}; it keeps {size(retained)} of WAL ({one.wal_status}){pinned}"
+    text = f"{one.state} slot {one.name} is {using}; it keeps {words_of_bytes(retained)} of WAL ({one.wal_status}){pinned}"
     advice = (
         f"drop it: `select pg_drop_replication_slot('{one.name}')`; or let its reader go on"
         if not one.active

@@ -7,22 +7,22 @@ from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
 from msgtx.admin.doctor.transactions import client_of
 from msgtx.admin.hanging import how_to_end
 from msgtx.store.operator.server import Session, describe_sessions
-from msgtx.store.shares.shares import Pending, RecordHolder, WaitingShare, waiting_shares
+from msgtx.store.shares.shares import WaitingShare, waiting_shares
 from msgtx.types import Finding, Level
 
 DESCRIBE = "`msgtx shares describe {}`"
 LETTERS_ADVICE = "`msgtx shares configure {0} --dead-letter-topic {0}-dead-letters`"
+PENDING = ("transaction_id", "transactional_id", "opened_at", "timeout_ms", "database_backend", "seal_kind")
 MOST_ADVICE = "wait, or raise max_record_locks: `msgtx shares configure {} --max-record-locks N`"
 
 
 def waiting(look: Look) -> Iterator[Finding]:
     """Find share partitions on which records wait, with the reason."""
     found, total = waiting_shares(look.connection, most=look.most)
-    backends = {one.transaction.database_backend for one in found if one.transaction is not None}
-    sessions = describe_sessions(look.connection, sorted(pid for pid in backends if pid is not None))
+    backends = {one.database_backend for one in found if one.database_backend is not None}
+    sessions = describe_sessions(look.connection, sorted(backends))
     for one in found:
-        pid = None if one.transaction is None else one.transaction.database_backend
-        yield _waiting(one, sessions.get(pid or 0), look.limits)
+        yield _waiting(one, sessions.get(one.database_backend or 0), look.limits)
     if total > len(found):
         more = total - len(found)
         text = f"{more} more share partitions have something in flight, or nobody who reads them"
@@ -31,13 +31,13 @@ def waiting(look: Look) -> Iterator[Finding]:
 
 def _waiting(one: WaitingShare, session: Session | None, limits: Limits) -> Finding:
     behind = max(0, one.readable_end - one.next_offset)
-    level, advice = Level.INFORMATION, DESCRIBE.format(one.group)
+    level, advice = Level.INFORMATION, DESCRIBE.format(one.group_name)
     parts = []
-    if one.transaction is not None:
-        level, text, advice = _pending(one.transaction, session, limits)
+    if one.producer_id is not None:
+        level, text, advice = _pending(one, session, limits)
         parts.append(f"{one.pending} answered in a transaction that is not decided: {text}")
-    if one.holder is not None:
-        parts.append(f"{one.acquired} acquired, the first by {_holder(one, one.holder)}")
+    if one.locked_until is not None:
+        parts.append(f"{one.acquired} acquired, the first by {_holder(one)}")
     if one.available:
         parts.append(f"{one.available} to be delivered again ({one.reason}, the first one delivered {one.deliveries} times)")
     if one.delayed:
@@ -53,42 +53,49 @@ def _waiting(one: WaitingShare, session: Session | None, limits: Limits) -> Find
         )
     if (one.rejected or one.exhausted) and not one.writes_letters:
         parts.append("it may not write dead letters: no member has the right to produce to their topic")
-        level, advice = Level.WARNING, LETTERS_ADVICE.format(one.group)
+        level, advice = Level.WARNING, LETTERS_ADVICE.format(one.group_name)
     if behind:
         parts.append(f"{behind} behind them were never delivered")
     if behind and one.acquired + one.pending >= one.max_record_locks:
         parts.append(f"no more are delivered: {one.max_record_locks} (max_record_locks) are in flight")
         if level is Level.INFORMATION:
-            level, advice = Level.WARNING, MOST_ADVICE.format(one.group)
+            level, advice = Level.WARNING, MOST_ADVICE.format(one.group_name)
     if one.members == 0 and (one.available or one.waiting or one.rejected or behind):
         parts.append("the group has no members")
         if level is Level.INFORMATION:
-            level, advice = Level.WARNING, f"start a member; or `msgtx shares delete {one.group}`"
+            level, advice = Level.WARNING, f"start a member; or `msgtx shares delete {one.group_name}`"
     text = f"{one.partition} from offset {one.start_offset} on: {'; '.join(parts)}"
-    data = data_of(
-        one,
-        records_behind=behind,
-        holder=one.holder and data_of(one.holder),
-        transaction=one.transaction and data_of(one.transaction),
-        session=session and data_of(session),
-    )
-    return Finding(level, f"share group {one.group}", text, advice, data)
+    data = _data(one) | {"records_behind": behind, "session": session and data_of(session)}
+    return Finding(level, f"share group {one.group_name}", text, advice, data)
 
 
-def _holder(one: WaitingShare, holder: RecordHolder) -> str:
-    host = "" if holder.client_host is None else f" (process {holder.client_process} on {holder.client_host})"
-    left = (holder.locked_until - one.checked_at).total_seconds()
-    return f"member {holder.member_id}{host}, whose lock ends in {span(left)}"
+def _data(one: WaitingShare) -> dict[str, object]:
+    told = data_of(one)
+    told["group"] = told.pop("group_name")
+    holder = {name: told.pop(name) for name in ("member_id", "client_host", "client_process", "locked_until")}
+    pending = {name: told.pop(name) for name in PENDING}
+    opener = {"client_host": told.pop("opener_host"), "client_process": told.pop("opener_process")}
+    pending |= {**opener, "checked_at": told["checked_at"]}
+    told["holder"] = None if one.locked_until is None else holder
+    told["transaction"] = None if one.producer_id is None else pending
+    return told
 
 
-def _pending(one: Pending, session: Session | None, limits: Limits) -> tuple[Level, str, str]:
+def _holder(one: WaitingShare) -> str:
+    host = "" if one.client_host is None else f" (process {one.client_process} on {one.client_host})"
+    left = (one.locked_until - one.checked_at).total_seconds()
+    return f"member {one.member_id}{host}, whose lock ends in {span(left)}"
+
+
+def _pending(one: WaitingShare, session: Session | None, limits: Limits) -> tuple[Level, str, str]:
     """Return the level, the facts of the transaction, and the advice."""
     end = how_to_end(one.transaction_id, seal_kind=one.seal_kind, transactional_id=one.transactional_id)
     owner = "" if one.transactional_id is None else f" of {one.transactional_id!r}"
     age = since(one.opened_at, one.checked_at)
     state = "Ongoing" if one.seal_kind is None else "Prepared"
     name = f"{one.transaction_id}{owner} is {state}" + ("" if age is None else f" for {span(age)}")
-    who = f", {text}" if (text := client_of(one, session)) else ""
+    opened = one._replace(client_host=one.opener_host, client_process=one.opener_process)
+    who = f", {text}" if (text := client_of(opened, session)) else ""
     if one.seal_kind == "external":
         late = (age or 0.0) > limits.snapshot_seconds
         return Level.WARNING if late else Level.INFORMATION, f"{name}{who}, and waits for an outside decision", end

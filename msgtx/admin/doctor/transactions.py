@@ -10,6 +10,7 @@ from msgtx.store.operator.server import Session, describe_sessions
 from msgtx.store.transactions.undecided import (
     Undecided,
     UndecidedSeal,
+    Unfinished,
     undecided_seals,
     undecided_transactions,
     unfinished_decisions,
@@ -139,5 +140,10 @@ def unfinished_phase_two(look: Look) -> Iterator[Finding]:
         f"{total} decided transactions lack markers, the oldest ({oldest.transaction_id}, {oldest.outcome}) for"
         f" {span(age)}: their data is right, and readers search longer than they need to",
         "`msgtx sweep`, regularly",
-        {"count": total, "age_seconds": age, "transactions": [data_of(one) for one in found]},
+        {"count": total, "age_seconds": age, "transactions": [_unfinished(one) for one in found]},
     )
+
+
+def _unfinished(one: Unfinished) -> dict[str, object]:
+    told = data_of(one)
+    return told | {"partitions_missing": told.pop("missing")}

@@ -137,7 +137,7 @@ def status(home: Path | None = None) -> Server | None:
     """Return the running server of a folder, or None."""
     home = _home(home)
     with _translated(home):
-        found = postmaster.read(_data(home))
+        found = postmaster.read_pid_file(_data(home))
         if found is None or found.state != "ready" or not postmaster.runs(_data(home), found.pid):
             return None
         return _server(home, found, started=False)

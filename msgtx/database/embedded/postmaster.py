@@ -27,7 +27,7 @@ class PidFile:
     state: str
 
 
-def read(data: Path) -> PidFile | None:
+def read_pid_file(data: Path) -> PidFile | None:
     """Read the pid file: process, folder, start, port, socket, address, memory, state, a line each."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
@@ -42,7 +42,7 @@ def read(data: Path) -> PidFile | None:
 def settled(data: Path) -> PidFile | None:
     """Return the server once it is ready; None when none runs, or it ended while we waited."""
     deadline = time.monotonic() + READY_S
-    while (found := read(data)) is not None and runs(data, found.pid):
+    while (found := read_pid_file(data)) is not None and runs(data, found.pid):
         if found.state == "ready":
             return found
         if time.monotonic() >= deadline:
@@ -79,7 +79,7 @@ def remove_misleading_pid_file(data: Path) -> None:
 
     PostgreSQL would take both for a living server. PostgreSQL itself handles every other pid file.
     """
-    found = read(data)
+    found = read_pid_file(data)
     if found is not None and Path("/proc", str(found.pid)).exists():
         (data / "postmaster.pid").unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from psycopg.abc import PQGenConn
 
 from msgtx.database.connection import Connection
 
-PREFIX: Final = "PG"
+VARIABLES_PREFIX: Final = "PG"
 # The settings that psycopg takes from the environment if the address lacks them.
 NOT_ASKED_FOR: Final = {"hostaddr": "127.0.0.1", "target_session_attrs": "any", "load_balance_hosts": "disable"}
 _one_at_a_time: Final = threading.RLock()
@@ -46,7 +46,7 @@ class Sheltered(Connection):
 def _without_variables() -> Iterator[None]:
     """Hide the variables from libpq for one step of a connection, which does not wait: other threads may need them."""
     with _one_at_a_time:
-        hidden = {name: value for name, value in os.environ.items() if name.startswith(PREFIX)}
+        hidden = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES_PREFIX)}
         try:
             for name in hidden:
                 os.environ.pop(name, None)

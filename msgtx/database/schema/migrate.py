@@ -31,7 +31,7 @@ UPGRADE_LOCK = (0x6D736710, 0)  # class and key; msgtx's other lock classes begi
 ENCODINGS = ("UTF8", "SQL_ASCII")  # the second one takes every byte as it comes; clients of msgtx send UTF-8
 LOCK_TIMEOUT = "30s"  # longer, and all readers of a view would queue behind an upgrade that waits for one long report
 _ALEMBIC_LOCK = threading.Lock()  # Alembic's `context` and `op` are global: upgrades of two databases take turns
-os.register_at_fork(after_in_child=lambda: forks.fresh(_ALEMBIC_LOCK))
+os.register_at_fork(after_in_child=lambda: forks.release(_ALEMBIC_LOCK))
 
 
 @dataclass(frozen=True, slots=True)

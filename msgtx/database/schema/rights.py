@@ -37,7 +37,7 @@ class RoleRight:
     exists: bool
 
 
-def read(connection: Connection) -> list[RoleRight]:
+def read_rights(connection: Connection) -> list[RoleRight]:
     """Return all rights, in order."""
     rows = connection.execute(text(RIGHTS)).all()
     return [RoleRight(role, Right(can), Resource(of), name, exists) for role, can, of, name, exists in rows]

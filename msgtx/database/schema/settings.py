@@ -7,7 +7,7 @@ from sqlalchemy import Connection, text
 from msgtx.errors import ConfigError
 
 
-def read(connection: Connection) -> dict[str, int]:
+def read_limits(connection: Connection) -> dict[str, int]:
     """Return the settings by name."""
     rows = connection.execute(text("select name, value from msgtx.setting order by name"))
     return {row.name: row.value for row in rows}
@@ -21,5 +21,5 @@ def change(connection: Connection, name: str, *, value: int) -> None:
         text("update msgtx.setting set value = :value where name = :name"), {"name": name, "value": value}
     )
     if changed.rowcount == 0:
-        near = difflib.get_close_matches(name, read(connection), n=1, cutoff=0.0)
+        near = difflib.get_close_matches(name, read_limits(connection), n=1, cutoff=0.0)
         raise ConfigError(f"unknown setting {name!r}; the nearest known one is {near[0]!r}", name=name)

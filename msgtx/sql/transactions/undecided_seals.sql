@@ -2,7 +2,7 @@
 -- are. partitions: on how many of them it wrote; a transaction of offsets only has none. Looks at every seal of the history.
 -- Reads transaction_seal, transaction_decision, transaction, producer.
 -- right: admin of all topics
--- null: deadline, opened_at, timeout_ms, client_host, client_process, database_backend
+-- null: transactional_id, deadline, opened_at, timeout_ms, client_host, client_process, database_backend
 create function msgtx.undecided_seals(most int)
 returns table (
     producer_id bigint, producer_epoch int, transaction_number bigint, transactional_id text, kind text,

@@ -46,7 +46,7 @@ class Appended:
     duplicate: bool
 
 
-def milliseconds(time: datetime) -> int:
+def epoch_ms(time: datetime) -> int:
     """Return milliseconds since 1970 UTC, rounded down."""
     return int(time.timestamp() * 1000)
 
@@ -61,7 +61,7 @@ def _appended(row: tuple[Any, ...]) -> Appended:
     return Appended(
         error=error_of(name, detail),
         base_offset=-1 if base_offset is None else base_offset,
-        timestamp=-1 if appended_at is None else milliseconds(appended_at),
+        timestamp=-1 if appended_at is None else epoch_ms(appended_at),
         duplicate=bool(duplicate),
     )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgtx import errors, units
 from msgtx.config import ROW_BYTES, ROW_RECORDS
 from msgtx.database.wire import BatchColumns
-from msgtx.rules.record import Headers, as_milliseconds, counted_bytes, record_bytes
+from msgtx.rules.record import HeaderPairs, as_milliseconds, counted_bytes, record_bytes
 
 Producer = tuple[int | None, int | None]  # id and epoch, or nothing
 DELIVER_AT: Final = "msgtx.deliver-at"  # a header: when share groups deliver a record, in milliseconds since 1970 UTC
@@ -33,7 +33,7 @@ class OpenRow:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] = []
         self.timestamps: list[int] | None = None  # None: all are `created_ms`
-        self.headers: dict[int, Headers] | None = None  # by the record's place
+        self.headers: dict[int, HeaderPairs] | None = None  # by the record's place
         self.size = 0
 
     def takes(self, size: int) -> bool:
@@ -45,7 +45,7 @@ class OpenRow:
         """Whether the next record goes into another row."""
         return self.size >= ROW_BYTES or len(self.values) >= ROW_RECORDS
 
-    def add(self, value: bytes | None, key: bytes | None, timestamp: int | None, headers: Headers, *, size: int) -> None:
+    def add(self, value: bytes | None, key: bytes | None, timestamp: int | None, headers: HeaderPairs, *, size: int) -> None:
         """Add a record."""
         self.values.append(value)
         self.keys.append(key)
@@ -61,7 +61,7 @@ class OpenRow:
             self.timestamps = [self.created_ms] * (len(self.values) - 1)
         self.timestamps.append(timestamp)
 
-    def add_headers(self, headers: Headers) -> None:
+    def add_headers(self, headers: HeaderPairs) -> None:
         """Give the record that was just added headers."""
         if self.headers is None:
             self.headers = {}
@@ -72,7 +72,7 @@ class OpenRow:
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None = None,
         timestamps: Sequence[int | None] | None = None,
-        headers: Sequence[Headers] | None = None,
+        headers: Sequence[HeaderPairs] | None = None,
         *,
         size: int,
     ) -> None:
@@ -135,7 +135,7 @@ class OpenRow:
 # ── when share groups deliver it ──
 
 
-def delivered_later(headers: Headers, deliver_at: Any, delay_ms: Any) -> tuple[tuple[str, bytes | None], ...]:
+def delivered_later(headers: HeaderPairs, deliver_at: Any, delay_ms: Any) -> tuple[tuple[str, bytes | None], ...]:
     """Return headers that say when share groups deliver the record. Raise `TypeError`, `ConfigError`, `InvalidRequest`."""
     if deliver_at is not None and delay_ms is not None:
         raise errors.InvalidRequest(

@@ -9,7 +9,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 
-MAX_ROWS: Final = 2_000  # of a partition's log in one answer, so that each takes milliseconds
+RANGE_ROWS: Final = 2_000  # of a partition's log in one answer, so that each takes milliseconds
 MAX_PARTITIONS: Final = 500  # in one call: bounds what one answer holds
 
 Range = tuple[int, int]  # start, end
@@ -40,7 +40,7 @@ def measure_ranges(connection: RawConnection, ranges: Mapping[int, Range], bucke
             Int8Array(start for start, _ in asked.values()),
             Int8Array(end for _, end in asked.values()),
             bucket_ms,
-            MAX_ROWS,
+            RANGE_ROWS,
         )
         for partition_id in asked:
             del left[partition_id]

@@ -4,7 +4,6 @@ import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from msgtx.database.calls import call, call_and_flush
@@ -16,7 +15,7 @@ from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, OffsetRange, R
 from msgtx.store.sweeps.coordinators import led
 from msgtx.store.transactions import transactions
 from msgtx.store.transactions.transactions import Position
-from msgtx.types import Acknowledgement, Headers, TopicPartition, TransactionId
+from msgtx.types import Acknowledgement, Headers
 
 ACCEPT: Final = Acknowledgement.ACCEPT.value
 NOTHING: Final = (-1, -1)  # that a member accepts
@@ -37,57 +36,9 @@ class Redriven(NamedTuple):
     is_over: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RecordHolder:
-    """The holder of the first acquired record. `member_id` None: its row is gone."""
-
-    member_id: str | None
-    client_host: str | None
-    client_process: int | None
-    locked_until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """The transaction in which the first pending record is answered; as it was opened, if it has its row."""
-
-    transaction_id: TransactionId
-    transactional_id: str | None
-    opened_at: datetime | None
-    timeout_ms: int | None
-    client_host: str | None
-    client_process: int | None
-    database_backend: int | None
-    seal_kind: str | None
-    checked_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingShare:
-    """A share partition on which something waits; see `waiting_shares.sql`. Counts are of offsets."""
-
-    group: str
-    partition: TopicPartition
-    members: int
-    start_offset: int
-    next_offset: int
-    readable_end: int
-    max_record_locks: int
-    available: int
-    acquired: int
-    pending: int
-    rejected: int
-    delayed: int
-    waiting: int
-    due_at: datetime | None
-    reason: str | None
-    deliveries: int | None
-    lock_ms: int
-    holder: RecordHolder | None
-    transaction: Pending | None
-    checked_at: datetime
-    writes_letters: bool
-    exhausted: int
+# A share partition on which something waits. Counts are of offsets. Without an acquired record its holder is None (the end
+# of the lock, `locked_until`, too); without a pending one the transaction is, in which it is answered.
+WaitingShare = calls.WaitingSharesRow
 
 
 class ShareMembership(NamedTuple):
@@ -261,16 +212,17 @@ def _acquired(
     is_again: bool = False,
 ) -> tuple[list[calls.AcquireRecordsRow], list[list[Acquired]], list[Refused]]:
     """Make the call. Return its rows, the records of each member, and the answers that were refused."""
-    accepted = [each.accepted() or NOTHING for each in several]
+    asked = [(each.member_number, each.call_number, each.max_records, *(each.accepted() or NOTHING)) for each in several]
+    members, numbers, most, firsts, lasts = zip(*asked, strict=True)
     arguments = (
         several[0].group,
-        Int8Array(each.member_number for each in several),
-        Int8Array(each.call_number for each in several),
+        Int8Array(members),
+        Int8Array(numbers),
         Int4Array(partition_ids),
-        Int4Array(each.max_records for each in several),
-        max(each.max_bytes for each in several),
-        Int8Array(first for first, _ in accepted),
-        Int8Array(last for _, last in accepted),
+        Int4Array(most),
+        max([each.max_bytes for each in several]),
+        Int8Array(firsts),
+        Int8Array(lasts),
         *answers.arguments()[2:],  # without the columns of groups and members
         is_again,
     )
@@ -365,20 +317,4 @@ def redrive_dead_letters(
 def waiting_shares(connection: RawConnection, *, most: int) -> tuple[list[WaitingShare], int]:
     """Return share partitions on which something waits, at most `most`; and how many there are."""
     rows = call(connection, calls.WAITING_SHARES, most)
-    return [_waiting(row) for row in rows], rows[0].found if rows else 0
-
-
-def _waiting(row: calls.WaitingSharesRow) -> WaitingShare:
-    held = RecordHolder(row.member_id, row.client_host, row.client_process, row.locked_until)
-    opened = row[25:33]
-    return WaitingShare(
-        row.group_name,
-        TopicPartition(row.topic, row.partition_index),
-        *row[3:17],
-        row.lock_ms,
-        None if row.locked_until is None else held,
-        None if row.producer_id is None else Pending(TransactionId(*row[22:25]), *opened),
-        row.checked_at,
-        row.writes_letters,
-        row.exhausted,
-    )
+    return rows, rows[0].found if rows else 0

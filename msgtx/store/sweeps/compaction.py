@@ -12,7 +12,7 @@ from msgtx.generated import calls
 from msgtx.rules.compaction import KeyedBatch
 from msgtx.store.sweeps.coordinators import Leases, led
 
-LOOKED_AT_ONCE: Final = 500  # partitions that one call looks at
+DIRTY_AT_ONCE: Final = 500  # partitions that one call looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def find_dirty_log(
 ) -> tuple[DirtyLog | None, int | None]:
     """Return the next partition after this one that is worth a pass, and where the search came to (None: the end)."""
     position = None if after is None else Int8Array([after])
-    arguments = (position, LOOKED_AT_ONCE, min_dirty_ratio, *led(leases))
+    arguments = (position, DIRTY_AT_ONCE, min_dirty_ratio, *led(leases))
     ((partition_id, compacted, until, came_to),) = call(connection, calls.FIND_DIRTY_LOG, *arguments)
     found = None if partition_id is None else DirtyLog(partition_id, compacted, until)
     return found, None if came_to is None else came_to[0]

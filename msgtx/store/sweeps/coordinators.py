@@ -10,7 +10,7 @@ from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 from msgtx.generated import calls
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.types import Coordinator
 
 SHARDS: Final = 50
@@ -72,7 +72,7 @@ def find_coordinator(connection: RawConnection, transactional_id: str) -> Coordi
         raise errors.CoordinatorNotAvailable(
             f"no coordinator leads shard {found.shard} now; run `msgtx coordinator run`, or `msgtx sweep` from cron"
         )
-    until = milliseconds(found.lease_until)
+    until = epoch_ms(found.lease_until)
     return Coordinator(found.shard, found.owner, found.host, found.epoch, until, found.process)
 
 

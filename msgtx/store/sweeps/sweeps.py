@@ -17,7 +17,7 @@ from msgtx.store.transactions.transactions import Position
 MANY_MARKERS: Final = 1_000
 # Positions of `mark`: the search by date comes first, and again while it finds much; then partition by partition.
 DATES: Final = (-2,)
-PLACES: Final = (-1,)
+FIRST_PLACE: Final = (-1,)
 # Of `settle_shares`: after transactions' acknowledgements come dead records, by group and partition.
 DEAD: Final = (-1, -1)
 
@@ -40,7 +40,7 @@ class Swept:
 Step = Callable[[RawConnection, Position | None, Leases | None], Swept]
 
 
-def expire_transactions(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+def expire_step(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Abort overdue transactions, by name (I12)."""
     expired, next_after = transactions.expire_overdue(connection, after, leases=leases)
     return Swept({"transactions_aborted": expired}, next_after, is_busy=True)
@@ -60,13 +60,13 @@ def settle_shares(connection: RawConnection, after: Position | None, leases: Lea
     return Swept(done, DEAD if next_after is None else tuple(next_after), is_busy=True)
 
 
-def mark(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
+def mark_step(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Write the markers and floors that are missing."""
     next_after: Position | None
     if after is None or after == DATES:
         markers, floors = transactions.mark(connection, leases=leases)
         # A call takes some 20,000 markers; later decisions of clients are for the next round.
-        next_after = DATES if markers >= MANY_MARKERS else PLACES
+        next_after = DATES if markers >= MANY_MARKERS else FIRST_PLACE
     else:
         markers, floors, next_after = transactions.mark_partitions(connection, after, leases=leases)
     return Swept({"markers_written": markers, "floors_moved": floors}, next_after, is_busy=True)
@@ -110,4 +110,4 @@ remove_deleted_logs: Step = partial(_resume, function=calls.REMOVE_DELETED_LOGS,
 # Removes keys of deduplication that are past their window.
 remove_dedup_keys: Step = partial(_resume, function=calls.REMOVE_DEDUP_KEYS, field="dedup_keys_removed")
 # Removes rows that listeners have seen long ago.
-remove_wake_ups: Step = partial(_resume, function=calls.REMOVE_WAKE_UPS, field="wake_ups_removed")
+remove_old_wake_ups: Step = partial(_resume, function=calls.REMOVE_WAKE_UPS, field="wake_ups_removed")

@@ -9,7 +9,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.errors import TransactionalIdNotFound
 from msgtx.generated import calls
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.types import ProducerId, ProducerState
 
 INIT: Final = calls.INIT_PRODUCER_ID.first(4)
@@ -61,7 +61,7 @@ def describe_producers(connection: RawConnection, partition_id: int) -> list[Pro
     while True:
         rows = call(connection, calls.DESCRIBE_PRODUCERS, partition_id, after, DESCRIBED_AT_ONCE)
         for producer_id, epoch, sequence, time, coordinator_epoch, start in rows:
-            found.append(ProducerState(producer_id, epoch, sequence, milliseconds(time), coordinator_epoch, start))
+            found.append(ProducerState(producer_id, epoch, sequence, epoch_ms(time), coordinator_epoch, start))
         if len(rows) < DESCRIBED_AT_ONCE:
             return found
         after = found[-1].producer_id

@@ -7,14 +7,14 @@ from msgtx.database.calls import call, select
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.generated import calls
-from msgtx.store.append.append import milliseconds
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.sweeps.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TopicPartition, TransactionDescription, TransactionId
 
 _NAME: Final = {"in_producer_id": "int8", "in_producer_epoch": "int4", "in_transaction_number": "int8"}
 # Arguments of calls that a sweep repeats, each time from the place of the call before.
 RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
-# Rows that one call looks at: a SQL transaction of some milliseconds, also when all are to go, and few locks.
+# Rows that one call looks at: a SQL transaction of some epoch_ms, also when all are to go, and few locks.
 LOOKED_AT_ONCE: Final = 250
 Position = tuple[int, ...]  # where a sweep came to
 
@@ -116,7 +116,7 @@ def describe_transaction(connection: RawConnection, transactional_id: str) -> Tr
         transaction_id=None if number is None else TransactionId(producer_id, epoch, number),
         producer_epoch=current_epoch,
         timeout_ms=timeout_ms,
-        started_at=None if opened_at is None else milliseconds(opened_at),
+        started_at=None if opened_at is None else epoch_ms(opened_at),
         partitions=[TopicPartition(*place) for place in zip(topics, indexes, strict=True)],
         client_host=host,
         decided_by=decided_by,

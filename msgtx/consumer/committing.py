@@ -4,6 +4,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
@@ -23,52 +25,48 @@ from msgtx.store.groups.groups import commit_offsets, offset_rows
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
+BATCH_OPEN: Final = "a block of consumer.batch(session) is open: leave it before the commit"
 Wanted = Mapping[TopicPartition, int | OffsetAndMetadata]
 
 
-class Offsets:
+@dataclass(eq=False)
+class Committing:
     """The positions of a consumer, and the commits that hold them."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        config: ConsumerConfig,
-        calls: ConsumerCalls,
-        *,
-        fetcher: Fetcher,
-        commits: Commits,
-        positions: Positions,
-        subscription: SubscriptionState,
-    ) -> None:
-        self._engine = engine
-        self._config = config
-        self._calls = calls
-        self._fetcher = fetcher
-        self._commits = commits
-        self._positions = positions
-        self._subscription = subscription
-        self.rides = Rides(fetcher, in_doubt=subscription.in_doubt)
-        self._by_hand = False  # since the last records were returned
-        self._next_commit = time.monotonic() + config.auto_commit_interval_ms / 1000
+    engine: Engine
+    config: ConsumerConfig
+    calls: ConsumerCalls
+    fetcher: Fetcher
+    commits: Commits
+    positions: Positions
+    subscription: SubscriptionState
+    rides: Rides = field(init=False)
+    _by_hand: bool = False  # since the last records were returned
+    _next_commit: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin without rides."""
+        self.rides = Rides(self.fetcher, in_doubt=self.subscription.in_doubt)
+        self._next_commit = time.monotonic() + self.config.auto_commit_interval_ms / 1000
 
     def group_metadata(self) -> GroupMetadata:
         """See `Consumer.group_metadata`."""
-        if taken_away := self._subscription.taken_away:
+        if taken_away := self.subscription.taken_away:
             raise errors.NotAssigned(
-                f"group {self._config.group!r}: {taken_away[0]} was taken away after records of it were handed out:"
+                f"group {self.config.group!r}: {taken_away[0]} was taken away after records of it were handed out:"
                 " another member has them now; abort what was made of them, and rewind",
-                group=self._config.group,
+                group=self.config.group,
                 at=taken_away[0],
             )
         return self._member()
 
     def _member(self) -> GroupMetadata:
-        group = self._calls.group()
-        identities = {a.partition_id: a.read_identity for a in self._fetcher.assigned.values()}
-        member = self._subscription.membership
+        group = self.calls.group()
+        identities = {a.partition_id: a.read_identity for a in self.fetcher.assigned.values()}
+        member = self.subscription.membership
         if member is None:
             return GroupMetadata(group, read_identities=identities)
-        instance_id = self._config.group_instance_id
+        instance_id = self.config.group_instance_id
         return GroupMetadata(group, member.member_id(), member.generation, instance_id, read_identities=identities)
 
     def handed_out(self) -> None:
@@ -77,12 +75,12 @@ class Offsets:
 
     def of_transaction(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """See `Consumer.transaction_offsets`."""
-        self._calls.group()
-        if self._config.enable_auto_commit:
+        self.calls.group()
+        if self.config.enable_auto_commit:
             raise IllegalState(
                 "enable_auto_commit is on: set it to false to commit offsets with a transaction", reason="enable_auto_commit"
             )
-        if self._config.isolation is not Isolation.READ_COMMITTED:
+        if self.config.isolation is not Isolation.READ_COMMITTED:
             raise IllegalState(
                 "isolation is read_uncommitted: a transaction must not depend on what may be taken back", reason="isolation"
             )
@@ -91,7 +89,7 @@ class Offsets:
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction",
                 reason="by hand",
             )
-        self._commits.settle()  # an older offset must not be written after the transaction's
+        self.commits.settle()  # an older offset must not be written after the transaction's
         positions = self._handled()
         self._settle(positions)
         return positions
@@ -104,17 +102,17 @@ class Offsets:
         except (errors.UnknownMember, errors.FencedInstance) as error:
             if wait:
                 raise
-            log.warning("group %r: offsets were not committed: %s", self._config.group, error)
+            log.warning("group %r: offsets were not committed: %s", self.config.group, error)
             return
         positions = self._handled() if wanted is None else wanted
         by_id = self._by_id(positions)
         self._by_hand = True
-        self._subscription.taken_away.clear()
+        self.subscription.taken_away.clear()
         self._settle(positions)
         if wait:
-            self._commits.commit(group, by_id)
+            self.commits.commit(group, by_id)
         else:
-            self._commits.hand_over(group, by_id)
+            self.commits.hand_over(group, by_id)
 
     def commit_in(
         self,
@@ -132,22 +130,22 @@ class Offsets:
             self.rides.require_not_overtaken()
         positions = self._handled() if wanted is None else wanted
         by_id = self._by_id(positions)
-        self._commits.settle()
-        ride = self.rides.add(enlist(session, self._engine), offset_rows(group, by_id), lost=lost, refusal=refusal)
+        self.commits.settle()
+        ride = self.rides.add(enlist(session, self.engine), offset_rows(group, by_id), lost=lost, refusal=refusal)
         self._settle(positions)
         return ride
 
     def require_by_session(self) -> None:
         """Raise `IllegalState` if sessions cannot commit this consumer's offsets."""
-        self._calls.group()
-        if self._config.enable_auto_commit:
+        self.calls.group()
+        if self.config.enable_auto_commit:
             raise IllegalState(
                 "enable_auto_commit is on: set it to false to commit offsets with a session", reason="enable_auto_commit"
             )
 
     @contextlib.contextmanager
-    def riding(self, session: UserSession, refusal: str) -> Iterator[Ride]:
-        """See `Consumer.batch`."""
+    def riding(self, session: UserSession, refusal: str = BATCH_OPEN) -> Iterator[Ride]:
+        """Add the positions of the last poll to a session; `refusal`: of a commit within the block. See `Consumer.batch`."""
         ride, handed = None, self.rides.handed()
         try:
             ride = self.commit_in(session, None, lost=ReturnedEvent.LOSE_BATCH, refusal=refusal)
@@ -173,55 +171,55 @@ class Offsets:
 
     def look_back(self) -> bool:
         """Go back where a batch was rolled back; return whether any was. Raise `IllegalState` where the caller has to."""
-        back = self.rides.look_back(self._config.group)
+        back = self.rides.look_back(self.config.group)
         if back:
-            self._subscription.go_back(back)
+            self.subscription.go_back(back)
         return bool(back)
 
     def commit_automatically(self) -> None:
         """Commit all positions if that is this consumer's to do, and due."""
-        if self._config.enable_auto_commit and time.monotonic() >= self._next_commit:
-            self._next_commit = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+        if self.config.enable_auto_commit and time.monotonic() >= self._next_commit:
+            self._next_commit = time.monotonic() + self.config.auto_commit_interval_ms / 1000
             self.commit_positions()
 
     def commit_positions(self) -> None:
         """Commit all positions in the background; a failure is only logged."""
-        self._subscription.taken_away.clear()
-        positions = self._positions.known()
-        self._settle(self._fetcher.assigned)
+        self.subscription.taken_away.clear()
+        positions = self.positions.known()
+        self._settle(self.fetcher.assigned)
         if positions:
-            self._commits.hand_over(self._member(), self._by_id(positions))
+            self.commits.hand_over(self._member(), self._by_id(positions))
 
     def commit_starts(self) -> None:
-        """See `Consumer.commit_starts`."""
-        self._calls.group()
-        self._fetcher.commit_starts = self._commit_starts
+        """Commit the position of a reset before anything is read from it: the next reader continues there, lag shows."""
+        self.calls.group()
+        self.fetcher.commit_starts = self._commit_starts
 
     def _commit_starts(self, connection: RawConnection, starts: Mapping[int, int]) -> bool:
         positions = {partition_id: OffsetAndMetadata(offset) for partition_id, offset in starts.items()}
         try:
             commit_offsets(connection, {self._member(): positions})
         except (errors.IllegalGeneration, errors.NotAssigned, errors.UnknownMember, errors.FencedInstance) as error:
-            log.info("group %r: partitions changed hands before they were read: %s", self._config.group, error)
-            if self._subscription.membership is None:
+            log.info("group %r: partitions changed hands before they were read: %s", self.config.group, error)
+            if self.subscription.membership is None:
                 raise
-            self._subscription.membership.due = True
+            self.subscription.membership.due = True
             return False
         return True
 
     def _handled(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all positions, except of partitions whose batch was rolled back: they are past unprocessed records."""
-        assigned = self._fetcher.assigned
-        return {tp: at for tp, at in self._positions.known().items() if assigned[tp].returned is not Returned.GOES_BACK}
+        assigned = self.fetcher.assigned
+        return {tp: at for tp, at in self.positions.known().items() if assigned[tp].returned is not Returned.GOES_BACK}
 
     def _by_id(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[int, OffsetAndMetadata]:
-        assigned = self._fetcher.assigned
+        assigned = self.fetcher.assigned
         return {
-            assigned[tp].partition_id if tp in assigned else self._calls.partition_id(tp): at for tp, at in positions.items()
+            assigned[tp].partition_id if tp in assigned else self.calls.partition_id(tp): at for tp, at in positions.items()
         }
 
     def _settle(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that a commit holds the returned records of these."""
         for tp in partitions:
-            if tp in self._fetcher.assigned:
-                self._fetcher.assigned[tp].committed()
+            if tp in self.fetcher.assigned:
+                self.fetcher.assigned[tp].committed()

@@ -1,0 +1,155 @@
+"""What a client is made of: connections, threads, the topics that it knows, and all that it has made and will close."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from msgtx import callbacks, errors, forks
+from msgtx.consumer.consumer import Consumer
+from msgtx.coordinator.completion import Completion
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
+from msgtx.observer import Observer, Observers
+from msgtx.process import DRAIN_SECONDS, Ending
+from msgtx.producer.group_commit import GroupCommit
+from msgtx.producer.producer import Producer
+from msgtx.receiving.wakeup import Listener
+from msgtx.settings import StopSignal
+from msgtx.shares.polls import SharePolls
+from msgtx.shares.share_consumer import ShareConsumer
+from msgtx.store.topics.topics import Topic, describe_topics, unknown_topic
+
+
+class Runtime:
+    """Owns all that a client has made. May be shared by threads; does not survive `fork`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.completion = Completion(engine, self.look_at_topics)
+        self.listener = Listener(engine)
+        self.group_commit = GroupCommit(engine, self.completion.notifier)
+        self.share_polls = SharePolls(engine)
+        self.observers = Observers()
+        self.closed = False
+        self._lock = threading.Lock()
+        self._known: dict[str, Topic] = {}
+        self._open: list[Producer | Consumer | ShareConsumer] = []
+        self._workers: list[Ending] = []
+        forks.follow(self, Runtime._forked)
+
+    def _forked(self) -> None:
+        """Handle a fork, in the child: another thread may have held the lock."""
+        forks.release(self._lock)
+
+    # ── topics ──
+
+    def topic(self, name: str, fresh: bool) -> Topic | None:
+        """Return a topic; None if it is gone by now, and was asked for as it is now. Raise `UnknownTopicOrPartition`."""
+        with self._lock:
+            if not fresh and name in self._known:
+                return self._known[name]
+        return self.topics_now([name]).get(name) if fresh else self.require_topics(name)[0]
+
+    def require_topics(self, *names: str) -> list[Topic]:
+        """Return topics as they are now. Raise `UnknownTopicOrPartition`."""
+        found = self.topics_now(names)
+        for name in names:
+            if name not in found:
+                with self.engine.connection() as connection:
+                    raise unknown_topic(connection, name)
+        return [found[name] for name in names]
+
+    def topics_now(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Return topics as they are now, by one call; those that are gone are absent."""
+        with self.engine.connection() as connection:
+            found = describe_topics(connection, names)
+        with self._lock:
+            for name in names:
+                self._known.pop(name, None)
+            self._known.update(found)
+        return found
+
+    def look_at_topics(self, connection: RawConnection) -> None:
+        """Look for changes of the topics in use. One that was deleted stays known until its use is refused."""
+        with self._lock:
+            names = sorted(self._known)
+        found = describe_topics(connection, names)
+        with self._lock:
+            known = self._known
+            known.update({name: t for name, t in found.items() if name not in known or not t.is_older_than(known[name])})
+            producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
+        for producer in producers:
+            for topic in found.values():
+                producer._topic_changed(topic)
+
+    # ── what it has made ──
+
+    def remember(self, user: Producer | Consumer | ShareConsumer) -> None:
+        """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""
+        with self._lock:
+            self._known.clear()
+            self._open = [other for other in self._open if not other.closed]
+            self._open.append(user)
+            closed = self.closed
+        if closed:  # by another thread, which may not have seen it
+            user.close()
+        self.require_open()
+        self.observers.tell(lambda observer: observer.made(user))
+
+    def consumers(self) -> list[Consumer]:
+        """Return the consumers that are open."""
+        with self._lock:
+            return [user for user in self._open if isinstance(user, Consumer) and not user.closed]
+
+    def observe(self, observer: Observer) -> None:
+        """See `Client.observe`."""
+        with self._lock:
+            known, users = observer in self.observers.each, [user for user in self._open if not user.closed]
+        self.observers.add(observer)
+        for user in () if known else users:
+            observer.made(user)
+
+    def require_open(self) -> None:
+        """Raise `IllegalState` for a closed client, and in the child of a fork."""
+        self.engine.origin.require("this client")
+        if self.closed:
+            raise errors.IllegalState("the client is closed", reason="closed")
+
+    @contextlib.contextmanager
+    def ending(self, stop: StopSignal | None) -> Iterator[Ending]:
+        """Have a worker end by its caller's event, by SIGTERM, and ahead of this client."""
+        ending = Ending(stop)
+        with self._lock:
+            self._workers.append(ending)
+        try:
+            with ending.by_sigterm():
+                yield ending
+        finally:
+            ending.over.set()
+            with self._lock:
+                self._workers.remove(ending)
+
+    def close(self) -> None:
+        """See `Client.close`."""
+        if self.engine.origin.is_parent:
+            return
+        callbacks.require_none("close", self.observers)
+        for user in self._open[:]:
+            if isinstance(user, Producer):
+                user._require_outside("close")
+        with self._lock:
+            self.closed = True
+            workers, users = self._workers[:], self._open[:]
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for worker in workers:
+            worker.ask()
+        for worker in workers:
+            if threading.get_ident() not in worker.threads:
+                worker.over.wait(max(0.0, deadline - time.monotonic()))
+        with contextlib.ExitStack() as each:  # all are closed, though one raises
+            for user in reversed(users):
+                each.callback(user.close)
+        self.completion.close()
+        self.listener.close()
+        self.engine.close()
