@@ -301,6 +301,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "url": (FINE, lambda: client.url),
         "secret_url": (FINE, lambda: client.secret_url),
         "leave": (FINE, lambda: client.__exit__(None, None, None)),
+        "closed": (FINE, lambda: client.closed),
         "close": (FINE, client.close),
         "close the pool": (FINE, client.engine.close),
     }  # fmt: skip

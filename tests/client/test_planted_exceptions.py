@@ -252,7 +252,7 @@ def test_commits_are_written_or_told_of_and_the_next_ones_are_written(error: Bas
 def test_a_listener_hears_again(
     engine: Engine, connection: Connection, killer: Callable[[], int], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
-    for name in ("LOOK_SECONDS", "RECONNECT_SECONDS", "REFUSED_SECONDS"):
+    for name in ("LOOK_FOR_COMMITS_SECONDS", "RECONNECT_SECONDS", "REFUSED_SECONDS"):
         monkeypatch.setattr(wakeup, name, 0.01)
     within = {"_run", "_listen", "_take", "_wake", "_wake_all", "_pause"}
     with Planted("msgtx-listener", ["receiving/wakeup.py"], within).following() as planted:
@@ -495,7 +495,7 @@ def test_while_no_thread_is_to_be_had_a_consumer_is_refused_or_served_and_then_g
         consumer._commits.settle()
         wait_until(lambda: other.runtime.listener.confirmed, "it listens")
         made = other.consumer(**settings, **QUICK) if name == "msgtx-resolver" else made
-        if not made._subscription.membership:
+        if not made.subscription.membership:
             made.subscribe([topic])
         wait_until(lambda: made.poll(0.1) or made.position(msgtx.TopicPartition(topic, 0)) == 1, "it reads")
 

@@ -13,7 +13,7 @@ from msgtx.database.wire import BatchColumns
 from msgtx.session import enlistment, side_connection
 from msgtx.session.published import Published, calls_of
 from msgtx.store.append.append import CALL_BYTES, PARTITIONS_AT_ONCE
-from msgtx.store.append.rows import Headers
+from msgtx.store.append.rows import HeaderPairs
 from msgtx.store.topics.topics import Topic
 from tests.sessions.conftest import LEVELS, Shop, insert
 from tests.store.steps import count
@@ -47,7 +47,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     return calls
 
 
-def published(partition: int, value: bytes, headers: Headers = ()) -> Published:
+def published(partition: int, value: bytes, headers: HeaderPairs = ()) -> Published:
     return Published(MANY, partition, None, value, 0, headers)
 
 
