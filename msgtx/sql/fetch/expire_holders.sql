@@ -48,9 +48,7 @@ begin
                 from (
                     select asked.partition_id, blocking.*
                     from unnest(looked) asked(partition_id)
-                    left join lateral (
-                        select f.stable_floor from msgtx.partition_floor f
-                        where f.partition_id = asked.partition_id order by f.stable_floor desc limit 1) floor on true
+                    left join lateral msgtx.floor_of(asked.partition_id) floor on true
                     cross join lateral (
                         select tp.producer_id, tp.producer_epoch, tp.transaction_number
                         from msgtx.transaction_partition tp

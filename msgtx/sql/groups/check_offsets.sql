@@ -84,10 +84,10 @@ begin
                        bad.group_name, bad.instance_id, bad.holder, place, bad.member_id)
             when 'UnknownMember' then case
                 when bad.member_id is null then format(
-                    'group %s has members, which alone commit its offsets; the commit for %s names none', bad.group_name,
-                        place)
-                else format('group %s has no member %s (any more); its commit is for %s', bad.group_name, bad.member_id,
-                    place) end
+                    'group %s has members, which alone commit its offsets; the commit for %s names none',
+                    bad.group_name, place)
+                else format(
+                    'group %s has no member %s (any more); its commit is for %s', bad.group_name, bad.member_id, place) end
             when 'IllegalGeneration' then case
                 when bad.generation > bad.group_generation then format(
                     'group %s is at generation %s; the commit of member %s for %s is of generation %s',

@@ -7,9 +7,7 @@ begin
     select in_group_id, p.partition_id, 1, greatest(p.log_start_offset, coalesce(newest.last_offset + 1, 0)), '{}'
     from msgtx.topic t
     join msgtx.partition p on p.topic_id = t.topic_id
-    left join lateral (
-        select b.last_offset from msgtx.record_batch b
-        where b.partition_id = p.partition_id order by b.base_offset desc limit 1) newest on true
+    left join lateral msgtx.last_row_of(p.partition_id) newest on true
     where t.name = letters
     order by p.partition_id;
     return true;

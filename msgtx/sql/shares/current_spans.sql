@@ -21,18 +21,16 @@ begin
                             s.call_number, s.locked_until, s.producer_id, s.producer_epoch, s.transaction_number, s.answer,
                             s.reason)::msgtx.share_span
                    else row(greatest(s.first_offset, log_start), s.last_offset, holds.status, s.delivery_count,
-                            s.member_number, null, case when s.answer = 'release' and holds.outcome = 'COMMIT'
-                                then s.locked_until end,
+                            s.member_number, null, case when holds.is_released then s.locked_until end,
                             null, null, null, null, case
-                                when holds.status = 'rejected' or s.answer = 'release' and holds.outcome = 'COMMIT'
-                                    then s.reason
+                                when holds.status = 'rejected' or holds.is_released then s.reason
                                 when s.status = 'pending' then 'transaction aborted'
                                 when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) then 'session over'
                                 else 'lock expired' end)::msgtx.share_span end
         from unnest(spans) s
         left join lateral msgtx.decision_of(s.producer_id, s.producer_epoch, s.transaction_number) decided on true
         cross join lateral (
-            select decided.outcome, case s.status
+            select s.answer = 'release' and decided.outcome = 'COMMIT', case s.status
                 when 'acquired' then case when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) and exists (
                     select from msgtx.session_of(s.member_number, moment) o where not o.is_over)
                     then 'acquired' else 'available' end
@@ -40,7 +38,7 @@ begin
                     when 'COMMIT' then case s.answer when 'accept' then 'acknowledged' when 'reject' then 'rejected'
                         else 'available' end
                     when 'ABORT' then 'available' else 'pending' end
-                else s.status end offset 0) holds(outcome, status)
+                else s.status end offset 0) holds(is_released, status)
         where holds.status <> 'acknowledged' and s.last_offset >= log_start
         order by s.first_offset);
     if g.ordering = 'key' then

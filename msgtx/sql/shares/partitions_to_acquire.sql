@@ -11,9 +11,7 @@ as $$
     cross join lateral (
         select p.log_start_offset from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
     left join lateral msgtx.share_state_of((g).group_id, a.partition_id) s on true
-    left join lateral (
-        select b.last_offset from msgtx.record_batch b
-        where b.partition_id = a.partition_id order by b.base_offset desc limit 1) tail on true
+    left join lateral msgtx.last_row_of(a.partition_id) tail on true
     where s.next_offset is null or s.next_offset < p.log_start_offset or s.next_offset <= tail.last_offset
        or s.next_due <= moment or s.waiting_keys <> '{}'
        or exists (

@@ -45,10 +45,8 @@ begin
         insert into msgtx.share_state (group_id, partition_id, version, next_offset, spans)
         select found_id, asked.partition_id,
                1 + coalesce((select s.version from msgtx.share_state_of(found_id, asked.partition_id) s), 0),
-               greatest(p.log_start_offset, least(asked.at_offset, coalesce((
-                   select b.last_offset + 1 from msgtx.record_batch b
-                   where b.partition_id = asked.partition_id order by b.base_offset desc limit 1), p.log_start_offset))),
-                       '{}'
+               greatest(p.log_start_offset, least(asked.at_offset, coalesce(
+                   (select b.last_offset + 1 from msgtx.last_row_of(asked.partition_id) b), p.log_start_offset))), '{}'
         from msgtx.partition p where p.partition_id = asked.partition_id;
     end loop;
 end $$;

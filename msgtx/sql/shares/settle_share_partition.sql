@@ -9,6 +9,8 @@ create function msgtx.settle_share_partition(
 ) language plpgsql volatile as $$
 declare
     moment constant timestamptz := msgtx.clock();
+    log_start constant bigint := coalesce((
+        select p.log_start_offset from msgtx.partition p where p.partition_id = in_partition_id), 0);
     g msgtx.share_group;
     state msgtx.share_state;
     before msgtx.share_state;
@@ -24,9 +26,8 @@ begin
     before := state;
     select d.spans, d.next_due into state.spans, state.next_due
     from msgtx.park_delayed(
-        in_group_id, in_partition_id, g.ordering, moment, msgtx.current_spans(g, in_partition_id, state.spans, coalesce((
-            select p.log_start_offset from msgtx.partition p where p.partition_id = in_partition_id), 0), moment),
-                state.next_due) d;
+        in_group_id, in_partition_id, g.ordering, moment,
+        msgtx.current_spans(g, in_partition_id, state.spans, log_start, moment), state.next_due) d;
     select b.spans, b.buried, b.bytes, b.is_left into state.spans, buried, bytes, is_left
     from msgtx.bury_dead(
         (select c.name from msgtx.consumer_group c where c.group_id = in_group_id), in_partition_id, g.delivery_count_limit,

@@ -22,13 +22,12 @@ begin
         with gone as (
             delete from msgtx.share_parked o where o.ctid = any(array(
                 select p.ctid from msgtx.share_parked p
-                where p.group_id = in_group_id and p.partition_id = in_partition_id and p.due_at >= next_due
-                    and p.due_at <= moment
+                where p.group_id = in_group_id and p.partition_id = in_partition_id
+                  and p.due_at between next_due and moment
                 order by p.due_at, p.first_offset limit most))
             returning o.*)
         select array_agg(row(greatest(g.first_offset, log_start), g.last_offset, 'available', g.delivery_count,
-            g.member_number,
-                             null, null, null, null, null, null, g.reason)::msgtx.share_span)
+                             g.member_number, null, null, null, null, null, null, g.reason)::msgtx.share_span)
                    filter (where g.last_offset >= log_start),
                array_agg(distinct g.key_hash) filter (where g.key_hash is not null)
         into spans, found_keys

@@ -51,9 +51,9 @@ begin
               and r.group_name not in ('', coalesce(in_group_name, '')));
         if noted is not null then
             error := 'ConfigError: group';
-            detail := format('the source of the query reads for group %s, and its sink has %s: give both the same option '
-                'group',
-                             noted, coalesce('group ' || in_group_name, 'no group'));
+            detail := format(
+                'the source of the query reads for group %s, and its sink has %s: give both the same option group',
+                noted, coalesce('group ' || in_group_name, 'no group'));
             return;
         end if;
     end if;

@@ -45,41 +45,38 @@ begin
         cross join lateral (
             select r.ctid as place, r.* from msgtx.record_batch r
             where r.partition_id = in_partition_id and r.base_offset = a.base_offset limit 1) r
+        -- A row of which nothing stays is not read.
+        left join lateral (
+            select r.keys, r."values", r.timestamps, r.header_counts, r.offset_deltas, r.header_keys, r.header_values
+            where a.stay is not null) w on true
         cross join lateral (
-            select coalesce(array_agg(u.record_key order by u.ordinal), '{}') as keys,
+            select case when r.keys is not null then coalesce(array_agg(u.record_key order by u.ordinal), '{}') end as keys,
                    coalesce(array_agg(u.record_value order by u.ordinal), '{}') as "values",
-                   coalesce(array_agg(u.record_timestamp order by u.ordinal), '{}') as timestamps,
-                   coalesce(array_agg(u.header_count order by u.ordinal), '{}') as header_counts,
-                   coalesce(array_agg(coalesce(u.offset_delta, u.ordinal::int - 1) order by u.ordinal),
-                       '{}') as offset_deltas
-            from unnest(case when a.stay is not null then r.keys end, case when a.stay is not null then r."values" end,
-                        case when a.stay is not null then r.timestamps end,
-                        case when a.stay is not null then r.header_counts end,
-                        case when a.stay is not null then r.offset_deltas end)
+                   case when r.timestamps is not null then coalesce(array_agg(u.record_timestamp order by u.ordinal), '{}')
+                       end as timestamps,
+                   case when r.header_counts is not null then coalesce(array_agg(u.header_count order by u.ordinal), '{}')
+                       end as header_counts,
+                   coalesce(array_agg(coalesce(u.offset_delta, u.ordinal::int - 1) order by u.ordinal), '{}')
+                       as offset_deltas
+            from unnest(w.keys, w."values", w.timestamps, w.header_counts, w.offset_deltas)
                 with ordinality u(record_key, record_value, record_timestamp, header_count, offset_delta, ordinal)
             where get_bit(a.stay, u.ordinal - 1) = 1) left_over
         cross join lateral (
-            select coalesce(array_agg(h.header_key order by h.ordinal), '{}') as header_keys,
-                   coalesce(array_agg(h.header_value order by h.ordinal), '{}') as header_values
-            from unnest(case when a.stay is not null then r.header_keys end,
-                        case when a.stay is not null then r.header_values end, array(
-                            select c.ordinal from unnest(case when a.stay is not null then r.header_counts end)
-                                with ordinality c(header_count, ordinal)
-                            cross join generate_series(1, c.header_count) order by c.ordinal))
+            select case when r.header_keys is not null then coalesce(array_agg(h.header_key order by h.ordinal), '{}') end
+                       as header_keys,
+                   case when r.header_values is not null then coalesce(array_agg(h.header_value order by h.ordinal), '{}')
+                       end as header_values
+            from unnest(w.header_keys, w.header_values, array(
+                    select c.ordinal from unnest(w.header_counts) with ordinality c(header_count, ordinal)
+                    cross join generate_series(1, c.header_count) order by c.ordinal))
                 with ordinality h(header_key, header_value, owner, ordinal)
             where get_bit(a.stay, h.owner - 1) = 1) headers),
     changed as (
         update msgtx.record_batch r
-        set record_count = cardinality(m."values"), "values" = m."values", offset_deltas = m.offset_deltas,
-            keys = case when r.keys is not null then m.keys end,
-            timestamps = case when r.timestamps is not null then m.timestamps end,
-            header_counts = case when r.header_counts is not null then m.header_counts end,
-            header_keys = case when r.header_keys is not null then m.header_keys end,
-            header_values = case when r.header_values is not null then m.header_values end,
-            byte_size = msgtx.batch_bytes(
-                case when r.keys is not null then m.keys end, m."values",
-                case when r.header_keys is not null then m.header_keys end,
-                case when r.header_values is not null then m.header_values end),
+        set record_count = cardinality(m."values"), keys = m.keys, "values" = m."values", timestamps = m.timestamps,
+            header_counts = m.header_counts, header_keys = m.header_keys, header_values = m.header_values,
+            offset_deltas = m.offset_deltas,
+            byte_size = msgtx.batch_bytes(m.keys, m."values", m.header_keys, m.header_values),
             compacted_at = case when m.waits then least(r.compacted_at, done_at) end
         from made m
         where r.ctid = m.place

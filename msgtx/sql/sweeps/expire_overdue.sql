@@ -56,8 +56,8 @@ begin
         next_after := case when looked_at = most then array[2, partitions[most], is_deep::int] when is_deep
             then array[3, -1] end;
     else
-        select array_agg(n.producer_id), array_agg(n.producer_epoch), array_agg(n.transaction_number), max(p.producer_id),
-            count(*)
+        select array_agg(n.producer_id), array_agg(n.producer_epoch), array_agg(n.transaction_number),
+               max(p.producer_id), count(*)
         into producer_ids, producer_epochs, numbers, last_id, looked_at
         from (
             select p.producer_id from msgtx.producer p where p.producer_id > place[2] order by p.producer_id limit most) p

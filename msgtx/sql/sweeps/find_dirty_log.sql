@@ -31,9 +31,7 @@ begin
                    or abs(extract(epoch from now_at - p.tombstones_since)) * 1000 > t.delete_retention_ms) as may_be
         from msgtx.partition p
         cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
-        left join lateral (
-            select r.last_offset from msgtx.record_batch r
-            where r.partition_id = p.partition_id order by r.base_offset desc limit 1) tail on true
+        left join lateral msgtx.last_row_of(p.partition_id) tail on true
         where t.cleanup_policy like 'compact%' and p.partition_id > coalesce(in_after[1], -1)
         order by p.partition_id limit most
     loop

@@ -45,9 +45,7 @@ begin
                          then place.seen_offset end;
         else
             update msgtx.partition p
-            set seen_at = now_at, seen_offset = (
-                select b.last_offset + 1 from msgtx.record_batch b
-                where b.partition_id = in_partition_id order by b.base_offset desc limit 1)
+            set seen_at = now_at, seen_offset = (select b.last_offset + 1 from msgtx.last_row_of(in_partition_id) b)
             where p.partition_id = in_partition_id;
         end if;
     end if;

@@ -31,9 +31,7 @@ begin
                        when 'heartbeat' then (
                            select h.heartbeat_number from msgtx.group_heartbeat h
                            where h.member_number = k.key_1 order by h.heartbeat_number desc limit 1)
-                       else (
-                           select f.stable_floor from msgtx.partition_floor f
-                           where f.partition_id = k.key_1 order by f.stable_floor desc limit 1) end
+                       else (select f.stable_floor from msgtx.floor_of(k.key_1::int) f) end
                    else of_all end as highest
         from msgtx.keys_after(in_kind, after, 0, most) k
     loop

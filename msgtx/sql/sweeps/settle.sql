@@ -48,8 +48,7 @@ begin
             order by tp.first_offset limit 1) blocking on true
         cross join lateral (
             select greatest(p.log_start_offset, (
-                select r.last_offset + 1 from msgtx.record_batch r
-                where r.partition_id = p.partition_id order by r.base_offset desc limit 1)) as next_offset) log_end
+                select r.last_offset + 1 from msgtx.last_row_of(p.partition_id) r)) as next_offset) log_end
         where least(blocking.first_offset, log_end.next_offset) > f.stable_floor
         on conflict do nothing;
         get diagnostics moved = row_count;

@@ -18,12 +18,8 @@ begin
     left join lateral (
         select true as is_known from msgtx.transaction_partition tp
         where tp.partition_id = a.partition_id limit 1) began on true
-    left join lateral (
-        select f.stable_floor from msgtx.partition_floor f
-        where f.partition_id = a.partition_id order by f.stable_floor desc limit 1) floor on true
-    left join lateral (
-        select r.last_offset, r.transaction_number from msgtx.record_batch r
-        where r.partition_id = a.partition_id order by r.base_offset desc limit 1) tail on true
+    left join lateral msgtx.floor_of(a.partition_id) floor on true
+    left join lateral msgtx.last_row_of(a.partition_id) tail on true
     where (shards is null or a.partition_id % 50 = any(shards))
       -- A transaction in one call has no row of where it began: the last batch shows it.
       and ((tail.last_offset is null and (began.is_known or p.log_start_offset > coalesce(floor.stable_floor, 0)))

@@ -23,8 +23,8 @@ begin
     if partition_count < there or partition_count > 100000 then
         raise exception using errcode = 'MX042', message = format(
             'topic %s has %s partitions: it can have more, up to 100000, and not %s', topic_name, there, partition_count),
-            detail = jsonb_build_object('topic', topic_name, 'name', 'partition_count', 'given', partition_count, 'limit',
-                100000);
+            detail = jsonb_build_object('topic', topic_name, 'name', 'partition_count', 'given', partition_count,
+                                        'limit', 100000);
     end if;
     insert into msgtx.partition (topic_id, partition_index)
     select altered_id, i from generate_series(there, partition_count - 1) i order by i;

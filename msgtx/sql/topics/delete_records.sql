@@ -18,8 +18,7 @@ begin
     for asked in select a.* from unnest(partition_ids, befores) a(partition_id, before) order by a.partition_id loop
         select p.log_start_offset, t.name || '-' || p.partition_index as name,
                greatest(p.log_start_offset, (
-                   select r.last_offset + 1 from msgtx.record_batch r
-                   where r.partition_id = p.partition_id order by r.base_offset desc limit 1)) as log_end_offset
+                   select r.last_offset + 1 from msgtx.last_row_of(p.partition_id) r)) as log_end_offset
         into place
         from msgtx.partition p
         cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t

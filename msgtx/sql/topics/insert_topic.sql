@@ -15,8 +15,8 @@ begin
     if partition_count is null or partition_count < 1 or partition_count > 100000 then
         raise exception using errcode = 'MX042', message = format(
             'a topic has 1 to 100000 partitions, not %s', coalesce(partition_count::text, 'NULL')),
-            detail = jsonb_build_object('topic', topic_name, 'name', 'partition_count', 'given', partition_count, 'limit',
-                100000);
+            detail = jsonb_build_object('topic', topic_name, 'name', 'partition_count', 'given', partition_count,
+                                        'limit', 100000);
     end if;
     ignored := msgtx.flush_at_commit();
     insert into msgtx.topic (name) values (topic_name) on conflict do nothing returning topic_id into new_id;

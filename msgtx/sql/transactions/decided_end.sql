@@ -9,11 +9,8 @@ begin
         select least(blocking.first_offset, coalesce(tail.next_offset, 0))
         from (select in_partition_id as partition_id offset 0) asked
         left join lateral (
-            select r.last_offset + 1 as next_offset from msgtx.record_batch r
-            where r.partition_id = asked.partition_id order by r.base_offset desc limit 1) tail on true
-        left join lateral (
-            select f.stable_floor from msgtx.partition_floor f
-            where f.partition_id = asked.partition_id order by f.stable_floor desc limit 1) floor on true
+            select r.last_offset + 1 as next_offset from msgtx.last_row_of(asked.partition_id) r) tail on true
+        left join lateral msgtx.floor_of(asked.partition_id) floor on true
         left join lateral (
             select tp.first_offset from msgtx.transaction_partition tp
             where tp.partition_id = asked.partition_id and tp.first_offset >= coalesce(floor.stable_floor, 0)

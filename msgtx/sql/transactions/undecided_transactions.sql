@@ -60,8 +60,7 @@ begin
     from chosen c
     left join lateral msgtx.seal_of(c.producer_id, c.producer_epoch, c.transaction_number) s on true
     left join lateral (
-        select r.last_offset + 1 as next_offset from msgtx.record_batch r
-        where r.partition_id = c.partition_id order by r.base_offset desc limit 1) tail on true
+        select r.last_offset + 1 as next_offset from msgtx.last_row_of(c.partition_id) r) tail on true
     left join lateral (
         select m.coordinator_epoch from msgtx.transaction_marker m
         where m.partition_id = c.partition_id and m.producer_id = c.producer_id

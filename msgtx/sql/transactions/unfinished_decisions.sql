@@ -28,8 +28,7 @@ begin
         from unnest(r.partitions, r.last_offsets) x(partition_id, last_offset)
         where (select true from msgtx.partition p where p.partition_id = x.partition_id)
           and not exists (select from msgtx.marker_of(x.partition_id, r.producer_id, r.producer_epoch, r.transaction_number))
-          and (select f.stable_floor from msgtx.partition_floor f
-               where f.partition_id = x.partition_id order by f.stable_floor desc limit 1) > x.last_offset is not true) m
+          and (select f.stable_floor from msgtx.floor_of(x.partition_id) f) > x.last_offset is not true) m
     where m.missing > 0 and coalesce(r.before, 0) < 100000
     order by r.decided_at
     limit most;

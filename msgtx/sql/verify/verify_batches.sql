@@ -21,8 +21,7 @@ begin
         select p.log_start_offset,
                (select r.base_offset from msgtx.record_batch r
                 where r.partition_id = in_partition_id order by r.base_offset limit 1) as first_offset,
-               (select f.stable_floor from msgtx.partition_floor f
-                where f.partition_id = in_partition_id order by f.stable_floor desc limit 1) as stable_floor
+               (select f.stable_floor from msgtx.floor_of(in_partition_id) f) as stable_floor
         from msgtx.partition p where p.partition_id = in_partition_id),
     chunk as materialized (
         select w.* from (

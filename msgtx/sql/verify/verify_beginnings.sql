@@ -32,9 +32,7 @@ begin
                    case when d.outcome is null and t.opened_at is null then 'transaction_row' end,
                    case when d.outcome is null and r.here is null then 'open_without_batch' end], null) as rules
         from chunk c
-        left join lateral (
-            select f.stable_floor from msgtx.partition_floor f
-            where f.partition_id = in_partition_id order by f.stable_floor desc limit 1) floor on true
+        left join lateral msgtx.floor_of(in_partition_id) floor on true
         left join lateral msgtx.decided_here(
             in_partition_id, c.producer_id, c.producer_epoch, c.transaction_number) d on true
         left join lateral msgtx.transaction_of(c.producer_id, c.producer_epoch, c.transaction_number) t on true

@@ -18,8 +18,7 @@ begin
     select array_agg(u.id order by u.id), array_agg(u.cut_end order by u.id) into ids, cut_ends
     from unnest(partition_ids, ends) u(id, cut_end);
     with chunk as materialized (
-        select d.producer_id, d.producer_epoch, d.transaction_number, d.outcome, d.partitions, d.first_offsets,
-            d.last_offsets,
+        select d.*,
                exists (select from unnest(d.partitions) u(id) where ids[width_bucket(u.id, ids)] = u.id) as concerned
         from msgtx.transaction_decision d
         where (d.producer_id, d.producer_epoch, d.transaction_number)

@@ -54,8 +54,7 @@ begin
             select coalesce((select r.base_offset from msgtx.record_batch r
                              where r.partition_id = s.partition_id order by r.base_offset limit 1),
                             p.log_start_offset) as first_offset,
-                   (select f.stable_floor from msgtx.partition_floor f
-                    where f.partition_id = s.partition_id order by f.stable_floor desc limit 1) as stable_floor) log
+                   (select f.stable_floor from msgtx.floor_of(s.partition_id) f) as stable_floor) log
         where c.concerned and ids[width_bucket(s.partition_id, ids)] = s.partition_id)
     select (select max(array[c.producer_id, c.producer_epoch, c.transaction_number]) from chunk c),
            (select count(*) from chunk c), (select count(*) from chunk c where c.concerned),

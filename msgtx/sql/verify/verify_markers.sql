@@ -26,9 +26,7 @@ begin
                           and (t.opened_at is not null or c.last_offset < floor.stable_floor is not true)
                         then 'marker_without_decision' end], null) as rules
         from chunk c
-        left join lateral (
-            select f.stable_floor from msgtx.partition_floor f
-            where f.partition_id = in_partition_id order by f.stable_floor desc limit 1) floor on true
+        left join lateral msgtx.floor_of(in_partition_id) floor on true
         left join lateral msgtx.decided_here(
             in_partition_id, c.producer_id, c.producer_epoch, c.transaction_number) d on true
         left join lateral msgtx.transaction_of(c.producer_id, c.producer_epoch, c.transaction_number) t on true)

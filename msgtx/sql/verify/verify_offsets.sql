@@ -33,8 +33,7 @@ begin
         cross join lateral (select p.* from msgtx.partition p where p.partition_id = c.partition_id limit 1) p
         cross join lateral (
             select greatest(p.log_start_offset, (
-                select r.last_offset + 1 from msgtx.record_batch r
-                where r.partition_id = c.partition_id order by r.base_offset desc limit 1)) as end_offset) log
+                select r.last_offset + 1 from msgtx.last_row_of(c.partition_id) r)) as end_offset) log
         left join lateral (
             select g.name from msgtx.consumer_group g where g.group_id = c.group_id limit 1) g on true
         left join lateral msgtx.decision_of(c.producer_id, c.producer_epoch, c.transaction_number) d on true

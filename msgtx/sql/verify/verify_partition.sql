@@ -15,10 +15,8 @@ begin
     select p.log_start_offset,
            (select r.base_offset from msgtx.record_batch r
             where r.partition_id = p.partition_id order by r.base_offset limit 1),
-           (select r.last_offset + 1 from msgtx.record_batch r
-            where r.partition_id = p.partition_id order by r.base_offset desc limit 1),
-           (select f.stable_floor from msgtx.partition_floor f
-            where f.partition_id = p.partition_id order by f.stable_floor desc limit 1)
+           (select r.last_offset + 1 from msgtx.last_row_of(p.partition_id) r),
+           (select f.stable_floor from msgtx.floor_of(p.partition_id) f)
     into log_start_offset, first_offset, next_offset, stable_floor
     from msgtx.partition p where p.partition_id = in_partition_id;
     log_end_offset := greatest(log_start_offset, next_offset);
