@@ -1,6 +1,5 @@
--- record_sizes(b) → the bytes of each record of a batch that count for max_message_bytes: key, value, header keys and header
--- values; of msgtx's own headers only the bytes beyond 8 KiB, so that a record that fits into a topic also fits into another
--- one as a dead letter.
+-- record_sizes(b) → the size of each record of a batch, as max_message_bytes counts it: key, value, header keys and header
+-- values. Of msgtx's own headers only the bytes beyond 8 KiB count, so a dead letter fits wherever its record fits.
 create function msgtx.record_sizes(b msgtx.batch) returns table (ordinal bigint, record_bytes bigint)
 language plpgsql stable as $$
 begin

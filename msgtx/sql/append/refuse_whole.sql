@@ -2,7 +2,7 @@
 --   committed already         success, a row per batch with its stored offset
 --   the transaction refused   one row with the error alone; so for refused offsets
 --   a batch refused           a row per batch, with its error or with the place that it would have had
--- Reads transaction_decision, record_batch and, through look_at_batches, what that reads.
+-- Reads transaction_decision, record_batch and the tables of look_at_batches.
 create function msgtx.refuse_whole(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
     offsets_error text, offsets_detail text)

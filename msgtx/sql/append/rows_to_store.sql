@@ -1,5 +1,5 @@
--- rows_to_store(batches, base_offsets, times, …) → the rows of record_batch for batches that were checked; one whose offset
--- is null is left out. Plain SQL without settings, so that it becomes part of the statement that inserts them.
+-- rows_to_store(batches, base_offsets, times, …) → the rows of record_batch for checked batches; a batch without an offset
+-- is left out. Plain SQL without settings, so that it becomes part of the statement that inserts them.
 create function msgtx.rows_to_store(
     batches msgtx.batch[], base_offsets bigint[], times timestamptz[], log_append_time boolean[])
 returns table (

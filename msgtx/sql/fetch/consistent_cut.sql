@@ -7,9 +7,8 @@
 --               is a cut for that reader alone, unless the positions are an earlier cut: these change nothing
 -- STABLE: all of it is one snapshot. Work: the rows between the cut and the log ends, each looked at once, without its
 -- arrays, in rounds, each over the rows that the round before uncovered. There is no other limit: where transactions
--- overlap without a pause, each end behind the first one divides one of them, and a lower cut than the greatest would
--- move back.
--- Reads record_batch, transaction, transaction_decision, transaction_marker and, through fetch_batches, what that reads.
+-- overlap without a pause, each end behind the first one divides one of them, and a lower cut than the greatest would move
+-- back. Reads record_batch, transaction, transaction_decision, transaction_marker and the tables of fetch_batches.
 -- right: consume, admin
 -- null: held_producer_id, held_epoch, held_number
 -- plan: look-ups, nested loops

@@ -1,8 +1,8 @@
--- spans_of_transactions(partitions, starts, ends) → the committed transactions that have a row in one of these ranges, each
--- by the partitions (of those asked for) that it covers, and its first and last offsets there. A transaction of one row
--- inside its range is left out: moving the range's end to the beginning of another transaction cannot divide it.
--- STABLE: all of it is one snapshot. Work: the rows of the ranges, each looked at once, without its arrays.
--- Reads record_batch, transaction, transaction_decision, transaction_marker.
+-- spans_of_transactions(partitions, starts, ends) → the committed transactions with a row in one of these ranges. For each:
+-- its partitions among these, and its first and last offset on each. A transaction of one row inside its range is left out:
+-- moving the range's end to the beginning of another transaction cannot divide it. STABLE: all of it is one snapshot. Work:
+-- the rows of the ranges, each looked at once, without its arrays. Reads record_batch, transaction, transaction_decision,
+-- transaction_marker.
 -- right: consume
 -- plan: look-ups, nested loops
 create function msgtx.spans_of_transactions(partition_ids int[], start_offsets bigint[], end_offsets bigint[])

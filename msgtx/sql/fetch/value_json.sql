@@ -1,7 +1,7 @@
--- value_json(value) → a record's value as jsonb; null if it is not UTF-8, not JSON, JSON that jsonb cannot hold
--- (\u0000), or JSON that common readers refuse: nested 500 levels deep or more, or with a number that no double holds.
--- Not parallel safe: until PostgreSQL 17 a parallel query cannot catch errors. So no view has it as a column, or none
--- would be read in parallel. It is immutable, so that users can build an index on copied records.
+-- value_json(value) → a record's value as jsonb; null if it is not UTF-8 or not JSON, or if jsonb cannot hold it (\u0000).
+-- Null also for JSON that common readers refuse: nested 500 levels deep or more, or with a number beyond a double. Not
+-- parallel safe: until PostgreSQL 17 a parallel query cannot catch errors. So no view has it as a column, or none would be
+-- read in parallel. It is immutable, so that users can build an index on copied records.
 -- right: consume
 create function msgtx.value_json(value bytea) returns jsonb language plpgsql immutable strict
 set search_path = pg_catalog, pg_temp as $$

@@ -1,7 +1,7 @@
--- woken_since(snapshot) → the partitions and groups of commits that became visible since a snapshot, which an earlier call
--- answered: words like those of the channel (17 a partition, g17 a group; null: none), and the snapshot for the next call. A
--- null snapshot: from here on. A transaction that was running then has one of a few numbers, and a later one a higher
--- number. So a call looks at these rows alone, however many dead ones an old snapshot keeps. Reads wake_up.
+-- woken_since(snapshot) → the partitions and groups of commits that became visible since the snapshot of an earlier call:
+-- words like those of the channel (17 a partition, g17 a group; null: none), and the snapshot for the next call. A null
+-- snapshot: from here on. A transaction that was running then has one of a few numbers, and a later one a higher number. So
+-- a call looks at these rows alone, however many dead ones an old snapshot keeps. Reads wake_up.
 -- right: consume
 -- null: words
 -- plan: look-ups

@@ -1,8 +1,9 @@
--- assign_partitions(group, generation, topics_version, partitions, targets) plans the owner of each partition; → whether the
--- group was still at the generation that this was computed of: if not, nothing changes, and the caller looks again. A
--- partition without an owner belongs to its target at once, any other stays with its owner until that releases it, leaves or
--- dies. A partition that is not named, or whose target is no member, are to have no owner. Partitions that do not exist have
--- no owner. Locks the group (exclusive). Reads group_member, partition. Writes consumer_group, group_assignment. Flushed.
+-- assign_partitions(group, generation, topics_version, partitions, targets) plans the owner of each partition; → whether
+-- the group was still at the generation that this was computed of: if not, nothing changes, and the caller looks again. A
+-- partition without an owner belongs to its target at once, any other stays with its owner until that releases it, leaves
+-- or dies. A partition without a name here, or with a target that is no member, is to have no owner. Partitions that do not
+-- exist have no owner. Locks the group (exclusive). Reads group_member, partition. Writes consumer_group, group_assignment.
+-- Flushed.
 -- right: consume
 -- plan: look-ups
 create function msgtx.assign_partitions(

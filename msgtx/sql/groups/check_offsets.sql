@@ -1,6 +1,6 @@
 -- check_offsets(groups, partitions, …) locks the groups (share, ascending by key) and says whether these offsets may be
--- committed; error null if so. A member commits for partitions that it owns, from the generation on in which it got them
--- (I11). Without a member, offsets are committed while the group has none. Of several refusals the first one is answered:
+-- committed; error null if so. A member commits for its own partitions, from the generation on in which it got them (I11).
+-- Without a member, offsets are committed while the group has none. Of several refusals the first one is answered:
 --   UnknownTopicOrPartition   the partition does not exist (any more)
 --   FencedInstance            the group has no such member, and another one has its instance id
 --   UnknownMember             the group has no such member; or it has members, and the commit names none

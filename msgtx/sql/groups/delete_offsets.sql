@@ -1,5 +1,5 @@
--- delete_offsets(group, partitions) removes a group's offsets there, also those that wait for a decision (P17); → the
--- partitions that had one. All or nothing; error and detail say why not:
+-- delete_offsets(group, partitions) removes a group's offsets there, pending ones included (P17); → the partitions that had
+-- one. All or nothing; error and detail say why not:
 --   GroupNotFound   there is none      GroupSubscribedToTopic   a living member owns one of the partitions      ConfigError
 --                    it is a share group
 -- Locks the group (exclusive). Reads consumer_group, share_group, group_assignment, group_member, group_heartbeat,

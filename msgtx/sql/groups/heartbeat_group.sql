@@ -1,9 +1,9 @@
--- heartbeat_group(group, member, …, number) says that a member lives; → the group's generation, and whether its
--- assignment was made of other members or topics than there are now; also to a member with a pattern whose topics are
--- those of an earlier version. Numbers are counted by the member, on from the one before; an older one that comes late
--- changes nothing. Also removes other members whose session is over, if the group's lock is free; else the next one
--- does. It watches the 20 members that follow it by their ids, around to its own, so that a heartbeat of a large group
--- costs no more: some living member comes before each dead one.
+-- heartbeat_group(group, member, …, number) notes that a member lives; → the group's generation, and whether the assignment
+-- is stale: members or topics have changed since, or the member has matched its pattern with an earlier version of the
+-- topics. Numbers are counted by the member, on from the one before; an older one that comes late changes nothing. Also
+-- removes other members whose session is over, if the group's lock is free; else the next one does. It watches the 20
+-- members that follow it by their ids, around to its own, so that a heartbeat of a large group costs no more: some living
+-- member comes before each dead one.
 --   error   FencedInstance: another member has its instance id; UnknownMember: it is not a member (any more)
 -- Tries the group's lock. Reads consumer_group, group_member, group_heartbeat, installation. Writes group_heartbeat and,
 -- through take_out_members, the rest. Not flushed by itself: a crash of the server takes back a heartbeat, not a session.

@@ -1,5 +1,5 @@
 -- join_group(group, member, …) makes a client a member; error and detail say why not. The first one makes the group. A
--- member that joins again has a new subscription, and keeps what it owns; asked again for the same, nothing changes. A
+-- member that joins again gets a new subscription and keeps its partitions; with the same subscription nothing changes. A
 -- static member (with instance id) that comes back under another member id fences the one before. It owns that one's
 -- partitions from the new generation on; if its subscription is the same, the assignment stays. Removes others whose
 -- session is over.

@@ -1,7 +1,7 @@
 -- list_groups(names) → consumer groups by name, null: all. An unknown one is absent, as is a share group.
 --   members, overdue   the numbers of living members, and of members whose session is over
---   settled            the assignment was made of these members and of today's topics, members with a pattern have said
---                      which of them match, and each owner is the one that is to own
+--   settled            the assignment is of these members and today's topics, every pattern was compared with these topics,
+--                      and each owner is the target
 --   has_offsets        something is committed, or waits for a decision
 -- Reads consumer_group and what shown_groups does.
 -- right: admin of all topics

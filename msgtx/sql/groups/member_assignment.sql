@@ -1,6 +1,5 @@
--- member_assignment(group, member) → the partitions that a member owns, ascending, each with the generation in which it
--- got it, and those that it is to own; no row if it is not a member (any more). stale: members or topics have changed
--- since the assignment.
+-- member_assignment(group, member) → the partitions of a member, ascending, each with the generation in which it got it,
+-- and its target; no row if it is not a member (any more). stale: members or topics have changed since the assignment.
 -- Reads consumer_group, group_member, group_assignment, installation.
 -- right: consume
 -- plan: look-ups

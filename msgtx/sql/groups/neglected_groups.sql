@@ -1,9 +1,9 @@
 -- neglected_groups(most) → consumer groups whose members have not rebalanced in time, the oldest change first; `found`:
 -- their number.
---   stale_since   the assignment was made of other members or topics than there are now, and for longer than the longest
---                 session timeout of the members that live none of them has divided anew; else null
---   dead          members that own partitions and whose session has been over for as long again as it may last; how many
---                 partitions they own, and when the first of them was heard of last
+--   stale_since   when members or topics began to differ from those of the assignment, if that was earlier than the longest
+--                 session timeout of the living members, and none of them has divided the partitions again; else null
+--   dead          members with partitions whose session has been over for as long again as it may last; partitions: those
+--                 that they own; heard_of_at: the oldest of their last heartbeats
 -- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment.
 -- right: admin of all topics
 -- null: session_timeout_ms, stale_since, partitions, heard_of_at

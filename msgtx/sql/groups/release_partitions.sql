@@ -1,7 +1,7 @@
--- release_partitions(group, member, partitions) ends a member's ownership: each of these that it owns goes to its planned
--- owner; one without a planned owner is free, and has no row. → the group's generation, which is a new one if anything was
--- released; null if there is no such group. Repeated, it releases nothing more.
--- Locks the group (exclusive). Writes consumer_group, group_assignment. Flushed.
+-- release_partitions(group, member, partitions) ends a member's ownership: each partition goes to its planned owner;
+-- without one it is free, and has no row. → the group's generation, a new one if anything was released; null if there is no
+-- such group. Repeated, it releases nothing more. Locks the group (exclusive). Writes consumer_group, group_assignment.
+-- Flushed.
 -- right: consume
 -- null: value
 -- plan: look-ups

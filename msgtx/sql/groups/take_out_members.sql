@@ -1,7 +1,6 @@
--- take_out_members(group_id, gone) removes members, and gives their partitions to the members that are to own them; a
--- partition that no member is to own is free, and has no row. → the new generation. The caller holds the group's lock
--- exclusively. Heartbeats stay for the sweep.
--- Deletes from group_member, group_assignment. Writes group_assignment, consumer_group. Flushed.
+-- take_out_members(group_id, gone) removes members, and gives their partitions to the planned owners; a partition without
+-- one is free, and has no row. → the new generation. The caller holds the group's lock exclusively. Heartbeats stay for the
+-- sweep. Deletes from group_member, group_assignment. Writes group_assignment, consumer_group. Flushed.
 create function msgtx.take_out_members(in_group_id int, gone bigint[]) returns int language plpgsql volatile as $$
 declare
     raised int := msgtx.raise_generation(in_group_id, true);

@@ -1,6 +1,6 @@
--- lock_partitions(batches) waits for the exclusive locks on the batches' partitions, which must be in ascending order, one
--- batch each, with columns of one length, times that records may have and the headers of its records, of a producer or of
--- none. Third in the order of locks. More than the lock table can hold are refused at once.
+-- lock_partitions(batches) waits for the exclusive locks on the batches' partitions. It refuses a malformed call:
+-- partitions must ascend, with one batch each; a batch has columns of one length, valid times, the headers of its records,
+-- and a whole producer or none. Third in the order of locks. More than the lock table can hold are refused at once.
 create function msgtx.lock_partitions(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
 declare
     b msgtx.batch;

@@ -1,10 +1,10 @@
--- measure_shares(after, most) → how far share groups are, for the next `most` pairs of group and partition of which
--- something is known, from the one behind `after`; a row per group and topic, with where the look came to (null: the end).
+-- measure_shares(after, most) → how far share groups are, for the next `most` known pairs of group and partition behind
+-- `after`; a row per group and topic, with where the look came to (null: the end).
 --   in_flight  offsets acquired, pending in a transaction, rejected, or to be delivered again
 --   parked     delayed, or waiting for an earlier record with their key; counted in up to 10,000 rows of each partition
---   records    both, and from the first record behind them that the group will be given to the end of what it may read; what
---              is aborted between these two counts
---   age_ms     of the oldest batch of which something is not done, by its newest record; null: there is none
+--   records    both, and those from the next record for the group to the last one that it may read; aborted ones in between
+--              count
+--   age_ms     of the oldest batch that is not done, by its newest record; null: there is none
 --   members    of the group, that live
 -- Records that a session or transaction has just decided may still count. A group's place in its topic of dead letters
 -- is left out. At most 100 aborted rows are passed by. Its cost is bounded, however long the logs are. Reads share_state,

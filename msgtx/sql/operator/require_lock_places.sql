@@ -1,5 +1,5 @@
--- require_lock_places(wanted, what) refuses a call that would take more than half of the places in the lock table of an idle
--- server: it would be likely to fail half-way, and others with it. Every call may take up to 256 places.
+-- require_lock_places(wanted, what) refuses a call for more than half of the places in the lock table of an idle server: it
+-- would be likely to fail half-way, and other calls with it. Every call may take up to 256 places.
 create function msgtx.require_lock_places(wanted int, what text) returns boolean language plpgsql stable as $$
 declare
     places bigint;

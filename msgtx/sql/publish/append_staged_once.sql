@@ -1,10 +1,9 @@
 -- append_staged_once() appends everything staged in this SQL transaction, after the user's own deferred triggers and
--- constraints: one of them may wait for another session's row, and must not wait while partitions are locked.
--- PostgreSQL fires deferred triggers in rounds; triggers that a round queues fire in the next one. So this queues
--- itself twice: after the triggers that were pending at COMMIT, and after the triggers that these have queued, which
--- may have staged more. Under `set constraints … immediate` all of it happens at once. It looks for its own row by the
--- whole key, so that the plan does not depend on the table's size. Locks groups, partitions.
--- Writes staged_commit.
+-- constraints: one of them may wait for another session's row, and must not wait while partitions are locked. PostgreSQL
+-- fires deferred triggers in rounds; triggers that a round queues fire in the next one. So this queues itself twice: behind
+-- the triggers pending at COMMIT, and behind the triggers queued by these. Both may have staged more. Under `set
+-- constraints … immediate` all of it happens at once. It looks for its own row by the whole key, so that the plan does not
+-- depend on the table's size. Locks groups, partitions. Writes staged_commit.
 -- plan: look-ups
 create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp as $$

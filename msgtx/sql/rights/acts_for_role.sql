@@ -1,5 +1,5 @@
--- acts_for_role(role) → whether the caller is this role or inherits its rights, or those of the schema's owner; a role that
--- is null or gone has the owner alone, and a caller that is gone acts for its own name alone.
+-- acts_for_role(role) → whether the caller is this role or inherits its rights, or those of the schema's owner. For a
+-- missing role (or null) only the owner acts; a dropped caller acts for its own name alone.
 create function msgtx.acts_for_role(role_name name) returns boolean language sql stable
 return coalesce(role_name = msgtx.caller(), false)
     or coalesce(pg_has_role(to_regrole(quote_ident(msgtx.caller()))::oid,

@@ -1,6 +1,5 @@
--- lacking_right(cans, topic, partition) → the words for a refusal with 42501: the right that the caller lacks, its
--- resource, and the command with which the owner of the schema gives it. The topic is null when the caller must not
--- learn its name.
+-- lacking_right(cans, topic, partition) → the words for a refusal with 42501: the missing right, its resource, and the
+-- command by which the owner of the schema grants it. The topic is null when the caller must not learn its name.
 create function msgtx.lacking_right(cans text[], topic_name text, partition_id int) returns text language plpgsql stable
 as $$
 begin

@@ -1,6 +1,6 @@
 -- may_use(kind, name) → whether the caller may use a consumer group ('group') or a transactional id ('transactional_id'):
--- see names_of_caller. Name null: whether it may use all that there are; views ask that once, before they ask for a name.
--- Reads role_right.
+-- see names_of_caller. Name null: whether it may use every name; views ask this once, before they ask for a name. Reads
+-- role_right.
 -- right: consume, admin
 create function msgtx.may_use(kind text, name text) returns boolean language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$

@@ -1,9 +1,9 @@
 -- require_producers(producer_ids) raises 42501 if one of them belongs to another role: a producer id is a name that readers
--- see, no secret. It is the caller's if he initialized it last, or a role did whose rights he inherits; one without a row by
--- the bits that identify its role (tag_of_role). An id that an earlier version gave out may be used by any role until it is
--- initialized again. For a transactional id the caller also needs the right to it; a role that was granted the id by name
--- may end a transaction that another user of it has open. Called for callers that do not act for the owner. Reads producer,
--- installation, role_right.
+-- see, no secret. An id is the caller's if the caller, or a role with rights that the caller inherits, initialized it last.
+-- The bits of an id without a row identify its role (tag_of_role). An id that an earlier version gave out may be used by
+-- any role until it is initialized again. For a transactional id the caller also needs the right to it. A role with a grant
+-- of the id by name may end another user's open transaction. Called for callers that do not act for the owner. Reads
+-- producer, installation, role_right.
 -- plan: look-ups
 create function msgtx.require_producers(producer_ids bigint[]) returns boolean language plpgsql stable as $$
 declare

@@ -1,6 +1,6 @@
 -- acquire_records(group, members, calls, partitions, …) gives members of a share group records that nobody else has.
 -- A partition is the usual case (acquire_usually), or one member acquires by the general rules (acquire_generally).
---   accepted_firsts  what each accepts, to last: all that it acquired in one call of the first partition; -1: nothing
+--   accepted_firsts  what each accepts, to last: all records of one acquisition, of the first partition; -1: none
 --   answers, …       of one member (apply_answers). If any is refused, its rows have an error, and nothing is acquired
 --   is_again         the call was made before. If it was done, the member gets the same records again
 --   a row for each piece of a row of the log that asker, a place in members, has acquired; offsets: null if each is a

@@ -4,7 +4,7 @@
 --                 of the log are committed and not compacted
 --   first_offsets, last_offsets   what each accepts first: all records of one call; -1: none; null: nobody accepts any
 --   mosts         how many records each asks for; 0: it only accepts
---   inline_bytes  how much of the records it may return: the columns of a row that is behind that are null
+--   inline_bytes  how many bytes of records it may return: beyond it, the columns of a row are null
 --   no row        it is not usual, and nothing was done
 --   a row for each piece of a row of the log that asker, a place in members, has acquired: each offset is a record, and
 --   byte_size its part of the row's; and a last one with asker 0

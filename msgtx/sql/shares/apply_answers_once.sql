@@ -1,7 +1,7 @@
 -- apply_answers_once(groups, members, partitions, ranges, answers, reasons, delays, call) is apply_answers for a numbered
 -- call of one member. An answer is not refused if an earlier try of the same call has applied it in between.
 --   one row for each part of a range that is refused; then nothing was written
--- Locks as apply_answers. Reads share_call. Writes, through apply_answers, share_state and what that says.
+-- Locks as apply_answers. Reads share_call. Writes share_state and the tables of apply_answers.
 create function msgtx.apply_answers_once(
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
     answers text[], reasons text[], delays_ms int[], in_call_number bigint)

@@ -1,9 +1,8 @@
 -- bury_records(group, partition, spans, most, max_bytes) writes the records of these spans to the group's topic of dead
--- letters: key, value and headers, and headers that say where each was, how often it was delivered, why it is dead, and its
--- time: that of the letter is now, since retention counts from it. → the spans, or parts of them, that are left for later:
--- when another session writes there, there is no such topic, or the group may not write dead letters; how many records it
--- wrote, and of how many bytes.
---   most, max_bytes   leave for later what is more, and make the topic if need be; null: all of an answer, whose caller has
+-- letters: key, value and headers, with further headers for its place, deliveries, reason and time. The letter's own time
+-- is now, since retention counts from it. → how many records it wrote, of how many bytes, and the spans, or parts of them,
+-- left for later: another session writes there, there is no such topic, or the group may not write dead letters.
+--   most, max_bytes   limits: more is left for later; makes the topic if need be. Null: all; the caller, an answer, has
 --                     locked the topic's partition
 -- A record that is larger than the topic takes is stored all the same: it was taken once, and nobody is left to be told.
 -- The caller holds the share partition's lock and writes its state in the same SQL transaction, so that each letter is

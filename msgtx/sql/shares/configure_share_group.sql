@@ -1,7 +1,7 @@
 -- configure_share_group(group, settings) changes settings of a share group, and makes it if there is none; error and detail
 -- say why not:
 --   ConfigError     the name is a consumer group's, a setting is not known, or has no such value; or dead letters would go
---                   to a topic that the group reads or has read, or that is compacted
+--                   to a compacted topic, or to one that the group reads or has read
 --   GroupNotEmpty   auto_offset_reset, isolation and ordering change in a group without members only
 -- This call also allows the group to write dead letters (may_write_dead_letters).
 -- Locks the group (exclusive). Reads topic, share_topic, group_member. Writes consumer_group, share_group and, through

@@ -1,10 +1,10 @@
 -- current_spans(group, partition, spans, log_start, moment) → a share partition's spans as they hold now, ascending. A
--- record whose lock has expired, or whose member's session is over, is available; a pending one follows the decision of
--- its transaction: acknowledged, and in no span, rejected, or available. The last member and the reason stay with it,
--- for a dead letter. Records that retention has removed are gone. With ordering=key a member holds nothing behind an
--- earlier record of the same key that is to be delivered again: the later ones are available, too. A record that is to
--- become a dead letter, or was removed by retention, holds nothing back. Reads group_member, group_heartbeat,
--- transaction_decision, record_batch.
+-- record is available if its lock or its member's session has expired. A pending one follows the decision of its
+-- transaction: acknowledged (and in no span), rejected, or available. The last member and the reason stay with it, for a
+-- dead letter. Records that retention has removed are gone. With ordering=key a member holds nothing behind an earlier
+-- record of the same key that is to be delivered again: the later ones are available, too. A record that is to become a
+-- dead letter, or was removed by retention, holds nothing back. Reads group_member, group_heartbeat, transaction_decision,
+-- record_batch.
 create function msgtx.current_spans(
     g msgtx.share_group, in_partition_id int, spans msgtx.share_span[], log_start bigint, moment timestamptz)
 returns msgtx.share_span[] language plpgsql volatile as $$

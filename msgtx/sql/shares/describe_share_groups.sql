@@ -1,8 +1,7 @@
 -- describe_share_groups(names) → share groups by name, null: all; one row for each partition of which a group knows
 -- something, at least one row for each group. Counts are of offsets, as they are now (current_spans).
 --   start_offset   the first one that is not done
---   lag            what is in flight or parked, and the records behind it that the group may read; lag_ms: how old the first
---                  one of them is
+--   lag            records in flight or parked, and the readable records behind them; lag_ms: the age of the first one
 --   parked         delayed, or waiting for their key
 -- Reads consumer_group, share_group, group_member, share_state, share_parked, partition and, through fetch_batches,
 -- count_records and first_records, the log.

@@ -1,7 +1,7 @@
--- divide_records(group, partition, ordering, range, most, foreign_keys, next_due, waiting_keys) divides records that a share
--- group has not met: into ranges that may be delivered now, at most so many records, and others, which it writes to
--- share_parked: delayed ones, and, with ordering=key, those whose key another member has, or whose key waits (with a
--- record that is still in the log). A delayed one does not hold its key back.
+-- divide_records(group, partition, ordering, range, most, foreign_keys, next_due, waiting_keys) divides new records of a
+-- share group into ranges to deliver now, of at most so many records, and others, which it writes to share_parked: delayed
+-- ones, and, with ordering=key, those with the key of another member's record, or of a parked record that is still in the
+-- log. A delayed one does not hold its key back.
 --   next_offset   behind what it has dealt with
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked.
 create function msgtx.divide_records(

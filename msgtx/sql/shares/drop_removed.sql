@@ -1,7 +1,7 @@
 -- drop_removed(group, partition, most, looks_up) takes delayed records that are gone from the log out of share_parked, of
--- the first `most` rows; → the keys for which something may wait behind it. Retention removes from the front. Compaction
--- removes anywhere: with looks_up, in a compacted topic, `most` rows from a random place on are looked up, so that each
--- is in its turn. The caller holds the share partition's lock, and adds the keys to those of its state. Reads partition,
+-- the first `most` rows; → their keys: other records may wait for them. Retention removes from the front. Compaction
+-- removes anywhere: with looks_up, in a compacted topic, `most` rows from a random place on are looked up, so that each is
+-- in its turn. The caller holds the share partition's lock, and adds the keys to those of its state. Reads partition,
 -- topic. Deletes from share_parked.
 create function msgtx.drop_removed(in_group_id int, in_partition_id int, most int, looks_up boolean, out dropped int,
     out key_hashes bigint[])

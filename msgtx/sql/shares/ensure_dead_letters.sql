@@ -1,7 +1,7 @@
--- ensure_dead_letters(group) makes a share group's topic of dead letters, if there is none: one partition, which keeps
--- its records forever; → its name. It takes records that are as large as can be. In a SQL transaction that has no lock
--- of a share partition, or has tried them all: others that hold one may wait for this topic. Reads share_group and the
--- tables of require_dead_letters. Writes topic, partition and installation through insert_topic. Flushed.
+-- ensure_dead_letters(group) makes a share group's topic of dead letters, if there is none: one partition, which keeps its
+-- records forever; → its name. It takes records that are as large as can be. For a SQL transaction without locks of share
+-- partitions, or with tried ones only: another holder may wait for this topic. Reads share_group and the tables of
+-- require_dead_letters. Writes topic, partition and installation through insert_topic. Flushed.
 -- right: consume
 -- plan: look-ups
 create function msgtx.ensure_dead_letters(group_name text) returns text

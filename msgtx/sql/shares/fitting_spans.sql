@@ -1,6 +1,6 @@
--- fitting_spans(partition, spans, max_bytes) → the first of these spans that have records of so many bytes, and how many
--- that is: at least one record, the last span only as far as it fits. Each record of a row of the log counts as the others
--- of the row do. Reads record_batch.
+-- fitting_spans(partition, spans, max_bytes) → the first of these spans, with records of at most so many bytes, and these
+-- bytes: at least one record, the last span only as far as it fits. Each record of a row of the log counts as the others of
+-- the row do. Reads record_batch.
 create function msgtx.fitting_spans(in_partition_id int, inout spans msgtx.share_span[], max_bytes bigint, out bytes bigint)
 language sql stable as $$
     with pieces as materialized (

@@ -5,7 +5,7 @@
 --   in_topics         that it reads. With a name new to the group it begins here and now (share_start_offsets); a partition
 --                     or topic made under that name later is read from its beginning. Other names say nothing
 --   InvalidRequest    also: another member has the id or the number
---   ConfigError       a consumer group's name; dead letters would go to a topic that is compacted, or that the group reads
+--   ConfigError       a consumer group's name; dead letters would go to a compacted topic, or to one that the group reads
 -- The group may write dead letters from the first member on that may (may_write_dead_letters). Locks the group (exclusive).
 -- Removes members whose session is over (take_out_members). Reads topic, partition. Deletes from group_heartbeat. Writes
 -- consumer_group, share_group, share_topic, group_member, group_heartbeat (number 0), share_state. Flushed.

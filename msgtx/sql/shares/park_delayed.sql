@@ -1,7 +1,7 @@
--- park_delayed(group, partition, ordering, spans, next_due, moment) moves records that were released with a delay out
--- of a share partition's spans into share_parked; → the other spans, and the first time at which something is due. With
--- ordering=key each record is parked with its key, which waits with it.
--- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked.
+-- park_delayed(group, partition, ordering, spans, next_due, moment) moves records released with a delay out of a share
+-- partition's spans into share_parked; → the other spans, and the time of the first due record. With ordering=key each
+-- record is parked with its key, which waits with it. The caller holds the share partition's lock, and writes its state in
+-- the same SQL transaction. Writes share_parked.
 create function msgtx.park_delayed(
     in_group_id int, in_partition_id int, ordering text, moment timestamptz, inout spans msgtx.share_span[],
         inout next_due timestamptz)

@@ -1,6 +1,6 @@
--- read_records(partitions, first_offsets, last_offsets) → the records of the log in these ranges, as records_at: those
--- that acquire_records left out of its answer, which is sent while it holds locks. This one holds none.
--- Reads record_batch.
+-- read_records(partitions, first_offsets, last_offsets) → the records of the log in these ranges, as records_at.
+-- acquire_records leaves them out, because its answer is sent while it holds locks. This one holds none. Reads
+-- record_batch.
 -- right: consume
 -- null: offsets, keys[], values[], header_values[], header_counts, header_keys, header_values, keys, timestamps
 -- plan: look-ups, nested loops

@@ -1,6 +1,6 @@
 -- record_places(partition, first, last) → the records of the log at these offsets, ascending: a hash of the key (null
--- without a key), and the time from which share groups deliver it (null: at once), which is header msgtx.deliver-at;
--- content that is no time has no effect. Reads record_batch.
+-- without a key), and the time from which share groups deliver it (null: at once), from header msgtx.deliver-at; other
+-- content has no effect. Reads record_batch.
 create function msgtx.record_places(in_partition_id int, first_offset bigint, last_offset bigint)
 returns table (record_offset bigint, key_hash bigint, deliver_at timestamptz)
 language plpgsql stable

@@ -1,6 +1,6 @@
 -- records_at(partitions, first_offsets, last_offsets, max_bytes) → the records of the log in these ranges; nothing for one
 -- that has none.
---   one row for each piece of a row of the log that has records, ascending; place: which range it is of; offsets is null
+--   one row for each piece of a row of the log with records, ascending; place: its range; offsets is null
 --   where each offset from first to last is a record; byte_size: its part of the row's
 --   max_bytes   what is behind so many is left to read_records: its columns from offsets on are null; null: nothing is left
 --               out

@@ -1,9 +1,8 @@
--- settle_share_partition(group_id, partition, most, max_bytes) writes the spans of a share partition that hold now
--- (current_spans), and dead records as dead letters: those that were rejected, or delivered as often as they may be and not
--- acknowledged. → how many letters it wrote, of how many bytes, and whether some are left for later (bury_records). Of a
--- group that is gone nothing is written. The caller holds the share partition's lock; tries that of the partition of dead
--- letters. Reads share_group, consumer_group, partition. Writes share_state, and through park_delayed share_parked, through
--- bury_records record_batch.
+-- settle_share_partition(group_id, partition, most, max_bytes) writes the current spans of a share partition
+-- (current_spans), and dead letters for rejected records and for those at their delivery limit. → how many letters it
+-- wrote, of how many bytes, and whether some are left for later (bury_records). Of a group that is gone nothing is written.
+-- The caller holds the share partition's lock; tries that of the partition of dead letters. Reads share_group,
+-- consumer_group, partition. Writes share_state, and through park_delayed share_parked, through bury_records record_batch.
 create function msgtx.settle_share_partition(
     in_group_id int, in_partition_id int, most int, max_bytes bigint, out is_left boolean, out buried int, out bytes bigint
 ) language plpgsql volatile as $$

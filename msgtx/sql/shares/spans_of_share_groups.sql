@@ -1,7 +1,7 @@
 -- spans_of_share_groups() → the records that share groups have in flight now (current_spans) or parked, for view
--- share_spans; one row for each span of records of one state. Of the topics that the caller may consume or administer;
--- and of the groups that the caller may use; of all groups on topics that it administers. Reads consumer_group,
--- share_group, share_state, share_parked, group_member, partition, topic.
+-- share_spans; one row for each span of records of one state. On topics that the caller may administer: all groups. On
+-- topics that it may only consume: the groups that it may use. Reads consumer_group, share_group, share_state,
+-- share_parked, group_member, partition, topic.
 -- right: consume, admin
 -- plan: look-ups
 create function msgtx.spans_of_share_groups()

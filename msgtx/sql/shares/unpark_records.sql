@@ -1,10 +1,10 @@
 -- unpark_records(group, partition, log_start, moment, most, foreign_keys, next_due, waiting_keys) takes out of share_parked
--- the records to be delivered now, at most so many rows: those that are due, and those whose key no other member has any
--- more; → spans, ascending by offset.
+-- the records to be delivered now, at most so many rows: due ones, and those with a key that no other member has any more;
+-- → spans, ascending by offset.
 --   foreign_keys   which other members have in flight
 --   waiting_keys   for which something waits, since a member has the key, or had it; with ordering=key
--- What retention has removed meanwhile is left out; a record that is gone from the log holds no key.
--- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Deletes from share_parked.
+-- Records that retention has removed are left out, and hold no key. The caller holds the share partition's lock, and writes
+-- its state in the same SQL transaction. Deletes from share_parked.
 create function msgtx.unpark_records(
     in_group_id int, in_partition_id int, log_start bigint, moment timestamptz, most int, foreign_keys bigint[],
     inout next_due timestamptz, inout waiting_keys bigint[], out spans msgtx.share_span[]

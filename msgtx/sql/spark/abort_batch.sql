@@ -1,9 +1,9 @@
--- abort_batch(app_id, query_id, batch_id, most) aborts undecided attempts of this batch and of earlier ones; → how
--- many. As many as `most`: there may be more, for the next call. Each takes a place of the lock table until the end of
--- the SQL transaction. A committed batch has none: a driver that takes its own commit for failed undoes nothing (P20).
--- query_id null: a driver that does not know it aborts for every query of the application. A stream's batch also ends
--- attempts of other queries of its application. Later calls do not look at attempts decided now.
--- Locks the application (exclusive), producers (exclusive, ascending). Writes transaction_decision, spark_floor. Flushed.
+-- abort_batch(app_id, query_id, batch_id, most) aborts undecided attempts of this batch and of earlier ones; → how many. As
+-- many as `most`: there may be more, for the next call. Each takes a place of the lock table until the end of the SQL
+-- transaction. A committed batch has none: if a driver takes its own commit for failed, it undoes nothing (P20).
+-- Without query_id: of every query of the application. A stream's batch also ends attempts of other queries of its
+-- application. Later calls do not look at attempts decided now. Locks the application (exclusive), producers (exclusive,
+-- ascending). Writes transaction_decision, spark_floor. Flushed.
 -- right: produce
 -- plan: look-ups, nested loops
 create function msgtx.abort_batch(in_app_id text, in_query_id text, in_batch_id bigint, most int default 250)

@@ -1,8 +1,8 @@
 -- begin_attempt(app_id, query_id, batch_id, timeout_ms) → a producer id for one attempt of one task of a batch, to write
 -- under transaction (producer_id, 0, 0); null if the batch is committed already (P20). No other attempt gets that id, so
 -- none can fence it. It is registered: the decision of the batch finds every attempt, also those that no driver remembers.
--- Its timeout is that of a session, which renew_attempts prolongs while a task works on the batch.
--- Locks the application (share). Writes producer, spark_attempt. Flushed: else a crash would hand the id out again (P41).
+-- Its timeout is a session's; renew_attempts prolongs it while a task works on the batch. Locks the application (share).
+-- Writes producer, spark_attempt. Flushed: else a crash would hand the id out again (P41).
 -- right: produce
 -- null: producer_id
 create function msgtx.begin_attempt(

@@ -5,7 +5,7 @@
 --   offset_partitions, start_offsets, end_offsets   what the batch read, for in_group_name; null: as its source recorded it,
 --                 but for deleted partitions. A start that is not −1 must be the group's offset, if it has one there
 --   in_run_id     the run of a query, in which each of its batches is written once for each application
---   whole_query   this is all that the query writes: every group that a source of it reads for is in_group_name
+--   whole_query   the query writes nothing else: every group of its sources is in_group_name
 --   skipped       the batch was committed before; what this run wrote is aborted
 --   aborted       how many attempts were; 250: there may be more; error, detail: why nothing is decided
 -- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition.

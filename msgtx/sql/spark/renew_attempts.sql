@@ -1,9 +1,9 @@
 -- renew_attempts(app_id, query_id, batch_id, session_ms, timeout_ms) gives the open transactions of a batch's attempts
 -- session_ms from now on, at most timeout_ms in all; → how many. Every task of a batch and its driver call it again and
--- again, for all attempts: ended ones wait for the others. Without a task that calls it a transaction is overdue session_ms
--- later (I12), also one that the decision of the batch has left to be aborted. Skips rows that are locked or that another
--- call has just renewed. Reads spark_attempt, spark_floor, spark_batch. Updates transaction. Not flushed: after a crash
--- an attempt may be overdue earlier.
+-- again, for all attempts: ended ones wait for the others. If no task calls it, a transaction is overdue session_ms later
+-- (I12), even one left over by the batch's decision. Skips locked rows, and rows just renewed by another call. Reads
+-- spark_attempt, spark_floor, spark_batch. Updates transaction. Not flushed: after a crash an attempt may be overdue
+-- earlier.
 -- right: produce
 -- plan: look-ups, nested loops
 create function msgtx.renew_attempts(

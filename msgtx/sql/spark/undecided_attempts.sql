@@ -1,7 +1,7 @@
--- undecided_attempts(app_id, query_id, batch_id) → the producer ids of undecided attempts that this batch may end, in
--- the order of producers' locks: of itself and of earlier batches; of a stream's batch also those of other queries of
--- the application, which one query at a time writes for. query_id null: of every query, up to this batch. An id that
--- has expired or is fenced writes nothing any more, and no decision can be about it. Reads, through recent_attempts,
+-- undecided_attempts(app_id, query_id, batch_id) → the producer ids of undecided attempts that this batch may end, in the
+-- order of producers' locks: its own and those of earlier batches. A stream's batch may also end those of other queries of
+-- the application, since only one query at a time writes for it. query_id null: of every query, up to this batch. An id
+-- that has expired or is fenced writes nothing any more, and no decision can be about it. Reads, through recent_attempts,
 -- spark_attempt and spark_floor; producer, transaction_decision.
 create function msgtx.undecided_attempts(in_app_id text, in_query_id text, in_batch_id bigint)
 returns table (producer_id bigint) language sql stable as $$

@@ -4,8 +4,8 @@
 -- are skipped.
 --   base_offsets, identities, record_counts   which rows, as they were read
 --   stay          per row a bit per record (the lowest of the first byte is the first record); null: none stays
---   waiting       per row 1 if tombstones are among what stays: their time counts from the first pass that has seen them
---   seen          rows of which all stays, with tombstones that no pass had seen
+--   waiting       per row 1 if tombstones stay: their time counts from the first pass that has seen them
+--   seen          rows that stay whole, with tombstones not seen by earlier passes
 -- Locks the leases (share) and the partition's row. Producers are not held up. Reads topic. Writes record_batch, partition.
 -- Not flushed by itself: a reader that gets less than before has lost nothing when a crash brings it back.
 -- right: admin of all topics

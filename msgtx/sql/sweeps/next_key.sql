@@ -1,6 +1,5 @@
--- next_key(kind, after…) → the next key behind this one that has rows, or of which a sweep has noted something; no row:
--- there is none. A key that is noted is not looked for in the table, whose first rows may be removed ones by the thousand
--- (swept_below).
+-- next_key(kind, after…) → the next key behind this one with rows, or with a sweep's note; no row: there is none. A noted
+-- key is not looked for in the table: its first rows may be removed ones by the thousand (swept_below).
 --   kind   call, heartbeat: the key is a member, and 0; floor: a partition, and 0; offset, state: group and partition
 -- Reads swept and, of a kind, only the table of that: share_call, group_heartbeat, partition_floor, group_offset,
 -- share_state.

@@ -1,8 +1,8 @@
--- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms,
--- after looking at `most` of them and at some 20,000 of their partitions; → how many (internals: transactions#history). Only
--- when the floor of each partition is above the last offset there (P29, P37), and not the newest one of a producer id that
--- is still there, nor one whose acknowledgements are not settled. One bad row does not stop the rest. The history of one
--- that lies further in the future than it lasts begins here.
+-- purge_transactions(after, most) removes transactions that are complete and older than transaction_history_ms, after
+-- looking at `most` of them and at some 20,000 of their partitions; → how many (internals: transactions#history). It keeps
+-- the newest one of each existing producer id, and any other until the floor of each partition is above its last offset
+-- there (P29, P37) and its acknowledgements are settled. One bad row does not stop the rest. The history of one that lies
+-- further in the future than it lasts begins here.
 --   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
 -- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer,
 -- transaction, transaction_decision, share_pending. Deletes through forget_transactions. Not flushed by itself.

@@ -1,15 +1,13 @@
 -- remove_front(partition, most_rows, most_bytes) removes whole rows from the front of a log: those that are below the log
--- start, old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never an undecided
--- one, with any policy. Log start, counters and rows move in one SQL transaction, and the producers' last sequences are
--- kept (internals: cleaning).
---   A row that is dated ahead (is_dated_ahead) is as old as the time since which a sweep has known of it: partition.seen_at
---   is when it saw the first such row at the front, seen_offset where the log ended then. The next ones count from when
---   these are gone. A row goes by size if the rest is still retention_bytes. ABORT markers whose history is gone go with the
---   last batch of their transaction; the others go with their history.
--- Locks the partition's row, or does nothing if another cleaner has it. Producers are not held up: an append beside it sees
--- rows and log start as they were, or both as they are. Reads topic, transaction_decision. Deletes from record_batch,
--- transaction_marker; writes partition, and producer_state through keep_producers. Flushed: a log start does not move back
--- (I2).
+-- start, old, or more than retention_bytes; → how many, of how many bytes, and whether there may be more. Never an
+-- undecided one, with any policy. Log start, counters and rows move in one SQL transaction, and the producers' last
+-- sequences are kept (internals: cleaning). The age of a row dated ahead (is_dated_ahead) counts from the first sweep that
+-- saw it: partition.seen_at is when a sweep saw the first such row at the front, seen_offset the end of the log then. The
+-- next ones count from when these are gone. A row goes by size if the rest is still retention_bytes. ABORT markers whose
+-- history is gone go with the last batch of their transaction; the others go with their history. Locks the partition's row,
+-- or does nothing if another cleaner has it. Producers are not held up: an append beside it sees rows and log start as they
+-- were, or both as they are. Reads topic, transaction_decision. Deletes from record_batch, transaction_marker; writes
+-- partition, and producer_state through keep_producers. Flushed: a log start does not move back (I2).
 -- plan: look-ups, nested loops
 create function msgtx.remove_front(
     in_partition_id int, most_rows int, most_bytes bigint, out removed int, out bytes bigint, out is_more boolean

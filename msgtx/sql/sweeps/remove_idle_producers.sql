@@ -1,10 +1,10 @@
--- remove_idle_producers(after, most) removes producer ids that were not used for as long as their expiry (I13), after
--- looking at `most` of them and at some 5,000 of their transactions and partitions; after the last one, the producers' rows
--- that retention kept, after producer_id_expiration_ms, at most 10,000 rows in a call. One bad row does not stop the rest
--- (internals: producers#when-an-id-expires). Uses that lie further in the future than the expiry are dated anew. An id with
--- more than 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that has
--- raised its epoch is looked for on every partition, some thousand in a call, and behind its lock on all of them at once: it
--- may have written without transactions, and at epoch 0 it needs no row.
+-- remove_idle_producers(after, most) removes producer ids unused for longer than their expiry (I13). It looks at `most` of
+-- them, and at some 5,000 of their transactions and partitions. After the last one it removes the rows kept by retention
+-- for producers, after producer_id_expiration_ms, at most 10,000 in a call. One bad row does not stop the rest (internals:
+-- producers#when-an-id-expires). Uses that lie further in the future than the expiry are dated anew. An id with more than
+-- 1,000 transactions in the history stays until that has gone. Only a producer without transactional id that has raised its
+-- epoch is looked for on every partition, some thousand in a call, and behind its lock on all of them at once: it may have
+-- written without transactions, and at epoch 0 it needs no row.
 --   in_after, next_after   where the last call came to: producer, or producer and how far its partitions were looked at, or
 --                          the greatest number there is: retention's rows; null: from the start, and: this was the end
 -- Locks the leases (share); tries producers' locks and never waits. Reads transaction, transaction_decision, partition.

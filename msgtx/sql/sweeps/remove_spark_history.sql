@@ -1,9 +1,9 @@
--- remove_spark_history(after, most) removes old rows of Spark's batches, at most 10,000 of each table in one call:
--- fence rows below the newest of their query, attempts that are decided (or can never be: their id has expired or is
--- fenced) and belong to a committed batch or are past the history, ranges below the newest committed batch of their
--- query, and those that two later batches of it have followed: the last two expose a query that fell behind. Attempts
--- without a committed batch go with the history; for rows that lie further in the future than it lasts it begins here.
--- A floor goes that is superseded, or of an application without attempts. → how many rows.
+-- remove_spark_history(after, most) removes old rows of Spark's batches, at most 10,000 of each table in one call: fence
+-- rows below the newest of their query; ranges below its newest committed batch, and those with two later batches (the last
+-- two expose a query that fell behind); attempts of a committed batch or past the history, if they are decided, or can
+-- never be because their id has expired or is fenced. Attempts without a committed batch go with the history; for rows that
+-- lie further in the future than it lasts it begins here. A floor goes that is superseded, or of an application without
+-- attempts. → how many rows.
 --   in_after, next_after   null: this was the end; else there is more
 -- Locks the leases (share); passes by rows that are locked. Reads producer, transaction_decision. Deletes from spark_batch,
 -- spark_attempt, spark_range, spark_floor. Not flushed by itself.

@@ -1,7 +1,7 @@
 -- remove_superseded_offsets(after, most) removes committed offsets for which a newer one counts, after looking at `most`
--- keys (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). Offsets that were
--- committed while their topic was being deleted go, too; and the last one of a group that has had no members, and has
--- committed nothing there, for offsets_retention_ms, unless one is pending.
+-- keys (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). Offsets
+-- committed during the deletion of their topic go, too. So does the last one of a group without members and commits there
+-- for offsets_retention_ms, unless one is pending.
 --   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 -- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal,
 -- consumer_group, group_member, setting. Deletes from group_offset. Writes swept through note_swept. Not flushed by

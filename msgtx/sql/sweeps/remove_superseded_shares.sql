@@ -1,6 +1,6 @@
 -- remove_superseded_shares(after, most) removes versions of share partitions below the newest, after looking at `most` keys
 -- (group and partition), then calls of members below their newest, after looking at as many members; at most 10,000 rows; →
--- how many. Rows of a group, partition or member that is gone go, too, and parked records that are gone from the log.
+-- how many. Rows of removed groups, partitions and members go, too, and parked records that are gone from the log.
 --   in_after, next_after   where the last call came to: 1, group, partition, or 2 and a member; null: from the start, and:
 --                          this was the end
 -- Locks the leases (share); tries the locks of share partitions on which something is parked; passes by rows that are

@@ -1,7 +1,7 @@
--- settle_shares(after, most) makes what transactions have acknowledged in share groups real, also where no member asks for
--- records any more: after looking at `most` of those that are not settled it aborts overdue ones (I12), and writes how the
--- decided ones ended. Then nothing needs their decisions any more. Delays that began further in the future than they last
--- end (date_parked). One bad row does not stop the rest (P12).
+-- settle_shares(after, most) settles the acknowledgements of transactions in share groups, even where no member asks for
+-- records any more. It looks at `most` unsettled ones, aborts overdue transactions (I12), and writes the outcomes of
+-- decided ones. Then nothing needs their decisions any more. Delays that began further in the future than they last end
+-- (date_parked). One bad row does not stop the rest (P12).
 --   settled, expired       how many share partitions, and how many transactions were aborted
 --   in_after, next_after   where the last call came to: the name of a transaction, group, partition; null: from the start,
 --                          and: this was the end

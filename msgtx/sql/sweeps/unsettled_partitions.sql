@@ -1,7 +1,7 @@
--- unsettled_partitions(shards, among) → of these partitions (null: of all) those whose floor is below their log end and on
--- which a transaction began or wrote last, or which retention has emptied, and deleted ones on which one began: whatever is
--- open, misses its marker, or waits for the floor, is on one of them. shards null: of all.
--- Reads partition, transaction_partition, partition_floor, record_batch: a few index probes for each partition.
+-- unsettled_partitions(shards, among) → of these partitions (null: of all), those with work left: an open transaction, a
+-- missing marker, or a floor to raise. Their floor is below the log end, and a transaction began or wrote last there, or
+-- retention has emptied them; and deleted ones with the beginning of a transaction. shards null: of all. Reads partition,
+-- transaction_partition, partition_floor, record_batch: a few index probes for each partition.
 -- plan: look-ups, nested loops, in order
 create function msgtx.unsettled_partitions(shards int[] default null, among int[] default null)
 returns table (partition_id int, stable_floor bigint) language plpgsql stable as $$

@@ -1,12 +1,10 @@
 -- delete_topic(name) removes a topic and its partitions, at once for all sessions; raises if there is none. An open
--- transaction can still commit its records in other topics. Of the log, which nothing reads any more, it removes at
--- most 1,000 rows, on the first 256 partitions, whose locks it takes; the rest is left to remove_deleted_logs, which
--- the client calls, and every sweep: a topic of any size can be deleted, with a lock table of any size. → the number of
--- removed rows. A call in flight may still write to one of the other partitions: it came before the deletion, or is
--- refused after it.
--- Locks the topic's row, so that no partition is added; partitions (exclusive, ascending). Deletes from topic,
--- partition. Writes deleted_partition; installation: members of groups notice by the version of the topics. Deletes
--- through remove_log. Flushed.
+-- transaction can still commit its records in other topics. It locks the first 256 partitions, and removes at most 1,000
+-- rows of their logs. The client and every sweep call remove_deleted_logs for the rest: so a topic of any size can be
+-- deleted, with a lock table of any size. → the number of removed rows. A call in flight may still write to one of the
+-- other partitions: it came before the deletion, or is refused after it. Locks the topic's row, so that no partition is
+-- added; partitions (exclusive, ascending). Deletes from topic, partition. Writes deleted_partition; installation: members
+-- of groups notice by the version of the topics. Deletes through remove_log. Flushed.
 -- right: admin
 create function msgtx.delete_topic(topic_name text)
 returns bigint language plpgsql volatile security definer

@@ -1,11 +1,10 @@
 -- decide_sealed(name, deadline, spans, signature) commits a sealed transaction in the user's SQL transaction, together with
 -- his rows, at every isolation: it reads nothing but the one row of installation (P23). A decision in between is a conflict
--- of keys, and the user's SQL transaction fails. Past the deadline it is refused: its ABORT might have been purged. So
--- is what is prepared for an outside party, which has no deadline.
--- Locks the producer (share: sweeps pass by, init waits, late appends are refused without waiting). It has no limit on
--- waiting of its own: PostgreSQL would roll limit_session's settings back with it, and the rest of this SQL transaction must
--- not wait without a limit.
--- Writes transaction_decision. Flushed.
+-- of keys, and the user's SQL transaction fails. Past the deadline it is refused: its ABORT might have been purged. So is a
+-- transaction prepared for an outside party: it has no deadline. Locks the producer (share: sweeps pass by, init waits,
+-- late appends are refused without waiting). It has no limit on waiting of its own: PostgreSQL would roll limit_session's
+-- settings back with it, and the rest of this SQL transaction must not wait without a limit. Writes transaction_decision.
+-- Flushed.
 -- right: produce
 create function msgtx.decide_sealed(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, deadline timestamptz,

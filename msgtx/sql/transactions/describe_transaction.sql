@@ -1,5 +1,5 @@
--- describe_transaction(transactional_id) → the row of view transactions for an id, found by its index, with the names of its
--- partitions; none for an id that is not known, or that the caller may not use. Reads producer, partition, topic.
+-- describe_transaction(transactional_id) → the row of view transactions for an id, found by its index, with the names of
+-- its partitions; none for an unknown id, or without the right to use it. Reads producer, partition, topic.
 -- right: consume, admin
 -- null: client_host, decided_by, producer_epoch, transaction_number, opened_at, timeout_ms
 create function msgtx.describe_transaction(in_transactional_id text)

@@ -1,7 +1,6 @@
--- expire_transaction(name) aborts a transaction that is past its own timeout, or whose session is gone (I12), by name: its
+-- expire_transaction(name) aborts a transaction by name, if it is past its own timeout or its session is gone (I12): its
 -- producer lives on. One whose producer is gone has a timeout, too. Tries the producer's lock and never waits. → whether it
--- is aborted for that now, or was before.
--- Writes transaction_decision. Flushed.
+-- is aborted for that now, or was before. Writes transaction_decision. Flushed.
 create function msgtx.expire_transaction(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
 returns boolean language plpgsql volatile as $$
 declare

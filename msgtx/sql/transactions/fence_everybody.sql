@@ -1,5 +1,5 @@
 -- fence_everybody(after, most) fences the producers that have a row, after a failover: each epoch rises, and open
--- transactions are aborted, except those that are prepared for an outside decision; → how many, after `most` producers.
+-- transactions are aborted, except those prepared for an outside decision; → how many, after `most` producers.
 --   in_after, next_after   where the last call came to: producer id; null: from the start, and: this was the end
 -- Locks producers (exclusive, ascending). Reads transaction_seal, transaction_decision. Writes producer;
 -- transaction_decision and markers through abort_undecided. Flushed.

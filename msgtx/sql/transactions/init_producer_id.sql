@@ -1,12 +1,11 @@
--- init_producer_id(transactional_id, timeout_ms, expected…) → producer id and epoch (internals: producers).
--- With a transactional id the epoch rises, and an open transaction of an older epoch is aborted first (I7). Without
--- one, a new id. expected_producer_id, expected_epoch: a running producer raises its own epoch; the same request again
--- gets the same answer. From then on it is the caller's, see require_producers. in_keep_prepared: a transaction
--- prepared for an outside decision stays undecided (KIP-939).
--- Locks the producer (exclusive). Writes producer, transaction_decision, markers if the marking lock is free. Flushed: an
--- id that writes no row writes an empty message to the WAL, else a crash would hand it out again (P41). A transaction id
--- alone would not do: a commit that has written nothing else does not wait for a flush, and the block of numbers may have
--- been drawn by another session that has not committed yet.
+-- init_producer_id(transactional_id, timeout_ms, expected…) → producer id and epoch (internals: producers). With a
+-- transactional id the epoch rises, and an open transaction of an older epoch is aborted first (I7). Without one, a new id.
+-- expected_producer_id, expected_epoch: a running producer raises its own epoch; the same request again gets the same
+-- answer. From then on it is the caller's, see require_producers. in_keep_prepared: a transaction prepared for an outside
+-- decision stays undecided (KIP-939). Locks the producer (exclusive). Writes producer, transaction_decision, markers if the
+-- marking lock is free. Flushed: an id that writes no row writes an empty message to the WAL, else a crash would hand it
+-- out again (P41). A transaction id alone would not do: a commit without another write does not wait for a flush, and
+-- another session without a commit yet may have drawn the block of numbers.
 -- right: produce
 create function msgtx.init_producer_id(
     in_transactional_id text default null, in_timeout_ms int default 60000,

@@ -1,7 +1,7 @@
--- is_deserted(name) → whether nobody can decide a sealed transaction any more: the SQL transaction that took its seat is
--- over, by a rollback, with its session, or with a server that crashed. A session that has committed has left its decision
--- before the seat: the caller looks for it after the producer's lock. A standby does not know the seats of its primary.
--- Reads transaction_seal, pg_locks.
+-- is_deserted(name) → whether nobody can decide a sealed transaction any more: the SQL transaction with its seat ended in a
+-- rollback, with its session, or in a crash of the server. A session that has committed has left its decision before the
+-- seat: the caller looks for it after the producer's lock. A standby does not know the seats of its primary. Reads
+-- transaction_seal, pg_locks.
 create function msgtx.is_deserted(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
 returns boolean language plpgsql volatile as $$
 declare

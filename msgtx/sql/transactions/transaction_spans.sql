@@ -1,7 +1,7 @@
 -- transaction_spans(name) → where an undecided transaction begins on each partition, and its last row there: partitions
--- ascending. The caller holds the producer's lock exclusively. Reads transaction_partition, record_batch.
--- OFFSET 0: an aggregate that takes its input in order (PostgreSQL 16 and later) would choose the index with that
--- order, and read all of it if statistics say that the table is empty.
+-- ascending. The caller holds the producer's lock exclusively. Reads transaction_partition, record_batch. OFFSET 0: an
+-- aggregate with ORDER BY (PostgreSQL 16 and later) would choose the index with its order, and read all of it if the table
+-- is empty by its statistics.
 create function msgtx.transaction_spans(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
 returns table (partitions int[], first_offsets bigint[], last_offsets bigint[]) language sql stable as $$
     select coalesce(array_agg(tp.partition_id order by tp.partition_id), '{}'),

@@ -1,6 +1,5 @@
--- verify_assignments(partitions, after, most) looks at the next partitions that members of groups own, by key, for verify,
--- on one snapshot: those of these partitions. → where it came to (null: the end), how many rows, and as JSON each one that
--- breaks a rule.
+-- verify_assignments(partitions, after, most) looks at the next assignments of these partitions, by key, for verify, on one
+-- snapshot. → the last key (null: the end), how many rows, and as JSON each one that breaks a rule.
 --   owner_no_member   its owner is no member of the group, or there is none      target_no_member   who is to own it is none
 --   owner_from_later  it is owned since a generation that the group has not reached
 -- Reads group_assignment, consumer_group, group_member.

@@ -6,10 +6,9 @@
 --   array_lengths, byte_size, timestamps, producer_columns, sequence_span        the row in itself
 --   sequence, stored_twice, sequence_order, epoch_order, epoch_ahead             against its producer's other rows here
 --   before_decision, after_decision, open_partition                              against its transaction
--- A row's sequence may begin anywhere where retention has removed what was in front of it. byte_size counts the arrays'
--- headers, whose length depends on how they came: three bytes of each are allowed for. Purged transactions are below
--- the floor.
--- Reads partition, partition_floor, record_batch, producer_state, producer, transaction tables.
+-- A row's sequence may begin anywhere if retention has removed the rows before it. byte_size counts the arrays' headers, of
+-- varying length: three bytes of each are allowed for. Purged transactions are below the floor. Reads partition,
+-- partition_floor, record_batch, producer_state, producer, transaction tables.
 -- right: admin of all topics
 -- plan: look-ups, nested loops, in order
 create function msgtx.verify_batches(

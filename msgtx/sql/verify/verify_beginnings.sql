@@ -1,7 +1,6 @@
--- verify_beginnings(partition, after, most) looks at the next rows that say where transactions began on a partition, for
--- verify, on one snapshot. → where it came to (first offset and name; null: the end), how many rows, how many undecided
--- transactions that it counts (each on the least of its partitions), and as JSON each row that breaks a rule, with the
--- rules' names.
+-- verify_beginnings(partition, after, most) looks at the next beginnings of transactions on a partition, for verify, on one
+-- snapshot. → the last one (first offset and name; null: the end), how many rows, how many undecided transactions (each
+-- counts on its least partition), and as JSON each row that breaks a rule, with the rules' names.
 --   decision_start      the decision names another first offset, or not this partition
 --   floor_passed_open   the floor is above an undecided transaction      transaction_row   undecided, and nothing can end it
 --   open_without_batch  undecided, and its first batch is not there

@@ -1,6 +1,6 @@
--- View committed_batches: the rows of logs that are committed in this snapshot, also behind open transactions, with the
--- arrays of their records: for readers that divide whole columns themselves, like Spark. A query with a partition and bounds
--- of base_offset reads these rows only, and only the arrays that it names. Element n (from 0) is the record at
+-- View committed_batches: the rows of logs committed in this snapshot, also behind open transactions, with the arrays of
+-- their records: for readers like Spark, which divide whole columns themselves. A query with a partition and bounds of
+-- base_offset reads these rows only, and only the arrays that it names. Element n (from 0) is the record at
 --   offset    base_offset + offset_deltas[n], or + n without deltas; it counts from log_start_offset on
 --   time      timestamps[n], else max_timestamp; in milliseconds
 --   headers   header_counts[n] elements of header_keys and header_values, from header_starts[n] on

@@ -1,7 +1,7 @@
 -- View consumer_groups: each group (but share groups) with its generation, the strategy of its last assignment and its
--- number of members, with those whose session is over until they are removed. A role that may not consume (or
--- administer) every topic sees groups with an offset or a partition of a topic of its own; and that he may use, or else
--- administers the topic.
+-- number of members, with those whose session is over until they are removed. A role without the right to consume or
+-- administer every topic sees a group with an offset or a partition of one of its topics, if it may use the group or
+-- administer the topic.
 -- right: consume, admin
 create view msgtx.consumer_groups with (security_barrier) as
 select g.name, g.generation, g.strategy, n.members, g.created_at

@@ -2,8 +2,7 @@
 --   counts    decided: committed plainly or with a committed transaction    pending    waits for the decision of a sealed
 --             one
 --   newest    of a group and partition the last one that counts: there the group goes on
--- Of the topics that the caller may consume or administer; and of the groups that the caller may use; of all groups on
--- topics that it administers.
+-- On topics that the caller may administer: all groups. On topics that it may only consume: the groups that it may use.
 -- right: consume, admin
 create view msgtx.group_offsets with (security_barrier) as
 select g.name as group_name, t.name as topic, p.partition_index as partition, o.commit_sequence, o.committed_offset,

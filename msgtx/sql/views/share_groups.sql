@@ -1,6 +1,6 @@
--- View share_groups: each share group with its settings and its number of members, with those whose session is over
--- until they are removed. dead_letter_topic: whether it exists or not. A role that may not consume (or administer)
--- every topic sees groups with a partition of a topic of its own; and that he may use, or else administers the topic.
+-- View share_groups: each share group with its settings and its number of members, with those whose session is over until
+-- they are removed. dead_letter_topic: whether it exists or not. A role without the right to consume or administer every
+-- topic sees a group with a partition of one of its topics, if it may use the group or administer the topic.
 -- right: consume, admin
 create view msgtx.share_groups with (security_barrier) as
 select c.name,

@@ -2,8 +2,7 @@
 -- its topic of dead letters next_offset is how far a group's letters were sent back.
 --   start_offset   below it all is done: the first one in flight or parked, else next_offset
 --   next_offset    from here on nothing was delivered yet
--- Of the topics that the caller may consume or administer; and of the groups that the caller may use; of all groups on
--- topics that it administers.
+-- On topics that the caller may administer: all groups. On topics that it may only consume: the groups that it may use.
 -- right: consume, admin
 create view msgtx.share_partitions with (security_barrier) as
 select c.name as group_name, t.name as topic, p.partition_index as partition,
