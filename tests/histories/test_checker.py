@@ -320,6 +320,14 @@ def test_who_is_disturbed_may_give_up() -> None:
     assert story.anomalies() == []
 
 
+def test_who_gives_a_call_no_time_may_give_up() -> None:
+    story = copying()
+    story.crash()
+    story.now += round((CALM_SECONDS + 1) * SECOND)
+    story.tell("bounded-0.0", "answer", Result.FAIL, {"error": "DeliveryTimeout"}, within=0.05)
+    assert story.anomalies() == []
+
+
 # ── planted anomalies ──
 
 
