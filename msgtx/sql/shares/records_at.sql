@@ -10,7 +10,10 @@ returns table (
     place bigint, record_count int, byte_size bigint, first_offset bigint, last_offset bigint,
     max_timestamp bigint, offsets bigint[],
     keys bytea[], "values" bytea[], timestamps bigint[], header_counts int[], header_keys text[], header_values bytea[])
-language sql stable as $$
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return query
     select e.place, e.upto - e.before, e.bytes, e.begins, e.ends, e.max_timestamp,
            case when e.is_given and e.offset_deltas is not null
                then array(select e.base_offset + d from unnest(e.offset_deltas[e.before + 1:e.upto]) d) end,
@@ -42,5 +45,5 @@ language sql stable as $$
         select coalesce((select sum(c) from unnest(e.header_counts[:e.before]) c), 0)::int as before,
                coalesce((select sum(c) from unnest(e.header_counts[:e.upto]) c), 0)::int as upto
         where e.is_part and e.header_counts is not null) h on true
-    order by e.place, e.base_offset
-$$;
+    order by e.place, e.base_offset;
+end $$;
