@@ -124,23 +124,30 @@ async def test_many_sends_in_a_row_let_others_have_their_turn(database_url: str,
         assert turns >= 5
 
 
-async def test_a_delivery_that_is_no_longer_awaited_is_on_its_way(
+def test_a_delivery_that_is_no_longer_awaited_is_on_its_way(
     database_url: str, topic: str, held: Held, values: Values
 ) -> None:
-    async with await aio.connect(database_url) as client, client.producer() as producer:
-        await (await producer.send(topic, b"first"))
-        with held(topic=topic):
-            delivery = await producer.send(topic, b"second")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(delivery, 0.05)
-        assert (await delivery).offset == 1
+    async def main() -> None:
+        async with await aio.connect(database_url) as client, client.producer() as producer:
+            await (await producer.send(topic, b"first"))
+            with held(topic=topic):
+                delivery = await producer.send(topic, b"second")
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(delivery, 0.05)
+            assert (await delivery).offset == 1
+
+    asyncio.run(main())
     assert values(topic) == [b"first", b"second"]
 
 
-async def test_a_loop_that_ends_does_not_disturb_the_sender(
+def test_a_loop_that_ends_does_not_disturb_the_sender(
     client: msgtx.Client, topic: str, held: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The answer comes when no caller can receive it."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().create_task(wait())
+        await waits()
 
     async def wait() -> None:
         await aio.Delivery(future)
@@ -149,8 +156,7 @@ async def test_a_loop_that_ends_does_not_disturb_the_sender(
     producer.send(topic, b"first").result(PATIENCE_SECONDS)
     with held(topic=topic) as waits:
         future = producer.send(topic, b"second")
-        asyncio.get_running_loop().create_task(wait())
-        await waits()
+        asyncio.run(main())
         assert not future.done()
     assert future.result(PATIENCE_SECONDS).offset == 1
     assert producer.send(topic, b"third").result(PATIENCE_SECONDS).offset == 2
@@ -178,86 +184,93 @@ async def test_a_block_commits_and_aborts(database_url: str, topic: str, values:
     assert values(topic) == [b"one", b"two"]
 
 
-async def test_a_block_that_is_cancelled_aborts_and_the_producer_goes_on(
-    database_url: str, topic: str, values: Values
-) -> None:
-    async with await aio.connect(database_url) as client, client.producer(transactional_id=unique("id")) as producer:
-        with pytest.raises(TimeoutError):  # noqa: PT012 - the block is cancelled at its end
-            async with asyncio.timeout(0.2), producer.transaction():
-                await producer.send(topic, b"none")
-                await producer.flush()
-                await asyncio.sleep(PATIENCE_SECONDS)
-        assert producer.transaction_id is not None
-        assert await client.transaction_outcome(producer.transaction_id) is Outcome.ABORTED
-        async with producer.transaction():
-            await producer.send(topic, b"one")
+def test_a_block_that_is_cancelled_aborts_and_the_producer_goes_on(database_url: str, topic: str, values: Values) -> None:
+    async def main() -> None:
+        async with await aio.connect(database_url) as client, client.producer(transactional_id=unique("id")) as producer:
+            with pytest.raises(TimeoutError):  # noqa: PT012 - the block is cancelled at its end
+                async with asyncio.timeout(0.2), producer.transaction():
+                    await producer.send(topic, b"none")
+                    await producer.flush()
+                    await asyncio.sleep(PATIENCE_SECONDS)
+            assert producer.transaction_id is not None
+            assert await client.transaction_outcome(producer.transaction_id) is Outcome.ABORTED
+            async with producer.transaction():
+                await producer.send(topic, b"one")
+
+    asyncio.run(main())
     assert values(topic) == [b"one"]
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_a_block_whose_end_is_cancelled_before_a_thread_is_free_aborts(
+def test_a_block_whose_end_is_cancelled_before_a_thread_is_free_aborts(
     database_url: str, topic: str, held: Held, values: Values, times: int
 ) -> None:
     """The commit has not begun; without an abort the transaction would stay open, and the producer unusable."""
 
-    async with (
-        await aio.connect(database_url, pool_size=1) as client,
-        client.producer(transactional_id=unique("id")) as producer,
-    ):
-        busy = threading.Event()
-        inside, leave = asyncio.Event(), asyncio.Event()
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url, pool_size=1) as client,
+            client.producer(transactional_id=unique("id")) as producer,
+        ):
+            busy = threading.Event()
+            inside, leave = asyncio.Event(), asyncio.Event()
 
-        async def block() -> None:
+            async def block() -> None:
+                async with producer.transaction():
+                    await producer.send(topic, b"none")
+                    await producer.flush()
+                    inside.set()
+                    await leave.wait()
+
+            working = asyncio.create_task(block())
+            await inside.wait()
+            waiting = asyncio.create_task(client.run(busy.wait, PATIENCE_SECONDS))  # the only thread
+            await asyncio.sleep(0.05)
+            leave.set()
+            await asyncio.sleep(0.05)
+            for _ in range(times):
+                working.cancel()
+                await asyncio.sleep(0.01)
+            busy.set()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            await waiting
+            assert producer.transaction_id is not None
+            assert await client.transaction_outcome(producer.transaction_id) is Outcome.ABORTED
             async with producer.transaction():
-                await producer.send(topic, b"none")
-                await producer.flush()
-                inside.set()
-                await leave.wait()
+                await producer.send(topic, b"one")
 
-        working = asyncio.create_task(block())
-        await inside.wait()
-        waiting = asyncio.create_task(client.run(busy.wait, PATIENCE_SECONDS))  # the only thread
-        await asyncio.sleep(0.05)
-        leave.set()
-        await asyncio.sleep(0.05)
-        for _ in range(times):
-            working.cancel()
-            await asyncio.sleep(0.01)
-        busy.set()
-        with pytest.raises(asyncio.CancelledError):
-            await working
-        await waiting
-        assert producer.transaction_id is not None
-        assert await client.transaction_outcome(producer.transaction_id) is Outcome.ABORTED
-        async with producer.transaction():
-            await producer.send(topic, b"one")
+    asyncio.run(main())
     assert values(topic) == [b"one"]
 
 
-async def test_a_commit_that_is_cancelled_is_waited_for(database_url: str, topic: str, held: Held, values: Values) -> None:
+def test_a_commit_that_is_cancelled_is_waited_for(database_url: str, topic: str, held: Held, values: Values) -> None:
     """It cannot be undone, and no other task may use the producer until it is answered."""
 
-    # With the linger of every day the record could be sent before the commit, and its append would be what waits.
-    async with (
-        await aio.connect(database_url) as client,
-        client.producer(transactional_id=unique("id"), linger_ms=60_000) as producer,
-    ):
-        assert producer.sync._state.producer is not None
-        with held(producer_id=producer.sync._state.producer.producer_id) as waits:
-            await producer.begin_transaction()
-            await producer.send(topic, b"one")
-            committing = asyncio.create_task(producer.commit_transaction())
-            await waits()
-            for _ in range(3):
-                committing.cancel()
-                await asyncio.sleep(0.01)
-            assert not committing.done()
-        with pytest.raises(asyncio.CancelledError):
-            await committing
-        assert producer.transaction_id is not None
-        assert await client.transaction_outcome(producer.transaction_id) is Outcome.COMMITTED
-        async with producer.transaction():
-            await producer.send(topic, b"two")
+    async def main() -> None:
+        # With the linger of every day the record could be sent before the commit, and its append would be what waits.
+        async with (
+            await aio.connect(database_url) as client,
+            client.producer(transactional_id=unique("id"), linger_ms=60_000) as producer,
+        ):
+            assert producer.sync._state.producer is not None
+            with held(producer_id=producer.sync._state.producer.producer_id) as waits:
+                await producer.begin_transaction()
+                await producer.send(topic, b"one")
+                committing = asyncio.create_task(producer.commit_transaction())
+                await waits()
+                for _ in range(3):
+                    committing.cancel()
+                    await asyncio.sleep(0.01)
+                assert not committing.done()
+            with pytest.raises(asyncio.CancelledError):
+                await committing
+            assert producer.transaction_id is not None
+            assert await client.transaction_outcome(producer.transaction_id) is Outcome.COMMITTED
+            async with producer.transaction():
+                await producer.send(topic, b"two")
+
+    asyncio.run(main())
     assert values(topic) == [b"one", b"two"]
 
 
@@ -352,7 +365,7 @@ async def test_the_client_has_what_is_used_every_day_and_runs_the_rest(database_
         await client.topics.list()
 
 
-async def test_a_client_that_nobody_waits_for_any_more_is_closed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_nobody_waits_for_any_more_is_closed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[msgtx.Client] = []
 
     def connect(*arguments: object, **named: object) -> msgtx.Client:
@@ -360,13 +373,16 @@ async def test_a_client_that_nobody_waits_for_any_more_is_closed(database_url: s
         opened.append(real(database_url))
         return opened[-1]
 
+    async def main() -> None:
+        connecting = asyncio.create_task(aio.connect(database_url))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+
     begun = threading.Event()
     real = msgtx.connect
     monkeypatch.setattr("msgtx.client.connect", connect)
-    connecting = asyncio.create_task(aio.connect(database_url))
-    while not begun.is_set():
-        await asyncio.sleep(0.001)
-    connecting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
+    asyncio.run(main())
     assert [client.closed for client in opened] == [True]

@@ -189,46 +189,52 @@ async def test_a_commit_that_waits_lets_the_event_loop_go_on(
     assert values(topic) == [b"1"]
 
 
-async def test_work_that_fails_for_a_task_that_is_cancelled_is_no_error_that_nobody_asked_for() -> None:
+def test_work_that_fails_for_a_task_that_is_cancelled_is_no_error_that_nobody_asked_for() -> None:
     """The event loop would report it, when it is collected."""
     reported: list[object] = []
 
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    begun, stopped = threading.Event(), threading.Event()
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        begun, stopped = threading.Event(), threading.Event()
 
-    def work() -> None:
-        begun.set()
-        assert stopped.wait(PATIENCE_SECONDS)
-        raise ZeroDivisionError
+        def work() -> None:
+            begun.set()
+            assert stopped.wait(PATIENCE_SECONDS)
+            raise ZeroDivisionError
 
-    task = asyncio.create_task(to_its_end(loop.run_in_executor(None, work), stop=stopped.set))
-    await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    del task
-    gc.collect()
+        task = asyncio.create_task(to_its_end(loop.run_in_executor(None, work), stop=stopped.set))
+        await asyncio.to_thread(begun.wait, PATIENCE_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        gc.collect()
+
+    asyncio.run(main())
     assert reported == []
 
 
-async def test_a_commit_that_is_cancelled_brings_all_or_nothing(
+def test_a_commit_that_is_cancelled_brings_all_or_nothing(
     database_url: str, topic: str, values: Values, rows: Rows, held: Held, level: str
 ) -> None:
-    async with engine_of(database_url, level) as engine:
-        async with AsyncSession(engine) as session:
-            with held(topic=topic) as waits:
-                await insert(session, 1)
-                await aio.publish(session, topic, b"1")
-                committing = asyncio.create_task(session.commit())
-                await waits()
-                committing.cancel()
-                with pytest.raises(asyncio.CancelledError):  # while it waits: later it may have committed
-                    await committing
-        async with AsyncSession(engine) as session:
-            await insert(session, 2)
-            await aio.publish(session, topic, b"2")
-            await session.commit()
+    async def main() -> None:
+        async with engine_of(database_url, level) as engine:
+            async with AsyncSession(engine) as session:
+                with held(topic=topic) as waits:
+                    await insert(session, 1)
+                    await aio.publish(session, topic, b"1")
+                    committing = asyncio.create_task(session.commit())
+                    await waits()
+                    committing.cancel()
+                    with pytest.raises(asyncio.CancelledError):  # while it waits: later it may have committed
+                        await committing
+            async with AsyncSession(engine) as session:
+                await insert(session, 2)
+                await aio.publish(session, topic, b"2")
+                await session.commit()
+
+    asyncio.run(main())
     assert rows() == [2]
     assert values(topic) == [b"2"]
 
@@ -269,7 +275,7 @@ async def test_what_another_listener_keeps_from_its_commit_is_in_no_later_one(
 
 
 @pytest.mark.filterwarnings("ignore:The garbage collector is trying to clean up:sqlalchemy.exc.SAWarning")
-async def test_a_connection_that_nobody_holds_any_more_is_sqlalchemys_to_end(
+def test_a_connection_that_nobody_holds_any_more_is_sqlalchemys_to_end(
     client: msgtx.Client, database_url: str, topic: str, values: Values, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where objects are collected nothing can be sent, so that SQLAlchemy drops it as it is: here it is closed by hand."""
@@ -280,14 +286,17 @@ async def test_a_connection_that_nobody_holds_any_more_is_sqlalchemys_to_end(
         await aio.publish(user, topic, b"gone")
         return (await user.get_raw_connection()).driver_connection
 
-    async with engine_of(database_url) as engine:
-        driver = await forget(engine)
-        gc.collect()
-        await driver.close()
-        async with AsyncSession(engine) as session:
-            await insert(session, 2)
-            await aio.publish(session, topic, b"2")
-            await session.commit()
+    async def main() -> None:
+        async with engine_of(database_url) as engine:
+            driver = await forget(engine)
+            gc.collect()
+            await driver.close()
+            async with AsyncSession(engine) as session:
+                await insert(session, 2)
+                await aio.publish(session, topic, b"2")
+                await session.commit()
+
+    asyncio.run(main())
     assert rows() == [2]
     assert values(topic) == [b"2"]
     logged = [record.getMessage() for record in caplog.records]
@@ -369,29 +378,37 @@ async def test_a_session_decides_a_transaction(
     assert values(topic) == [b"0", b"0", b"2", b"2"]
 
 
-async def test_a_block_that_raises_or_is_cancelled_leaves_the_session_alone(
+def test_a_block_that_raises_or_is_cancelled_leaves_the_session_alone(
     database_url: str, topic: str, values: Values, rows: Rows
 ) -> None:
-    async with sealing(database_url) as (_, producer, session):
-        await insert(session, 1)
-        with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block raises at its end
+    async def main() -> None:
+        async with (
+            await aio.connect(database_url) as client,
+            client.producer(transactional_id=unique("id")) as producer,
+            engine_of(database_url) as engine,
+            AsyncSession(engine) as session,
+        ):
+            await insert(session, 1)
+            with pytest.raises(ZeroDivisionError):  # noqa: PT012 - the block raises at its end
+                async with producer.transaction(session=session):
+                    await producer.send(topic, b"never")
+                    raise ZeroDivisionError
+            with pytest.raises(TimeoutError):  # noqa: PT012 - the block is cancelled at its end
+                async with asyncio.timeout(0.2), producer.transaction(session=session):
+                    await producer.send(topic, b"never")
+                    await producer.flush()
+                    await asyncio.sleep(PATIENCE_SECONDS)
+            with refuses(errors.TransactionAborted, reason="rolled back"):
+                async with producer.transaction(session=session):
+                    with refuses(errors.IllegalState, reason="block"):
+                        await session.commit()
+            await session.rollback()
+            await insert(session, 2)
             async with producer.transaction(session=session):
-                await producer.send(topic, b"never")
-                raise ZeroDivisionError
-        with pytest.raises(TimeoutError):  # noqa: PT012 - the block is cancelled at its end
-            async with asyncio.timeout(0.2), producer.transaction(session=session):
-                await producer.send(topic, b"never")
-                await producer.flush()
-                await asyncio.sleep(PATIENCE_SECONDS)
-        with refuses(errors.TransactionAborted, reason="rolled back"):
-            async with producer.transaction(session=session):
-                with refuses(errors.IllegalState, reason="block"):
-                    await session.commit()
-        await session.rollback()
-        await insert(session, 2)
-        async with producer.transaction(session=session):
-            await producer.send(topic, b"2")
-        await session.commit()
+                await producer.send(topic, b"2")
+            await session.commit()
+
+    asyncio.run(main())
     assert rows() == [2]
     assert values(topic) == [b"2"]
 

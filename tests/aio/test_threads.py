@@ -16,18 +16,21 @@ def refuse(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-async def test_a_call_that_got_no_thread_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_got_no_thread_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit, for one, would come when nobody expects it any more."""
     done: list[int] = []
 
-    with Threads(1, name="test") as threads:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", refuse)
-            with pytest.raises(errors.ThreadNotStarted, match="gives none"):
-                await _in_thread(threads, lambda: done.append(1))
-        await _in_thread(threads, lambda: done.append(2))
-    with refuses(errors.IllegalState, reason="closed"):
-        await _in_thread(threads, lambda: done.append(3))
+    async def main() -> None:
+        with Threads(1, name="test") as threads:
+            with monkeypatch.context() as patched:
+                patched.setattr(threading.Thread, "start", refuse)
+                with pytest.raises(errors.ThreadNotStarted, match="gives none"):
+                    await _in_thread(threads, lambda: done.append(1))
+            await _in_thread(threads, lambda: done.append(2))
+        with refuses(errors.IllegalState, reason="closed"):
+            await _in_thread(threads, lambda: done.append(3))
+
+    asyncio.run(main())
     assert done == [2]
 
 

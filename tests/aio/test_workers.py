@@ -168,10 +168,10 @@ async def test_a_poisoned_record_is_a_dead_letter(database_url: str, client: msg
     assert [record.value for record in client.read(client.snapshot([grave]))] == [b"5"]
 
 
-async def test_a_cancelled_worker_rolls_back_and_leaves_its_group(
+def test_a_cancelled_worker_rolls_back_and_leaves_its_group(
     database_url: str, client: msgtx.Client, filled: str, rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, "msgtx.process"):
+    async def main() -> None:
         begun = asyncio.Event()
 
         async def handler(session: AsyncSession, record: Record) -> None:
@@ -189,12 +189,15 @@ async def test_a_cancelled_worker_rolls_back_and_leaves_its_group(
             with pytest.raises(asyncio.CancelledError):
                 await working
             assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+    with caplog.at_level(logging.WARNING, "msgtx.process"):
+        asyncio.run(main())
     assert rows() == [0, 1, 2, 3, 4]
     assert client.admin.groups.members(filled) == []
     assert caplog.messages == [], "no record has failed"
 
 
-async def test_a_worker_that_is_cancelled_between_two_transactions_begins_no_other(
+def test_a_worker_that_is_cancelled_between_two_transactions_begins_no_other(
     database_url: str, filled: str, rows: Rows
 ) -> None:
     """Its thread may have polled by then."""
@@ -203,20 +206,24 @@ async def test_a_worker_that_is_cancelled_between_two_transactions_begins_no_oth
         def received(self, *_: object) -> None:
             polled.release()
 
+    async def main() -> None:
+        def cancel(report: ProcessReport) -> None:
+            working.cancel()
+            gone_on.append(polled.acquire(timeout=PATIENCE_SECONDS) and polled.acquire(timeout=PATIENCE_SECONDS))
+
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            made.sync.observe(Polls())
+            working = asyncio.create_task(
+                made.process_into(
+                    async_sessionmaker(engine), store, filled, group=filled, max_poll_records=1, on_commit=cancel
+                )
+            )
+            with pytest.raises(asyncio.CancelledError):
+                await working
+
     polled = threading.Semaphore(0)
     gone_on: list[bool] = []
-
-    def cancel(report: ProcessReport) -> None:
-        working.cancel()
-        gone_on.append(polled.acquire(timeout=PATIENCE_SECONDS) and polled.acquire(timeout=PATIENCE_SECONDS))
-
-    async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
-        made.sync.observe(Polls())
-        working = asyncio.create_task(
-            made.process_into(async_sessionmaker(engine), store, filled, group=filled, max_poll_records=1, on_commit=cancel)
-        )
-        with pytest.raises(asyncio.CancelledError):
-            await working
+    asyncio.run(main())
     assert gone_on == [True]
     assert rows() == [0]
 
@@ -371,7 +378,7 @@ async def test_a_handler_does_not_close_its_own_client(database_url: str, filled
     assert rows() == []
 
 
-async def test_an_awaited_task_that_was_cancelled_is_an_error_as_any(database_url: str, filled: str, rows: Rows) -> None:
+def test_an_awaited_task_that_was_cancelled_is_an_error_as_any(database_url: str, filled: str, rows: Rows) -> None:
     async def handler(session: AsyncSession, record: Record) -> None:
         if record.value == b"2":
             task = asyncio.ensure_future(asyncio.sleep(SECONDS))
@@ -379,11 +386,14 @@ async def test_an_awaited_task_that_was_cancelled_is_an_error_as_any(database_ur
             await task
         await store(session, record)
 
-    async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
-        factory = async_sessionmaker(engine)
-        options = {"failure": msgtx.Skip(0), "idle_timeout": 0.2}
-        report = await made.process_into(factory, handler, filled, group=filled, **options)  # type: ignore[arg-type]
-        assert report.failed == 1
+    async def main() -> None:
+        async with engine_of(database_url) as engine, await aio.connect(database_url) as made:
+            factory = async_sessionmaker(engine)
+            options = {"failure": msgtx.Skip(0), "idle_timeout": 0.2}
+            report = await made.process_into(factory, handler, filled, group=filled, **options)  # type: ignore[arg-type]
+            assert report.failed == 1
+
+    asyncio.run(main())
     assert rows() == [0, 1, 3, 4, 5, 6, 7, 8, 9]
 
 
