@@ -286,10 +286,18 @@ def test_offsets_are_deleted_after_a_question(msgtx: Msgtx, group: str, wide: st
     assert msgtx("groups", "delete-offsets", group, "--topic", "nowhere", "--yes").code == 2
 
 
-@pytest.mark.parametrize("verb", ["list", "describe", "members", "reset-offsets", "delete", "delete-offsets"])
-def test_every_verb_tells_what_it_does(msgtx: Msgtx, verb: str) -> None:
-    done = msgtx("groups", verb, "--help")
+VERBS = {
+    "groups": ("list", "describe", "members", "reset-offsets", "delete", "delete-offsets"),
+    "shares": ("list", "describe", "configure", "reset-offsets", "delete", "redrive"),
+}
+
+
+@pytest.mark.parametrize(("noun", "verb"), [(noun, verb) for noun, verbs in VERBS.items() for verb in verbs])
+def test_every_verb_tells_what_it_does(msgtx: Msgtx, noun: str, verb: str) -> None:
+    done = msgtx(noun, verb, "--help")
     assert done.code == 0
-    assert verb in msgtx("groups", "--help").out.decode()
-    if verb == "reset-offsets":
+    assert verb in msgtx(noun, "--help").out.decode()
+    if verb == "reset-offsets" and noun == "groups":
         assert "without an offset it is UTC" in " ".join(done.out.decode().split())
+    if verb in {"configure", "reset-offsets", "redrive"} and noun == "shares":
+        assert f"msgtx shares {verb} workers" in done.out.decode()

@@ -387,12 +387,3 @@ def test_what_a_killed_member_has_printed_may_come_again_and_nothing_is_lost(
         printed |= set(process.stdout.read().split(b"\n")[:-1])
     rest = msgtx("consume", topic, "--share", group, "--timeout-ms", "2000")
     assert printed | set(rest.out.split()) == {b"%d" % i for i in range(50_000)}
-
-
-@pytest.mark.parametrize("verb", ["list", "describe", "configure", "reset-offsets", "delete", "redrive"])
-def test_every_verb_tells_what_it_does(msgtx: Msgtx, verb: str) -> None:
-    done = msgtx("shares", verb, "--help")
-    assert done.code == 0
-    assert verb in msgtx("shares", "--help").out.decode()
-    if verb in {"configure", "reset-offsets", "redrive"}:
-        assert f"msgtx shares {verb} workers" in done.out.decode()

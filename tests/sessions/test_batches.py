@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -33,15 +33,10 @@ def consumer(shop: Shop) -> Iterator[msgtx.Consumer]:
         yield made
 
 
-@pytest.fixture
-def committed(shop: Shop) -> Callable[[], int | None]:
+def committed(shop: Shop) -> int | None:
     """The group's offset in partition 0."""
-
-    def ask() -> int | None:
-        at = shop.client.admin.groups.offsets(shop.topic).get(TopicPartition(shop.topic, 0))
-        return None if at is None else at.offset
-
-    return ask
+    at = shop.client.admin.groups.offsets(shop.topic).get(TopicPartition(shop.topic, 0))
+    return None if at is None else at.offset
 
 
 def store(session: Session | sqlalchemy.Connection, records: list[msgtx.Record]) -> None:
@@ -87,16 +82,14 @@ def test_a_worker_that_catches_what_it_should_not_loses_nothing(shop: Shop, cons
     assert shop.client.admin.groups.describe(shop.topic).lag == 0
 
 
-def test_rows_and_offsets_come_with_one_commit(
-    shop: Shop, consumer: msgtx.Consumer, session: Session, committed: Callable[[], int | None]
-) -> None:
+def test_rows_and_offsets_come_with_one_commit(shop: Shop, consumer: msgtx.Consumer, session: Session) -> None:
     for number in range(0, 10, 2):
         with consumer.batch(session, SECONDS) as records:
             assert numbers(records) == [number, number + 1]
             store(session, records)
-        assert committed() == (number or None)
+        assert committed(shop) == (number or None)
         session.commit()
-        assert (shop.seen()[1], committed()) == (list(range(number + 2)), number + 2)
+        assert (shop.seen()[1], committed(shop)) == (list(range(number + 2)), number + 2)
     with consumer.batch(session, 0.0) as records:
         assert records == []
     assert not session.in_transaction(), "nothing rides, and nothing was begun"
@@ -422,7 +415,7 @@ def test_a_seek_after_a_failure_is_kept(shop: Shop, consumer: msgtx.Consumer, se
 
 @pytest.mark.parametrize("how", ["commit", "riding"])
 def test_an_iteration_does_not_pass_what_was_rolled_back(
-    consumer: msgtx.Consumer, session: Session, how: str, committed: Callable[[], int | None]
+    shop: Shop, consumer: msgtx.Consumer, session: Session, how: str
 ) -> None:
     """I10: it goes back, or is refused as a poll is, before it hands out what was fetched behind that."""
     handled = []
@@ -438,13 +431,13 @@ def test_an_iteration_does_not_pass_what_was_rolled_back(
             if len(handled) == 4:
                 break
     assert handled == ([0] if how == "commit" else [0, 0, 1, 2])
-    assert committed() == (None if how == "commit" else 3)
+    assert committed(shop) == (None if how == "commit" else 3)
 
 
 @pytest.mark.parametrize("way_on", ["rewind", "seek", "commit"])
 @pytest.mark.parametrize("gone", ["rollback", "close", "refused", "forgotten"])
 def test_polling_on_behind_offsets_that_were_rolled_back_is_refused(
-    shop: Shop, consumer: msgtx.Consumer, committed: Callable[[], int | None], way_on: str, gone: str
+    shop: Shop, consumer: msgtx.Consumer, way_on: str, gone: str
 ) -> None:
     """The loop of `poll` and `commit(session=…)`, around which the application catches everything."""
     session = Session(shop.engine())
@@ -480,12 +473,12 @@ def test_polling_on_behind_offsets_that_were_rolled_back_is_refused(
         consumer.commit(session=session)
         session.commit()
     assert numbers(consumer.poll(SECONDS)) == [2, 3]
-    assert (shop.seen()[1], committed()) == ([0, 1], 2)
+    assert (shop.seen()[1], committed(shop)) == ([0, 1], 2)
 
 
 @pytest.mark.parametrize("by", ["hand", "session", "transaction"])
 def test_no_later_commit_covers_a_batch_that_was_rolled_back(
-    shop: Shop, consumer: msgtx.Consumer, session: Session, committed: Callable[[], int | None], by: str
+    shop: Shop, consumer: msgtx.Consumer, session: Session, by: str
 ) -> None:
     """The next poll hands it out again: its offsets are not this consumer's to commit before."""
     with contextlib.suppress(ConnectionError), consumer.batch(session, SECONDS):
@@ -500,11 +493,11 @@ def test_no_later_commit_covers_a_batch_that_was_rolled_back(
         case _:
             with shop.client.producer(transactional_id=shop.topic) as producer, producer.transaction() as transaction:
                 transaction.send_offsets(consumer)
-    assert not committed()
+    assert not committed(shop)
     with consumer.batch(session, SECONDS) as records:
         assert numbers(records) == [0, 1]
     session.commit()
-    assert committed() == 2
+    assert committed(shop) == 2
 
 
 def test_a_record_that_cannot_be_deserialized_hides_no_rollback(

@@ -94,20 +94,15 @@ def output(shop: Shop) -> str:
     return shop.make_topic()
 
 
-@pytest.fixture
-def broken() -> Callable[..., contextlib.AbstractContextManager[None]]:
+@contextlib.contextmanager
+def broken(session: Session, way: Way) -> Iterator[None]:
     """A session that is ended within, and whose commit is refused."""
-
-    @contextlib.contextmanager
-    def ended(session: Session, way: Way) -> Iterator[None]:
-        yield
-        add(session)
-        way(session)
-        with pytest.raises(BrokenSession, match="was ended below SQLAlchemy"):
-            session.commit()
-        session.rollback()
-
-    return ended
+    yield
+    add(session)
+    way(session)
+    with pytest.raises(BrokenSession, match="was ended below SQLAlchemy"):
+        session.commit()
+    session.rollback()
 
 
 def committed(client: msgtx.Client, group: str) -> int:
@@ -121,7 +116,7 @@ SOME = ["rollback", "commit, and more", "the driver's rollback"]
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_batch_is_handed_out_again(shop: Shop, filled: str, way: str, broken: Any) -> None:
+def test_a_batch_is_handed_out_again(shop: Shop, filled: str, way: str) -> None:
     with shop.client.consumer(filled, group=filled, **SETTINGS) as consumer:
         with Session(shop.app) as session, broken(session, WAYS[way]), consumer.batch(session, SECONDS) as records:
             assert len(records) == 3
@@ -135,7 +130,7 @@ def test_a_batch_is_handed_out_again(shop: Shop, filled: str, way: str, broken: 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_published_is_not_there_without_its_rows(shop: Shop, way: str, broken: Any) -> None:
+def test_what_is_published_is_not_there_without_its_rows(shop: Shop, way: str) -> None:
     with Session(shop.app) as session, broken(session, WAYS[way]):
         add(session)
         orm.publish(session, shop.topic, b"never")
@@ -144,9 +139,7 @@ def test_what_is_published_is_not_there_without_its_rows(shop: Shop, way: str, b
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_offsets_and_answers_that_a_session_was_given_are_not_committed(
-    shop: Shop, filled: str, way: str, broken: Any
-) -> None:
+def test_offsets_and_answers_that_a_session_was_given_are_not_committed(shop: Shop, filled: str, way: str) -> None:
     shop.client.admin.shares.configure(f"{filled}-share", {"auto_offset_reset": "earliest"})
     with (
         shop.client.consumer(filled, group=filled, **SETTINGS) as consumer,
@@ -165,7 +158,7 @@ def test_offsets_and_answers_that_a_session_was_given_are_not_committed(
 
 
 @pytest.mark.parametrize("way", SOME)
-def test_a_transaction_that_a_session_was_to_commit_is_aborted(shop: Shop, output: str, way: str, broken: Any) -> None:
+def test_a_transaction_that_a_session_was_to_commit_is_aborted(shop: Shop, output: str, way: str) -> None:
     with shop.client.producer(transactional_id=output) as producer:
         for _ in range(2):
             with Session(shop.app) as session, broken(session, WAYS[way]), producer.transaction(session=session):

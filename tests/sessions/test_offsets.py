@@ -16,24 +16,20 @@ from tests.store.steps import unique
 pytestmark = pytest.mark.slow
 
 SECONDS = 30.0
+Make = Callable[..., msgtx.Consumer]
 
 
 @pytest.fixture
-def filled(shop: Shop) -> str:
-    """A topic that holds the numbers from 0 to 9."""
+def make_consumer(shop: Shop) -> Make:
+    """Members of a group on the topic, which holds the numbers from 0 to 9."""
+    group = unique("group")
     with shop.client.producer() as producer:
         for number in range(10):
             producer.send(shop.topic, b"%d" % number, partition=number % 3)
-    return shop.topic
-
-
-@pytest.fixture
-def make_consumer(shop: Shop, filled: str) -> Callable[..., msgtx.Consumer]:
-    group = unique("group")
 
     def make(**settings: Any) -> msgtx.Consumer:
         settings = {"group": group, "auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
-        return shop.client.consumer(filled, **settings)
+        return shop.client.consumer(shop.topic, **settings)
 
     return make
 
@@ -42,9 +38,7 @@ def store(session: Session, records: list[msgtx.Record]) -> None:
     session.add_all([Order(number=int(record.value or b"")) for record in records])
 
 
-def test_rows_made_of_records_are_there_exactly_once(
-    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
-) -> None:
+def test_rows_made_of_records_are_there_exactly_once(shop: Shop, make_consumer: Make, session: Session) -> None:
     """Every second attempt is rolled back and rewound, and the consumer is replaced again and again."""
     for attempt in range(100):
         with make_consumer(max_poll_records=2) as consumer:
@@ -62,13 +56,13 @@ def test_rows_made_of_records_are_there_exactly_once(
             store(session, again)
             consumer.commit(session=session)
             session.commit()
-    assert shop.seen(filled)[1] == list(range(10))
+    assert shop.seen()[1] == list(range(10))
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("meanwhile", ["nothing", "it is lost"])
 def test_what_a_connection_has_committed_does_not_come_again_when_it_begins_again(
-    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], filled: str, level: str, meanwhile: str
+    shop: Shop, make_consumer: Make, level: str, meanwhile: str
 ) -> None:
     """Neither to the consumer, which goes on, nor to the next one (I10)."""
     with shop.engine(isolation_level=level).connect() as user, make_consumer(max_poll_records=2) as consumer:
@@ -89,13 +83,11 @@ def test_what_a_connection_has_committed_does_not_come_again_when_it_begins_agai
         rest = consumer.poll(SECONDS, max_records=10)
     with make_consumer(max_poll_records=10) as consumer:
         assert {record.value for record in consumer.poll(SECONDS)} == {record.value for record in rest}
-    assert sorted(shop.seen(filled)[1] + [int(record.value or b"") for record in rest]) == list(range(10))
+    assert sorted(shop.seen()[1] + [int(record.value or b"") for record in rest]) == list(range(10))
 
 
-def test_offsets_come_with_the_commit_and_go_with_a_savepoint(
-    make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
-) -> None:
-    place = TopicPartition(filled, 0)
+def test_offsets_come_with_the_commit_and_go_with_a_savepoint(shop: Shop, make_consumer: Make, session: Session) -> None:
+    place = TopicPartition(shop.topic, 0)
     with make_consumer() as consumer:
         consumer.poll(SECONDS)
         consumer.commit({place: 1}, session=session)
@@ -113,9 +105,7 @@ def test_offsets_come_with_the_commit_and_go_with_a_savepoint(
         session.commit()
 
 
-def test_offsets_of_which_nothing_came_may_ride_again(
-    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
-) -> None:
+def test_offsets_of_which_nothing_came_may_ride_again(shop: Shop, make_consumer: Make, session: Session) -> None:
     """The rows are made anew of records that are still at hand: nothing was handed out behind them."""
     with make_consumer(max_poll_records=1) as consumer:
         records = []
@@ -127,13 +117,13 @@ def test_offsets_of_which_nothing_came_may_ride_again(
         store(session, records)
         consumer.commit(session=session)
         session.commit()
-        assert consumer.committed()[TopicPartition(filled, records[0].partition)] == OffsetAndMetadata(2)
-    assert shop.seen(filled)[1] == sorted(int(record.value or b"") for record in records)
+        assert consumer.committed()[TopicPartition(shop.topic, records[0].partition)] == OffsetAndMetadata(2)
+    assert shop.seen()[1] == sorted(int(record.value or b"") for record in records)
 
 
 @pytest.mark.parametrize("moved", ["left", "expired generation", "assigned to another"])
 def test_a_member_that_lost_its_partitions_commits_neither_offsets_nor_rows(
-    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str, moved: str
+    shop: Shop, make_consumer: Make, session: Session, moved: str
 ) -> None:
     """P39, I11: it is fenced just before the COMMIT, however old the session's snapshot is."""
     with make_consumer() as consumer:
@@ -160,14 +150,12 @@ def test_a_member_that_lost_its_partitions_commits_neither_offsets_nor_rows(
         with pytest.raises(expected):
             session.commit()
         session.rollback()
-        assert shop.seen(filled)[1] == []
+        assert shop.seen()[1] == []
         rows = shop.connection.execute(f"select from msgtx.group_offset where group_id = {of_group}", [group]).fetchall()
         assert rows == [], "nothing is pending either"
 
 
-def test_offsets_records_and_rows_are_one(
-    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session
-) -> None:
+def test_offsets_records_and_rows_are_one(shop: Shop, make_consumer: Make, session: Session) -> None:
     output = shop.make_topic()
     with make_consumer() as consumer, shop.producer() as producer:
         for ending in ("rollback", "commit"):
@@ -188,9 +176,7 @@ def test_offsets_records_and_rows_are_one(
         assert consumer.poll(0.5) == []
 
 
-def test_a_log_that_was_truncated_is_noticed_at_the_commit(
-    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], session: Session, filled: str
-) -> None:
+def test_a_log_that_was_truncated_is_noticed_at_the_commit(shop: Shop, make_consumer: Make, session: Session) -> None:
     """The row before the position is another one: a crash of the server has taken back what was read."""
     with make_consumer() as consumer:
         store(session, consumer.poll(SECONDS))
@@ -198,30 +184,28 @@ def test_a_log_that_was_truncated_is_noticed_at_the_commit(
         shop.connection.execute(
             "update msgtx.record_batch set appended_at = appended_at + interval '1 second' where partition_id in"
             " (select partition_id from msgtx.partition join msgtx.topic using (topic_id) where name = %s)",
-            [filled],
+            [shop.topic],
         )
         with pytest.raises(errors.LogTruncated):
             session.commit()
         session.rollback()
-    assert shop.seen(filled)[1] == []
+    assert shop.seen()[1] == []
 
 
-def test_automatic_commits_and_sessions_exclude_each_other(
-    make_consumer: Callable[..., msgtx.Consumer], session: Session
-) -> None:
+def test_automatic_commits_and_sessions_exclude_each_other(make_consumer: Make, session: Session) -> None:
     with make_consumer(enable_auto_commit=True) as consumer:
         consumer.poll(SECONDS)
         with refuses(errors.IllegalState, reason="enable_auto_commit"):
             consumer.commit(session=session)
 
 
-def test_a_consumer_without_a_group_cannot_commit_with_a_session(shop: Shop, session: Session, filled: str) -> None:
-    with shop.client.consumer(filled) as consumer, refuses(errors.MsgtxError, reason="no group"):
-        consumer.commit({TopicPartition(filled, 0): 1}, session=session)
+def test_a_consumer_without_a_group_cannot_commit_with_a_session(shop: Shop, session: Session) -> None:
+    with shop.client.consumer(shop.topic) as consumer, refuses(errors.MsgtxError, reason="no group"):
+        consumer.commit({TopicPartition(shop.topic, 0): 1}, session=session)
 
 
 def test_offsets_do_not_ride_in_a_session_of_another_database(
-    shop: Shop, make_consumer: Callable[..., msgtx.Consumer], make_database: Callable[..., str]
+    shop: Shop, make_consumer: Make, make_database: Callable[..., str]
 ) -> None:
     """Its partitions have the same numbers."""
     engine = shop.engine(make_database())

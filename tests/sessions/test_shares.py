@@ -22,21 +22,14 @@ Share = Callable[..., msgtx.ShareConsumer]
 
 
 @pytest.fixture
-def filled(shop: Shop) -> str:
-    """A topic that holds the numbers from 0 to 5."""
-    with shop.client.producer() as producer:
-        producer.send_batch(shop.topic, [b"%d" % number for number in range(6)], partition=0).result(30)
-    return shop.topic
-
-
-@pytest.fixture
-def share(shop: Shop, filled: str) -> Iterator[Share]:
-    """Members of a group that begins at the start of the log."""
+def share(shop: Shop) -> Iterator[Share]:
+    """Members of a group that begins at the start of the log, which holds the numbers from 0 to 5."""
+    shop.send(*(b"%d" % number for number in range(6)))
     made: list[msgtx.ShareConsumer] = []
     name = unique("share")
 
     def make(**settings: Any) -> msgtx.ShareConsumer:
-        made.append(shop.client.share_consumer(filled, group=name, **{"acknowledgement_mode": "explicit", **settings}))
+        made.append(shop.client.share_consumer(shop.topic, group=name, **{"acknowledgement_mode": "explicit", **settings}))
         return made[-1]
 
     shop.client.admin.shares.configure(
@@ -58,7 +51,7 @@ def counts(records: list[msgtx.ShareRecord]) -> list[tuple[bytes | None, int]]:
 
 @pytest.mark.parametrize("mode", ["explicit", "implicit"])
 def test_rows_records_and_acknowledgements_are_one_commit(
-    shop: Shop, share: Share, session: Session, filled: str, output: str, mode: str
+    shop: Shop, share: Share, session: Session, output: str, mode: str
 ) -> None:
     """Every second attempt is rolled back."""
     one = share(acknowledgement_mode=mode)
@@ -104,7 +97,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_acknowledgements_back(share: 
     assert counts(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
 
 
-def test_what_is_lost_meanwhile_fails_the_commit(shop: Shop, share: Share, session: Session, filled: str) -> None:
+def test_what_is_lost_meanwhile_fails_the_commit(shop: Shop, share: Share, session: Session) -> None:
     one, other = share(), share()
     records = one.poll(0, max_records=2)
     one.acknowledge(records[0], Acknowledgement.RELEASE)
@@ -117,7 +110,7 @@ def test_what_is_lost_meanwhile_fails_the_commit(shop: Shop, share: Share, sessi
     with pytest.raises(errors.MsgtxError) as refused:
         session.commit()
     assert isinstance(refused.value, errors.InvalidRecordState | errors.UnknownMember)
-    assert shop.seen(filled)[1] == []
+    assert shop.seen()[1] == []
 
 
 def test_a_commit_that_had_no_answer_is_finished_before_a_session_has_answers(
@@ -221,7 +214,7 @@ def test_after_a_rollback_the_next_poll_hands_the_records_out_again(share: Share
 @MODES
 @pytest.mark.parametrize("fails", ["not at all", "in the block", "behind the block", "in a savepoint"])
 def test_a_batch_is_committed_with_the_session_or_handed_out_again(
-    shop: Shop, share: Share, session: Session, filled: str, mode: str, fails: str
+    shop: Shop, share: Share, session: Session, mode: str, fails: str
 ) -> None:
     one = share(acknowledgement_mode=mode)
 
@@ -241,12 +234,12 @@ def test_a_batch_is_committed_with_the_session_or_handed_out_again(
         session.commit()
     session.rollback()
     is_done = fails == "not at all"
-    assert shop.seen(filled)[1] == ([0] if is_done else [])
+    assert shop.seen()[1] == ([0] if is_done else [])
     assert counts(one.poll(0, max_records=1)) == ([(b"1", 1)] if is_done else [(b"0", 2)])
     one.rewind()
 
 
-def test_the_commit_comes_behind_the_block(shop: Shop, share: Share, session: Session, filled: str) -> None:
+def test_the_commit_comes_behind_the_block(shop: Shop, share: Share, session: Session) -> None:
     one = share(acknowledgement_mode="implicit")
 
     def block(*steps: Callable[[], object]) -> int:
@@ -273,7 +266,7 @@ def test_the_commit_comes_behind_the_block(shop: Shop, share: Share, session: Se
     session.commit()
     with one.batch(session, 0) as records:
         assert records == []
-    assert shop.seen(filled)[1] == [0]
+    assert shop.seen()[1] == [0]
 
 
 def test_a_session_elsewhere_leaves_the_records_to_the_next_poll(share: Share) -> None:
