@@ -6,7 +6,7 @@ import pytest
 
 from msgtx.store.transactions.transactions import expire_transactions
 from tests.databases import Connection
-from tests.store.steps import TABLES
+from tests.store.steps import TABLES, Writer
 
 Settings = Callable[..., None]
 Clock = Callable[..., None]
@@ -39,3 +39,9 @@ def settings(connection: Connection) -> Iterator[Settings]:
 
     yield change
     change(**dict(before))
+
+
+@pytest.fixture
+def writer(connection: Connection) -> Writer:
+    """A transactional producer."""
+    return Writer(connection)

@@ -1,16 +1,26 @@
 """A share group by hand: its members, and each step of the protocol."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgtx.store.append.append import append
+from msgtx.store.groups.members import leave_group
 from msgtx.store.shares.answers import AnswerColumns, OffsetRange, acknowledge_in_transaction, acknowledge_records
-from msgtx.store.shares.shares import Acquiring, acquire_records, join_share_group
+from msgtx.store.shares.shares import (
+    Acquiring,
+    ShareMembership,
+    acquire_records,
+    configure_share_group,
+    join_share_group,
+)
+from msgtx.store.topics.retention import delete_records
 from msgtx.types import TransactionId
 from tests.databases import Connection
-from tests.store.steps import batch, new_partition, unique
+from tests.store.steps import batch, count, new_partition, unique
 
 ANYTHING: Final = 1 << 30
+MINUTE: Final = 60_000
 
 
 def four_records(connection: Connection) -> int:
@@ -18,6 +28,56 @@ def four_records(connection: Connection) -> int:
     made = new_partition(connection)
     append(connection, [batch(made, b"0", b"1", b"2", b"3")])
     return made
+
+
+def fill(connection: Connection, partition: int, keys: str, *, delays: Sequence[int | None] = ()) -> None:
+    """Append a row with a record for each letter, its key, "-" for none; `delays` in milliseconds."""
+    now = int(time.time() * 1000)
+    delays = [*delays, *[None] * (len(keys) - len(delays))]
+    headers = [[("a", b"b")] if delay is None else [("msgtx.deliver-at", b"%d" % (now + delay))] for delay in delays]
+    row = batch(
+        partition,
+        *[b"%d" % place for place in range(len(keys))],
+        keys=[None if key == "-" else key.encode() for key in keys],
+        headers=headers if any(delay is not None for delay in delays) else None,
+    )
+    append(connection, [row])
+
+
+def join(
+    connection: Connection,
+    group: str,
+    *topics: str,
+    member: str = "a",
+    number: int | None = None,
+    session_timeout_ms: int = 1_000_000,
+) -> ShareMembership:
+    """Join a share group as a member that reads these topics."""
+    return join_share_group(
+        connection,
+        group,
+        member_id=member,
+        client_host=None,
+        client_process=None,
+        session_timeout_ms=session_timeout_ms,
+        topics=topics,
+        number=number,
+    )
+
+
+def answers_of(
+    group: str,
+    number: int,
+    *answers: tuple[int, int, int, str],
+    reason: str | None = None,
+    delay: int | None = None,
+) -> AnswerColumns:
+    """Return a member's answers for ranges: partition, first and last offset, kind."""
+    size = len(answers)
+    partitions, firsts, lasts, kinds = zip(*answers, strict=True)
+    return AnswerColumns(
+        (group,) * size, (number,) * size, partitions, firsts, lasts, kinds, (reason,) * size, (delay,) * size
+    )
 
 
 class ShareGroup:
@@ -44,16 +104,25 @@ class ShareGroup:
     def join(self, member: str) -> int:
         """Return the number of a member."""
         if member not in self.numbers:
-            self.group_id, self.numbers[member] = join_share_group(
-                self.connection,
-                self.name,
-                member_id=member,
-                client_host=None,
-                client_process=None,
-                session_timeout_ms=1_000_000,
-                topics=[],
-            )
+            self.group_id, self.numbers[member] = join(self.connection, self.name, member=member)
         return self.numbers[member]
+
+    def leave(self, *members: str) -> None:
+        """Have members leave."""
+        for member in members:
+            leave_group(self.connection, self.name, member)
+
+    def configure(self, **settings: object) -> None:
+        """Change settings, as an administrator does."""
+        configure_share_group(self.connection, self.name, settings)
+
+    def fill(self, keys: str, *, delays: Sequence[int | None] = ()) -> None:
+        """Append a row to the partition; see `fill`."""
+        fill(self.connection, self.partition, keys, delays=delays)
+
+    def remove_below(self, offset: int) -> None:
+        """Remove the records in front of an offset, as retention does."""
+        delete_records(self.connection, {self.partition: offset})
 
     def call(self) -> int:
         """Return the number of the next call."""
@@ -81,21 +150,16 @@ class ShareGroup:
         self, member: str, answers: Mapping[int, str], *, reason: str | None = None, delay: int | None = None
     ) -> AnswerColumns:
         """Return a member's answers by offset, each a range of its own."""
-        count = len(answers)
-        return AnswerColumns(
-            (self.name,) * count,
-            (self.join(member),) * count,
-            (self.partition,) * count,
-            tuple(answers),
-            tuple(answers),
-            tuple(answers.values()),
-            (reason,) * count,
-            (delay,) * count,
-        )
+        ranges = [(self.partition, offset, offset, kind) for offset, kind in answers.items()]
+        return answers_of(self.name, self.join(member), *ranges, reason=reason, delay=delay)
 
     def answer(self, member: str, answers: Mapping[int, str], *, delay: int | None = None) -> list[tuple[str, OffsetRange]]:
         """Answer at once. Returns what is refused."""
         return acknowledge_records(self.connection, self.answers(member, answers, delay=delay), call_number=self.call())
+
+    def accept(self, member: str, *offsets: int) -> None:
+        """Accept records that the member has."""
+        assert self.answer(member, dict.fromkeys(offsets, "accept")) == []
 
     def answer_in(
         self,
@@ -135,6 +199,11 @@ class ShareGroup:
             " order by s.version desc limit 1) newest cross join lateral unnest(newest.spans) u order by 1",
             [self.group_id, self.partition],
         ).fetchall()
+
+    @property
+    def parked(self) -> int:
+        """How many rows of records are delayed, or wait for an earlier one with their key, in all partitions."""
+        return count(self.connection, "share_parked", "group_id = %s", self.group_id)
 
     @property
     def waits(self) -> tuple[bool, int]:

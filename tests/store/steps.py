@@ -17,6 +17,7 @@ from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, ProducerId, TransactionId
 from tests.databases import Connection
 
+Ending = Literal["COMMIT", "ABORT"]
 COMMITTED = Isolation.READ_COMMITTED
 UNCOMMITTED = Isolation.READ_UNCOMMITTED
 TABLES: Final = (  # that hold what clients do; shards and settings are of the installation
@@ -154,7 +155,7 @@ class Writer:
 
     def decide(
         self,
-        outcome: Literal["COMMIT", "ABORT"],
+        outcome: Ending,
         *,
         offsets: OffsetColumns = NO_OFFSETS,
         name: TransactionId | None = None,
@@ -171,13 +172,14 @@ class Writer:
 
     def commit(self, offsets: OffsetColumns = NO_OFFSETS) -> TransactionId:
         """Commit and go on. Returns the name of what was committed."""
-        return self._end("COMMIT", offsets)
+        return self.end("COMMIT", offsets)
 
     def abort(self) -> TransactionId:
         """Abort and go on. Returns the name of what was aborted."""
-        return self._end("ABORT", NO_OFFSETS)
+        return self.end("ABORT")
 
-    def _end(self, outcome: Literal["COMMIT", "ABORT"], offsets: OffsetColumns) -> TransactionId:
+    def end(self, outcome: Ending, offsets: OffsetColumns = NO_OFFSETS) -> TransactionId:
+        """Decide and go on. Returns the name of what was decided."""
         name = self.name
         answer = self.decide(outcome, offsets=offsets)
         assert (answer.error, answer.outcome) == (None, outcome)

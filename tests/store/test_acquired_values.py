@@ -2,9 +2,7 @@
 
 import itertools
 import operator
-import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -14,7 +12,7 @@ from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.declared.function import Function
 from msgtx.generated import calls
 from msgtx.store.shares.answers import NO_ANSWERS
-from msgtx.store.shares.shares import Acquired, Acquiring, acquire_records, acquire_records_together
+from msgtx.store.shares.shares import Acquiring, acquire_records, acquire_records_together
 from tests.databases import Connection, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import new_partition, new_topic, plain
@@ -173,59 +171,6 @@ def test_a_repeated_call_has_what_it_left_out(connection: Connection, group: Sha
     assert acquire_records(connection, asked._replace(is_again=True)).records == found.records
 
 
-def columns_of(each: Acquired) -> tuple[Any, ...]:
-    return (
-        each.range, each.offsets, each.keys, [bytes(value or b"-") for value in each.values or ()],
-        each.timestamps or each.max_timestamp, each.headers(),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_what_is_read_behind_an_acquisition_is_what_it_would_have_returned(
-    connection: Connection, isolation: str, seed: int
-) -> None:
-    """Whatever part of a row it is, with and without keys, times and headers, also of a compacted log."""
-    drawn = random.Random(seed)
-    partition = compacted_topic(connection)
-    group = ShareGroup(connection, partition, isolation=isolation)
-    for row in range(12):
-        count = drawn.randint(1, 9)
-        plain(
-            connection,
-            partition,
-            *[b"%d.%d" % (row, at) for at in range(count)],
-            keys=[b"k%d" % drawn.randint(0, 15) for _ in range(count)],
-            timestamps=None if drawn.random() < 0.5 else [1_000 + at for at in range(count)],
-            headers=None if drawn.random() < 0.5 else [[("h", b"%d" % at)] * drawn.randint(0, 2) for at in range(count)],
-        )
-        if row == 7:
-            compact(connection)
-    while True:
-        found = acquire_records(connection, group.asking(drawn.choice("ab"), drawn.randint(1, 12))).records
-        if not found:
-            break
-        ranges = [each.range for each in found]
-        rows = call(
-            connection,
-            calls.READ_RECORDS,
-            *(
-                kind(column)
-                for kind, column in zip((Int4Array, Int8Array, Int8Array), zip(*ranges, strict=True), strict=True)
-            ),
-        )
-        assert [place for place, *_ in rows] == list(range(1, len(found) + 1))
-        for each, (_, first, last, max_timestamp, offsets, keys, values, timestamps, *headers) in zip(
-            found, rows, strict=True
-        ):
-            assert (first, last) == each.range[1:]
-            again = replace(
-                each, max_timestamp=max_timestamp, offsets=offsets, keys=keys, values=values, timestamps=timestamps,
-                header_counts=headers[0], header_keys=headers[1], header_values=headers[2],
-            )  # fmt: skip
-            assert columns_of(again) == columns_of(each)
-
-
 Sent = tuple[bytes | None, bytes, int | None, list[tuple[str, bytes]] | None]
 # Which columns rows have, each in its own order: keys, timestamps, headers.
 SHAPES: Final = ("keys timestamps headers", "", "headers", "keys", "timestamps", "keys headers", "timestamps headers")
@@ -272,22 +217,23 @@ def as_columns(records: list[Sent]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("size", [1, INLINE], ids=["in the answer", "read behind it"])
-@pytest.mark.parametrize("how", ["usual", "general", "together", "compacted"])
+@pytest.mark.parametrize("how", ["usual", "general", "together", "compacted", "compacted, general"])
 def test_a_record_comes_as_it_was_sent(connection: Connection, how: str, size: int) -> None:
     """Whichever part of its row comes with it. Rows of other partitions, which hold the same offsets, are others."""
-    places = [compacted_topic(connection) if how == "compacted" else new_partition(connection) for _ in range(3)]
-    group = ShareGroup(connection, places[1], isolation="read_uncommitted" if how == "general" else "read_committed")
+    is_compacted = "compacted" in how
+    places = [compacted_topic(connection) if is_compacted else new_partition(connection) for _ in range(3)]
+    group = ShareGroup(connection, places[1], isolation="read_uncommitted" if "general" in how else "read_committed")
     for place in places:
         plain(connection, place, b"before", keys=[b"first"])
     assert group.acquire("a") == {0: 1}
     sent: dict[int, Sent] = {}
     for shape in SHAPES:
-        if how != "compacted" or "keys" in shape:
+        if not is_compacted or "keys" in shape:
             sent |= send_row(connection, places[1], shape, count=5, size=size)
             for place in (places[0], places[2]):
                 for count in (2, 3):
                     send_row(connection, place, SHAPES[0], count=count)
-    if how == "compacted":
+    if is_compacted:
         dead = [offset for offset in sent if offset % 4 == 2 or offset % 5 == 0]
         newer: list[Sent] = [(sent[offset][0], b"newer", None, None) for offset in dead]
         base = plain(connection, places[1], *[b"newer"] * len(dead), keys=[key for key, *_ in newer])
@@ -303,7 +249,7 @@ def test_a_record_comes_as_it_was_sent(connection: Connection, how: str, size: i
             answers = [acquire_records(connection, group.asking("ab"[most % 2], most))]
         for each in (records for answer in answers for records in answer.records):
             first, last = each.range[1:]
-            offsets = each.offsets if how == "compacted" and each.offsets is not None else list(range(first, last + 1))
+            offsets = each.offsets if is_compacted and each.offsets is not None else list(range(first, last + 1))
             assert each.offsets in (None, offsets)
             found += offsets
             assert columns(each) == as_columns([sent[offset] for offset in offsets])

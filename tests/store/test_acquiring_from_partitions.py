@@ -13,11 +13,11 @@ from msgtx.database.retry import retried
 from msgtx.store.append.append import PARTITIONS_AT_ONCE
 from msgtx.store.groups.groups import delete_group
 from msgtx.store.groups.members import leave_group
-from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns
-from msgtx.store.shares.shares import Acquiring, Acquisition, acquire_records, acquire_records_together, join_share_group
+from msgtx.store.shares.answers import NO_ANSWERS
+from msgtx.store.shares.shares import Acquiring, Acquisition, acquire_records, acquire_records_together
 from msgtx.store.topics.retention import delete_records
 from tests.databases import Connection, backend, wait_for_lock
-from tests.store.sharing import ANYTHING, ShareGroup
+from tests.store.sharing import ANYTHING, ShareGroup, answers_of, join
 from tests.store.steps import Writer, delete_topic_of, new_topic, plain
 from tests.store.test_compaction import compact, compacted_topic
 from tests.store.test_retention import retain
@@ -50,19 +50,8 @@ class Members:
         bytes_at_most: int = ANYTHING,
     ) -> Acquiring:
         number, places = self.group.join(member), self.partitions if order is None else [self.partitions[at] for at in order]
-        answers = NO_ANSWERS
-        if accepts:
-            size = len(accepts)
-            answers = AnswerColumns(
-                (self.group.name,) * size,
-                (number,) * size,
-                tuple(self.partitions[place] for place, _, _ in accepts),
-                tuple(first for _, first, _ in accepts),
-                tuple(last for _, _, last in accepts),
-                ("accept",) * size,
-                (None,) * size,
-                (None,) * size,
-            )
+        ranges = [(self.partitions[place], first, last, "accept") for place, first, last in accepts]
+        answers = answers_of(self.group.name, number, *ranges) if ranges else NO_ANSWERS
         return Acquiring(self.group.name, number, self.group.call(), places, most, bytes_at_most, answers)
 
     def ask(self, member: str, most: int = 500, **how: Any) -> Acquisition:
@@ -71,9 +60,13 @@ class Members:
     def send(self, place: int, *values: bytes, **columns: Any) -> None:
         plain(self.connection, self.partitions[place], *values, **columns)
 
-    def spans(self, place: int) -> list[tuple[int, int, str, int]]:
+    def at(self, place: int) -> ShareGroup:
+        """Return the group, which answers for a partition from now on."""
         self.group.partition = self.partitions[place]
-        return self.group.spans
+        return self.group
+
+    def spans(self, place: int) -> list[tuple[int, int, str, int]]:
+        return self.at(place).spans
 
 
 def pieces(members: Members, found: Acquisition) -> list[tuple[int, int, int, int]]:
@@ -135,12 +128,10 @@ def test_what_is_not_accepted_is_still_held(members: Members, part: tuple[int, i
     assert {status for _, _, status, _ in members.spans(0)} == {"acquired"}
 
 
-def test_what_is_pending_in_a_transaction_is_not_accepted_beside_it(members: Members, connection: Connection) -> None:
+def test_what_is_pending_in_a_transaction_is_not_accepted_beside_it(members: Members, writer: Writer) -> None:
     members.send(0, b"1")
     members.ask("a")
-    members.group.partition = members.partitions[0]
-    writer = Writer(connection)
-    members.group.answer_in(writer.name, "a", {1: "release"}, delay=60_000)
+    members.at(0).answer_in(writer.name, "a", {1: "release"}, delay=60_000)
     found = members.ask("a", accepts=[(0, 1, 1)])
     assert [error for error, _ in found.refused] == ["TransactionConflict"]
     writer.abort()
@@ -156,8 +147,7 @@ def test_what_is_accepted_by_the_general_rules_has_a_state_of_its_own(connection
     own, again = (2, 1) if ordering == "none" else (1, 2)
     for member in ("b", "a") if ordering == "none" else ("a", "b"):
         assert len(pieces(members, members.ask(member, 1))) == 1
-    members.group.partition = members.partitions[0]
-    members.group.answer("b", {again: "release"})
+    members.at(0).answer("b", {again: "release"})
     for _ in range(3):
         other.acquire("x", 1)
         other.expire_locks("x")
@@ -196,8 +186,7 @@ def test_if_an_answer_is_refused_nothing_is_acquired(members: Members, why: str)
     members.send(1, b"1", b"2")
     assert pieces(members, members.ask("a" if why != "another member's" else "b", 3)) == [(0, 1, 2, 1), (1, 1, 1, 1)]
     if why == "released":
-        members.group.partition = members.partitions[0]
-        members.group.answer("a", {1: "release", 2: "release"})
+        members.at(0).answer("a", {1: "release", 2: "release"})
     elif why == "lock expired":
         members.group.expire_locks("a")
     found = members.ask("a", accepts=[(0, 1, 3 if why == "another range" else 2)])
@@ -278,9 +267,7 @@ def test_a_call_that_comes_again_and_was_not_done_is_done(members: Members) -> N
     assert pieces(members, found) == [(1, 1, 2, 1)]
 
 
-def test_a_call_that_comes_again_and_was_not_done_is_done_in_all_partitions(
-    members: Members, connection: Connection
-) -> None:
+def test_a_call_that_comes_again_and_was_not_done_is_done_in_all_partitions(members: Members) -> None:
     """Whatever the member has of earlier calls, another member of one with this number, and another group has done."""
     for place in (0, 1):
         members.send(place, b"1", b"2", b"3")
@@ -407,9 +394,7 @@ def test_a_session_is_over_by_its_own_timeout(connection: Connection, clock: Clo
     members.send(0, b"1", b"2")
     if beside == "a newer member":
         connection.execute("delete from msgtx.group_member where group_id = %s", [group.group_id])
-    _, own = join_share_group(
-        connection, group.name, member_id="own", client_host=None, client_process=None, session_timeout_ms=10_000, topics=[]
-    )
+    own = join(connection, group.name, member="own", session_timeout_ms=10_000).number
     other = group.numbers["a"] if beside == "an older member" else group.join("newer")
     heard = (
         "insert into msgtx.group_heartbeat (member_number, heartbeat_number, heartbeat_at) values (%s, %s, msgtx.clock())"
@@ -463,8 +448,7 @@ def test_a_record_on_its_last_delivery_comes_alone(connection: Connection, at: i
     members = Members(connection, delivery_count_limit=2)
     members.send(at, b"1")
     members.ask("a")
-    members.group.partition = members.partitions[at]
-    members.group.answer("a", {1: "release"})
+    members.at(at).answer("a", {1: "release"})
     members.send(0, b"2")
     members.send(1, b"3")
     found = [pieces(members, members.ask("a")) for _ in range(3)]
@@ -527,16 +511,13 @@ def looked_at(members: Members, open_connection: Sessions) -> Callable[[], list[
     return find
 
 
-def test_a_partition_without_anything_to_deliver_is_not_locked(
-    members: Members, connection: Connection, looked_at: Callable[[], list[int]]
-) -> None:
+def test_a_partition_without_anything_to_deliver_is_not_locked(members: Members, looked_at: Callable[[], list[int]]) -> None:
     assert looked_at() == []
     members.send(1, b"1", b"2")
     assert looked_at() == [1]
     assert pieces(members, members.ask("b")) == [(1, 1, 2, 1)]
     assert looked_at() == []
-    members.group.partition = members.partitions[1]
-    members.group.answer("b", {1: "release"})
+    members.at(1).answer("b", {1: "release"})
     assert looked_at() == [1]
     assert pieces(members, members.ask("b")) == [(1, 1, 1, 2)]
     assert looked_at() == []
@@ -565,14 +546,12 @@ def test_what_a_member_whose_session_is_over_had_is_looked_for(
 
 
 def test_what_is_pending_in_a_transaction_is_looked_at(
-    members: Members, connection: Connection, looked_at: Callable[[], list[int]]
+    members: Members, looked_at: Callable[[], list[int]], writer: Writer
 ) -> None:
     """Whoever meets it when it is overdue ends it (I12)."""
     members.send(1, b"1")
     members.ask("b")
-    members.group.partition = members.partitions[1]
-    writer = Writer(connection)
-    members.group.answer_in(writer.name, "b", {1: "accept"})
+    members.at(1).answer_in(writer.name, "b", {1: "accept"})
     assert looked_at() == [1]
     writer.abort()
     assert looked_at() == [1]
@@ -581,8 +560,7 @@ def test_what_is_pending_in_a_transaction_is_looked_at(
 def test_what_is_due_is_looked_for(members: Members, looked_at: Callable[[], list[int]], clock: Clock) -> None:
     members.send(1, b"1")
     members.ask("b")
-    members.group.partition = members.partitions[1]
-    members.group.answer("b", {1: "release"}, delay=60_000)
+    members.at(1).answer("b", {1: "release"}, delay=60_000)
     members.ask("b")  # finds out that it is delayed
     assert looked_at() == []
     clock("61 s")
@@ -603,8 +581,7 @@ def test_what_waits_for_a_key_that_is_free_again_is_looked_for(connection: Conne
     members.send(1, b"1", b"2", keys=[b"k", b"k"])
     assert pieces(members, members.ask("b", 1)) == [(1, 1, 1, 1)]
     assert members.ask("a") == ([], [], False)
-    members.group.partition = members.partitions[1]
-    assert members.group.answer("b", {1: "accept"}) == []
+    assert members.at(1).answer("b", {1: "accept"}) == []
     assert pieces(members, members.ask("a")) == [(1, 2, 2, 1)]
 
 
@@ -641,6 +618,12 @@ def test_a_partition_whose_front_was_removed_is_looked_at(
     assert looked_at() == []
 
 
+def advisory_locks(connection: Connection) -> int:
+    sql = "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
+    ((found,),) = connection.execute(sql).fetchall()
+    return int(found)
+
+
 def test_many_partitions_are_looked_at_in_parts(connection: Connection) -> None:
     """Each is a lock to the end of the call. Those that are named first come first."""
     members = Members(connection, partitions=PARTITIONS_AT_ONCE + 3)
@@ -648,18 +631,12 @@ def test_many_partitions_are_looked_at_in_parts(connection: Connection) -> None:
         members.send(place, b"1")
     with connection.transaction():
         found = pieces(members, members.ask("a"))
-        (locks,) = connection.execute(
-            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
-        ).fetchone() or (None,)
-    assert locks == PARTITIONS_AT_ONCE
+        assert advisory_locks(connection) == PARTITIONS_AT_ONCE
     assert [place for place, *_ in found] == list(range(PARTITIONS_AT_ONCE))
     assert [place for place, *_ in pieces(members, members.ask("a"))] == [at + PARTITIONS_AT_ONCE for at in range(3)]
     with connection.transaction():
         assert members.ask("a") == ([], [], False)
-        (locks,) = connection.execute(
-            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
-        ).fetchone() or (None,)
-        assert locks == 1
+        assert advisory_locks(connection) == 1
 
 
 @pytest.mark.parametrize("enough", [{"most": 1}, {"bytes_at_most": 1}])
@@ -668,9 +645,7 @@ def test_who_has_enough_locks_nothing_more(connection: Connection, members: Memb
         members.send(place, b"1")
     with connection.transaction():
         assert pieces(members, members.ask("a", **enough)) == [(0, 1, 1, 1)]
-        assert connection.execute(
-            "select count(*) from pg_locks where pid = pg_backend_pid() and locktype = 'advisory'"
-        ).fetchall() == [(1,)]
+        assert advisory_locks(connection) == 1
 
 
 # ── bytes ──

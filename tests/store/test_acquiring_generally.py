@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from msgtx.store.shares.shares import acquire_records, configure_share_group, ensure_dead_letters
+from msgtx.store.shares.shares import acquire_records, ensure_dead_letters
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.seal import seal
 from msgtx.store.transactions.transactions import transaction_outcome
@@ -76,10 +76,9 @@ def test_what_one_overdue_transaction_held_comes_though_another_cannot_be_aborte
 
 
 def test_what_is_sealed_for_a_session_that_is_gone_is_aborted_by_who_meets_it(
-    connection: Connection, group: ShareGroup
+    connection: Connection, group: ShareGroup, writer: Writer
 ) -> None:
     """I12. Nobody can decide it any more: its timeout is not waited for."""
-    writer = Writer(connection)
     group.acquire("a")
     group.answer_in(writer.name, "a", {0: "accept"})
     assert seal(connection, writer.name, "session", tails={}, seat=4711).error is None
@@ -120,7 +119,7 @@ def test_a_limit_that_was_lowered_below_what_is_in_flight_gives_nothing(connecti
     group = ShareGroup(connection, partition)
     group.acquire("a")
     group.answer("a", {0: "accept", 3: "release"})
-    configure_share_group(connection, group.name, {"max_record_locks": 1})
+    group.configure(max_record_locks=1)
     before = group.spans
     assert group.acquire("b") == {}
     assert group.spans == before == [(1, 2, "acquired", 1), (3, 3, "available", 1)]
@@ -134,7 +133,7 @@ def test_members_count_their_calls_each_by_itself(connection: Connection, partit
     assert group.acquire("a", 1, call=2) == {2: 1}
 
 
-def test_a_call_that_comes_again_after_its_locks_has_nothing(connection: Connection, group: ShareGroup) -> None:
+def test_a_call_that_comes_again_after_its_locks_has_nothing(group: ShareGroup) -> None:
     """What it had is for all by now, and nobody would know that this call has taken it anew."""
     asked = group.asking("a", 2)
     assert group.acquired(asked) == {0: 1, 1: 1}
@@ -377,11 +376,10 @@ def test_who_meets_only_aborted_records_has_passed_them(connection: Connection, 
 
 
 def test_a_delayed_release_is_parked_once_beside_an_earlier_one(
-    connection: Connection, partition: int, clock: Clock
+    connection: Connection, partition: int, clock: Clock, writer: Writer
 ) -> None:
     """By whoever looks first after the commit, though that changes neither what is due first nor what it gets."""
     group = ShareGroup(connection, partition, record_lock_duration_ms=900_000)
-    writer = Writer(connection)
     group.acquire("a")
     group.answer("a", {0: "release"}, delay=DELAY_MS)
     group.answer_in(writer.name, "a", {1: "release"}, delay=2 * DELAY_MS)

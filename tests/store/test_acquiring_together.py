@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from msgtx.store.groups.members import leave_group
-from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns
+from msgtx.store.shares.answers import NO_ANSWERS
 from msgtx.store.shares.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
 from tests.databases import Connection
-from tests.store.sharing import ANYTHING, ShareGroup
+from tests.store.sharing import ANYTHING, ShareGroup, answers_of
 from tests.store.steps import Writer, new_partition, plain
 
 MEMBERS = ("a", "b", "c", "d")
@@ -38,9 +38,7 @@ class Pool:
         answers, number = NO_ANSWERS, self.group.join(member)
         if member in self.held:
             first, last = self.held.pop(member)
-            answers = AnswerColumns(
-                (self.group.name,), (number,), (self.group.partition,), (first,), (last,), ("accept",), (None,), (None,)
-            )
+            answers = answers_of(self.group.name, number, (self.group.partition, first, last, "accept"))
         return Acquiring(self.group.name, number, self.group.call(), [self.group.partition], most, ANYTHING, answers)
 
     def acquire(self, askers: Sequence[tuple[str, int]]) -> object:
@@ -100,13 +98,13 @@ def group(connection: Connection) -> ShareGroup:
     return made
 
 
-def asking(group: ShareGroup, member: str, most: int = 1, *, call: int | None = None, **answer: Any) -> Acquiring:
-    number, answers = group.join(member), NO_ANSWERS
-    if answer:
-        first, last = answer["accepts"]
-        place = (group.name,), (number,), (group.partition,)
-        answers = AnswerColumns(*place, (first,), (last,), ("accept",), (None,), (None,))
-    return Acquiring(group.name, number, call or group.call(), [group.partition], most, ANYTHING, answers)
+def asking(
+    group: ShareGroup, member: str, most: int = 1, *, call: int | None = None, accepts: tuple[int, int] | None = None
+) -> Acquiring:
+    asked = group.asking(member, most, call=call)
+    if accepts is None:
+        return asked
+    return asked._replace(answers=answers_of(group.name, asked.member_number, (group.partition, *accepts, "accept")))
 
 
 def offsets(found: Sequence[Acquisition | None]) -> list[list[int] | None]:
@@ -133,17 +131,11 @@ def test_what_is_accepted_together_is_one_whole_range_of_the_first_partition(con
 
 
 def test_one_state_has_what_all_accept_and_acquire(connection: Connection, group: ShareGroup) -> None:
-    before = versions(connection, group)
+    before = group.versions
     asked = [asking(group, "a", 2, accepts=(0, 0)), asking(group, "b"), asking(group, "c", 0)]
     assert offsets(acquire_records_together(connection, asked)) == [[1, 2], [3], []]
     assert group.spans == [(1, 2, "acquired", 1), (3, 3, "acquired", 1)]
-    assert versions(connection, group) == before + 1
-
-
-def versions(connection: Connection, group: ShareGroup) -> int:
-    row = connection.execute("select max(version) from msgtx.share_state where group_id = %s", [group.group_id]).fetchone()
-    assert row is not None
-    return int(row[0])
+    assert group.versions == before + 1
 
 
 @pytest.mark.parametrize("why", ["refused", "not held whole", "late", "repeated", "unknown member", "session over", "open"])
@@ -168,11 +160,11 @@ def test_if_it_is_not_usual_for_one_nothing_is_done(connection: Connection, grou
         writer.send(group.partition, b"open")
         group.acquire("b", 7)
     spans = group.spans
-    before = versions(connection, group)
+    before = group.versions
     found = acquire_records_together(connection, [asking(group, "a", accepts=(0, 0)), other])
     assert found == [None, None]
     assert group.spans == spans
-    assert versions(connection, group) == before
+    assert group.versions == before
     assert connection.execute("select from msgtx.share_call where member_number = %s", [group.join("a")]).rowcount == 0
 
 
@@ -186,7 +178,7 @@ def test_who_comes_again_by_itself_gets_what_it_got_together(connection: Connect
 
 
 def test_no_more_is_acquired_together_than_a_partition_may_have_in_flight(connection: Connection, group: ShareGroup) -> None:
-    connection.execute("update msgtx.share_group set max_record_locks = 4 where group_id = %s", [group.group_id])
+    group.configure(max_record_locks=4)
     found = acquire_records_together(connection, [asking(group, member, 2) for member in ("a", "b", "c")])
     assert offsets(found) == [[1, 2], [3], []]
     assert [each and each.has_passed for each in found] == [False, False, True], "who got nothing asks again at once"

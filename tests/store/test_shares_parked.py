@@ -3,7 +3,7 @@
 import copy
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -13,12 +13,9 @@ from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
 from msgtx.store.append.append import append
 from msgtx.store.groups.groups import delete_group
-from msgtx.store.groups.members import leave_group
 from msgtx.store.monitoring import measure_shares
 from msgtx.store.shares.shares import (
-    Acquiring,
     acquire_records,
-    configure_share_group,
     describe_share_groups,
     reset_share_offsets,
     waiting_shares,
@@ -27,35 +24,15 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.sweeps import remove_superseded_shares
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.topics.topics import create_topic, describe_topics
-from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.seal import complete_prepared, seal
 from tests.databases import Connection
-from tests.store.sharing import ANYTHING, ShareGroup
-from tests.store.steps import Writer, batch, count, delete_topic_of, new_partition, new_topic
+from tests.store.sharing import MINUTE, ShareGroup, fill
+from tests.store.steps import Ending, Writer, batch, count, delete_topic_of, new_partition, new_topic
 from tests.store.test_compaction import compact, compacted_topic, put
 
 Clock = Callable[..., None]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
-MINUTE: Final = 60_000
 FOREVER: Final = 900_000
-
-
-def fill(connection: Connection, partition: int, keys: str, *, delays: Sequence[int | None] = ()) -> None:
-    """Append a row with a record for each letter, its key, "-" for none; `delays` in milliseconds."""
-    now = int(time.time() * 1000)
-    delays = [*delays, *[None] * (len(keys) - len(delays))]
-    headers = [[("a", b"b")] if delay is None else [("msgtx.deliver-at", b"%d" % (now + delay))] for delay in delays]
-    append(
-        connection,
-        [
-            batch(
-                partition,
-                *[b"%d" % place for place in range(len(keys))],
-                keys=[None if key == "-" else key.encode() for key in keys],
-                headers=headers if any(delay is not None for delay in delays) else None,
-            )
-        ],
-    )
 
 
 @pytest.fixture
@@ -73,30 +50,20 @@ def keyed(connection: Connection, partition: int) -> ShareGroup:
     return ShareGroup(connection, partition, record_lock_duration_ms=FOREVER, ordering="key", delivery_count_limit=1000)
 
 
-def parked(connection: Connection, group: ShareGroup) -> int:
-    return count(connection, "share_parked", "group_id = %s", group.group_id)
-
-
-def accept(group: ShareGroup, member: str, *offsets: int) -> None:
-    assert group.answer(member, dict.fromkeys(offsets, "accept")) == []
-
-
 # ── delay ──
 
 
-def test_a_delayed_record_is_delivered_in_its_time_and_what_follows_it_earlier(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "----", delays=[MINUTE, None, 2 * MINUTE, None])
+def test_a_delayed_record_is_delivered_in_its_time_and_what_follows_it_earlier(group: ShareGroup, clock: Clock) -> None:
+    group.fill("----", delays=[MINUTE, None, 2 * MINUTE, None])
     assert group.acquire("a") == {1: 1, 3: 1}
     assert group.acquire("b") == {}
-    accept(group, "a", 1, 3)
+    group.accept("a", 1, 3)
     clock("90 seconds")
     assert group.acquire("b") == {0: 1}
     clock("150 seconds")
     assert group.acquire("b") == {2: 1}
-    accept(group, "b", 0, 2)
-    assert (group.spans, parked(connection, group)) == ([], 0)
+    group.accept("b", 0, 2)
+    assert (group.spans, group.parked) == ([], 0)
 
 
 def test_a_time_that_is_over_or_is_none_delays_nothing(connection: Connection, partition: int, group: ShareGroup) -> None:
@@ -112,26 +79,22 @@ def test_only_the_header_of_that_name_delays_a_record(connection: Connection, pa
     later = b"%d" % (int(time.time() * 1000) + MINUTE)
     append(connection, [batch(partition, b"0", b"1", headers=[[("msgtx.deliver-at", later), ("n", b"17")], [("n", later)]])])
     assert group.acquire("a") == {1: 1}
-    assert parked(connection, group) == 1
+    assert group.parked == 1
 
 
-def test_a_record_for_later_is_delayed_also_behind_what_was_read(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "-")
+def test_a_record_for_later_is_delayed_also_behind_what_was_read(group: ShareGroup, clock: Clock) -> None:
+    group.fill("-")
     assert group.acquire("a") == {0: 1}
-    fill(connection, partition, "---", delays=[None, MINUTE])
+    group.fill("---", delays=[None, MINUTE])
     assert group.acquire("a") == {1: 1, 3: 1}
     clock("2 minutes")
     assert group.acquire("a") == {2: 1}
 
 
-def test_records_for_one_time_are_one_row_whatever_their_keys(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "ccabc", delays=[MINUTE] * 5)
+def test_records_for_one_time_are_one_row_whatever_their_keys(group: ShareGroup, clock: Clock) -> None:
+    group.fill("ccabc", delays=[MINUTE] * 5)
     assert group.acquire("a") == {}
-    assert parked(connection, group) == 1
+    assert group.parked == 1
     clock("2 minutes")
     assert group.acquire("a") == dict.fromkeys(range(5), 1)
     assert group.spans == [(0, 4, "acquired", 1)]
@@ -146,32 +109,28 @@ def test_a_delayed_release_leaves_what_was_released_at_once_where_it_is(
     group.acquire("a")
     group.answer("a", {1: "release"})
     group.answer("a", {0: "release"}, delay=MINUTE)
-    assert (group.spans, parked(connection, group)) == ([(1, 1, "available", 1)], 1)
+    assert (group.spans, group.parked) == ([(1, 1, "available", 1)], 1)
     assert group.acquire("b") == {1: 2}
     clock("2 minutes")
     assert group.acquire("b") == {0: 2}
 
 
-def test_what_is_due_waits_while_more_is_in_flight_than_may_be(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "---", delays=[MINUTE])
+def test_what_is_due_waits_while_more_is_in_flight_than_may_be(group: ShareGroup, clock: Clock) -> None:
+    group.fill("---", delays=[MINUTE])
     assert group.acquire("a") == {1: 1, 2: 1}
-    configure_share_group(connection, group.name, {"max_record_locks": 1})
+    group.configure(max_record_locks=1)
     clock("2 minutes")
     assert group.acquire("b") == {}
-    accept(group, "a", 1, 2)
+    group.accept("a", 1, 2)
     assert group.acquire("b") == {0: 1}
     assert group.waits == (False, 0)
 
 
-def test_a_released_record_comes_after_its_delay_and_others_before(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "----")
+def test_a_released_record_comes_after_its_delay_and_others_before(group: ShareGroup, clock: Clock) -> None:
+    group.fill("----")
     group.acquire("a")
     assert group.answer("a", {0: "release", 1: "release"}, delay=MINUTE) == []
-    assert (group.spans, parked(connection, group)) == ([(2, 3, "acquired", 1)], 2)
+    assert (group.spans, group.parked) == ([(2, 3, "acquired", 1)], 2)
     assert group.answer("a", {2: "release"}, delay=0) == []
     assert group.acquire("b") == {2: 2}
     clock("2 minutes")
@@ -204,13 +163,12 @@ def test_the_back_off_of_a_group_grows_with_deliveries_up_to_its_limit(
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_release_in_a_transaction_is_delayed_by_its_commit(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock, engine: Engine, outcome: str, swept: bool
+    group: ShareGroup, clock: Clock, engine: Engine, outcome: Ending, swept: bool, writer: Writer
 ) -> None:
-    fill(connection, partition, "--")
-    writer = Writer(connection)
+    group.fill("--")
     group.acquire("a")
     group.answer_in(writer.name, "a", {0: "release"}, delay=MINUTE)
-    decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+    writer.end(outcome)
     if swept:
         assert sweep(engine).shares_settled == 1
     assert group.acquire("b") == ({} if outcome == "COMMIT" else {0: 2})
@@ -219,10 +177,9 @@ def test_a_release_in_a_transaction_is_delayed_by_its_commit(
 
 
 def test_a_release_that_is_repeated_in_its_transaction_is_delayed_from_the_first_one(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+    group: ShareGroup, clock: Clock, writer: Writer
 ) -> None:
-    fill(connection, partition, "-")
-    writer = Writer(connection)
+    group.fill("-")
     group.acquire("a")
     for seconds in (0, 30):
         clock(f"{seconds} seconds")
@@ -233,12 +190,12 @@ def test_a_release_that_is_repeated_in_its_transaction_is_delayed_from_the_first
 
 
 def test_many_delayed_records_are_passed_and_then_cost_a_poll_nothing(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
+    connection: Connection, group: ShareGroup, clock: Clock
 ) -> None:
     """A poll looks at the time of the first one only; those that are due are found by their time."""
     for start in range(0, 100_000, 10_000):
-        fill(connection, partition, "-" * 10_000, delays=[MINUTE + start + each for each in range(10_000)])
-    fill(connection, partition, "--")
+        group.fill("-" * 10_000, delays=[MINUTE + start + each for each in range(10_000)])
+    group.fill("--")
     while not (found := group.acquire("a")):
         pass
     assert found == {100_000: 1, 100_001: 1}
@@ -253,10 +210,8 @@ def test_many_delayed_records_are_passed_and_then_cost_a_poll_nothing(
         assert read < 100
 
 
-def test_what_is_due_comes_though_the_clock_was_set_back_meanwhile(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "---", delays=[MINUTE, 2 * MINUTE])
+def test_what_is_due_comes_though_the_clock_was_set_back_meanwhile(group: ShareGroup, clock: Clock) -> None:
+    group.fill("---", delays=[MINUTE, 2 * MINUTE])
     clock("90 seconds")
     assert group.acquire("a") == {0: 1, 2: 1}
     clock(None)
@@ -267,15 +222,13 @@ def test_what_is_due_comes_though_the_clock_was_set_back_meanwhile(
     assert group.acquire("a") == {1: 1}
 
 
-def test_what_retention_removes_is_not_delivered_later(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "---", delays=[MINUTE] * 3)
+def test_what_retention_removes_is_not_delivered_later(group: ShareGroup, clock: Clock) -> None:
+    group.fill("---", delays=[MINUTE] * 3)
     group.acquire("a")
-    delete_records(connection, {partition: 2})
+    group.remove_below(2)
     clock("2 minutes")
     assert group.acquire("a") == {2: 1}
-    assert parked(connection, group) == 0
+    assert group.parked == 0
 
 
 @pytest.mark.parametrize("why", ["its lock is over", "delayed", "waits for its key", "waited, before the order was changed"])
@@ -293,29 +246,29 @@ def test_who_asks_for_one_record_gets_one_though_retention_has_removed_others(
             group.expire_locks("a")
         case "delayed":
             assert group.acquire("a", 1) == {1: 1}
-            accept(group, "a", 1)
+            group.accept("a", 1)
         case _:
             assert (group.acquire("a", 1), group.acquire("b", 1)) == ({0: 1}, {2: 1})
     if "changed" in why:
         for member in "ab":
-            leave_group(connection, group.name, member)
-        configure_share_group(connection, group.name, {"ordering": "none"})
+            group.leave(member)
+        group.configure(ordering="none")
     delete_records(connection, {partition: 5})
     clock("2 minutes")
     for offset in (5, 6):
         assert group.acquire("c", 1) == {offset: 1}
-    assert parked(connection, group) == 0
+    assert group.parked == 0
 
 
 def test_a_reset_forgets_what_was_delayed(connection: Connection, partition: int, group: ShareGroup, clock: Clock) -> None:
-    fill(connection, partition, "-" * 3, delays=[MINUTE])
+    group.fill("-" * 3, delays=[MINUTE])
     assert group.acquire("a") == {1: 1, 2: 1}
     clock("30 minutes")  # no member is left
     reset_share_offsets(connection, group.name, {partition: 0})
-    assert parked(connection, group) == 0
+    assert group.parked == 0
     clock(None)
     assert group.acquire("a") == {1: 1, 2: 1}
-    assert parked(connection, group) == 1
+    assert group.parked == 1
 
 
 @pytest.mark.parametrize(("asked", "at"), [(-5, 1), (2, 2), (99, 4)])
@@ -334,7 +287,7 @@ def test_a_reset_changes_what_its_group_has_of_its_partition(
                 group.partition = place
                 group.acquire("a", 1)
     own = groups[1]
-    leave_group(connection, own.name, "a")
+    own.leave("a")
     delete_records(connection, {partition: 1})
 
     def held(group: ShareGroup, place: int) -> object:
@@ -354,20 +307,20 @@ def test_a_reset_changes_what_its_group_has_of_its_partition(
 
 
 def test_parked_rows_go_with_their_topic(connection: Connection, partition: int, group: ShareGroup) -> None:
-    fill(connection, partition, "-" * 30, delays=[MINUTE + each for each in range(20)])
+    group.fill("-" * 30, delays=[MINUTE + each for each in range(20)])
     group.acquire("a")
-    assert parked(connection, group) == 20
+    assert group.parked == 20
     delete_topic_of(connection, partition)
     after = None
     while True:
         swept = sweeps.remove_superseded_shares(connection, after, None)
         if (after := swept.after) is None:
             break
-    assert (parked(connection, group), count(connection, "share_state", "group_id = %s", group.group_id)) == (0, 0)
+    assert (group.parked, count(connection, "share_state", "group_id = %s", group.group_id)) == (0, 0)
 
 
-def test_what_is_parked_is_lag_and_holds_the_start_offset(connection: Connection, partition: int, group: ShareGroup) -> None:
-    fill(connection, partition, "-" * 4, delays=[MINUTE, MINUTE])
+def test_what_is_parked_is_lag_and_holds_the_start_offset(connection: Connection, group: ShareGroup) -> None:
+    group.fill("-" * 4, delays=[MINUTE, MINUTE])
     group.acquire("a", 1)
     (state,) = describe_share_groups(connection, [group.name])
     assert (state.start_offset, state.parked, state.acquired, state.lag) == (0, 2, 1, 4)
@@ -389,7 +342,7 @@ def test_what_is_told_of_a_group_is_its_own_in_each_partition(connection: Connec
                     group.acquire(member, 1 if place == second else 3)
     other.partition = first
     for offset in (3, 4):
-        accept(other, "a", offset)
+        other.accept("a", offset)
     delete_records(connection, {beside: 1, first: 2})
     append(connection, [batch(first, b"6", b"7")])
 
@@ -419,7 +372,7 @@ def test_what_is_told_of_a_group_is_its_own_in_each_partition(connection: Connec
     assert sorted((each.records, each.in_flight, each.parked) for each in measured) == [(3, 1, 2), (6, 3, 1)]
 
 
-def test_what_is_waited_for_is_told_of_the_group_itself(connection: Connection) -> None:
+def test_what_is_waited_for_is_told_of_the_group_itself(connection: Connection, writer: Writer) -> None:
     """Another group, other members, and other transactions, also of the same producer, are found first."""
     _, partition = new_topic(connection, 2)
     fill(connection, partition, "-kkk-", delays=[None, None, None, None, MINUTE])
@@ -434,7 +387,6 @@ def test_what_is_waited_for_is_told_of_the_group_itself(connection: Connection) 
     assert list(own.acquire("b")) == [0]
     own.partition = partition
     Writer(connection)
-    writer = Writer(connection)
     for _ in range(2):
         writer.send(partition, b"x", timeout_ms=1_000)
         writer.commit()
@@ -452,10 +404,8 @@ def test_what_is_waited_for_is_told_of_the_group_itself(connection: Connection) 
     assert (told.timeout_ms, told.seal_kind) == (60_000, None)
 
 
-def test_a_repeated_acquisition_takes_nothing_that_became_due(
-    connection: Connection, partition: int, group: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "--", delays=[MINUTE])
+def test_a_repeated_acquisition_takes_nothing_that_became_due(group: ShareGroup, clock: Clock) -> None:
+    group.fill("--", delays=[MINUTE])
     assert group.acquire("a", call=900) == {1: 1}
     clock("2 minutes")
     assert group.acquire("a", call=900) == {1: 1}
@@ -465,20 +415,18 @@ def test_a_repeated_acquisition_takes_nothing_that_became_due(
 # ── order by key ──
 
 
-def test_records_of_a_key_go_to_one_member_and_other_keys_proceed(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
-    fill(connection, partition, "xxyx-z-y")
+def test_records_of_a_key_go_to_one_member_and_other_keys_proceed(keyed: ShareGroup) -> None:
+    keyed.fill("xxyx-z-y")
     assert keyed.acquire("a", 2) == {0: 1, 1: 1}
     assert keyed.acquire("b") == {2: 1, 4: 1, 5: 1, 6: 1, 7: 1}
     assert keyed.acquire("c") == {}
     assert keyed.acquire("a") == {3: 1}, "who has the key gets what follows"
-    accept(keyed, "a", 0, 1, 3)
-    fill(connection, partition, "xy")
+    keyed.accept("a", 0, 1, 3)
+    keyed.fill("xy")
     assert keyed.acquire("c") == {8: 1}
-    accept(keyed, "b", 2, 7)
+    keyed.accept("b", 2, 7)
     assert keyed.acquire("c") == {9: 1}
-    assert parked(connection, keyed) == 0
+    assert keyed.parked == 0
 
 
 def test_what_is_parked_waits_in_its_own_group_and_partition(connection: Connection, clock: Clock) -> None:
@@ -501,7 +449,7 @@ def test_what_is_parked_waits_in_its_own_group_and_partition(connection: Connect
     assert own.acquire("c") == {0: 1, 1: 1, 2: 1}
     own.expire_locks("c")
     assert own.acquire("d") == {0: 2, 1: 2, 2: 2}
-    accept(own, "d", 0, 1)
+    own.accept("d", 0, 1)
     own.answer("d", {2: "release"}, delay=2 * MINUTE)
     assert counts() == [2, 2, 2, 2]
     clock("61 seconds")
@@ -512,7 +460,7 @@ def test_what_is_parked_waits_in_its_own_group_and_partition(connection: Connect
     assert own.waits[0] is False
     for done, other in enumerate(others, 1):
         assert counts() == [0, *[0] * (done - 1), *[2] * (4 - done)]
-        accept(other, "a", 0)
+        other.accept("a", 0)
         assert other.acquire("b") == {1: 1, 2: 1, 3: 1}
     assert counts() == [0] * 4
 
@@ -531,9 +479,9 @@ def test_a_delayed_retry_holds_its_key_back_in_its_own_group_and_partition(conne
         assert other.answer("a", {0: "release"}, delay=MINUTE) == []
         assert other.acquire("b") == {}
     own.calls = others[1].calls  # of the same member
-    accept(own, "a", 0)
+    own.accept("a", 0)
     assert own.acquire("b") == {1: 1}
-    assert [parked(connection, each) for each in (groups[0], groups[2])] == [2, 2]
+    assert [each.parked for each in (groups[0], groups[2])] == [2, 2]
 
 
 def test_keys_and_times_of_other_partitions_at_the_same_offsets_are_others(connection: Connection) -> None:
@@ -549,7 +497,7 @@ def test_keys_and_times_of_other_partitions_at_the_same_offsets_are_others(conne
     assert group.acquire("c") == {}
     assert group.acquire("a") == {2: 1, 3: 1, 5: 1}
     assert group.acquire("b") == {4: 1}
-    assert parked(connection, group) == 0
+    assert group.parked == 0
 
 
 def test_records_of_a_compacted_row_have_their_own_keys(connection: Connection) -> None:
@@ -565,65 +513,57 @@ def test_records_of_a_compacted_row_have_their_own_keys(connection: Connection) 
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["", "beside one that is due and was removed"])
-def test_of_what_waits_for_a_key_as_much_is_taken_as_is_asked_for(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock, removed: bool
-) -> None:
-    fill(connection, partition, "dkxkxk", delays=[MINUTE])
+def test_of_what_waits_for_a_key_as_much_is_taken_as_is_asked_for(keyed: ShareGroup, clock: Clock, removed: bool) -> None:
+    keyed.fill("dkxkxk", delays=[MINUTE])
     assert (keyed.acquire("a", 1), keyed.acquire("b")) == ({1: 1}, {2: 1, 4: 1})
-    assert parked(connection, keyed) == 3
-    accept(keyed, "a", 1)
+    assert keyed.parked == 3
+    keyed.accept("a", 1)
     if removed:
-        delete_records(connection, {partition: 1})
+        keyed.remove_below(1)
         clock("2 minutes")
     assert keyed.acquire("c", 1) == {3: 1}
-    assert parked(connection, keyed) == (1 if removed else 2)
+    assert keyed.parked == (1 if removed else 2)
 
 
-def test_only_what_waits_for_a_key_that_is_free_is_delivered(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
+def test_only_what_waits_for_a_key_that_is_free_is_delivered(keyed: ShareGroup) -> None:
     """And what waits for another one does not come in its way."""
-    fill(connection, partition, "xyyyx")
+    keyed.fill("xyyyx")
     assert [keyed.acquire(member, 1) for member in "ab"] == [{0: 1}, {1: 1}]
     assert keyed.acquire("c") == {}
-    accept(keyed, "a", 0)
+    keyed.accept("a", 0)
     assert keyed.acquire("c", 1) == {4: 1}
     assert keyed.acquire("c") == {}
-    accept(keyed, "b", 1)
+    keyed.accept("b", 1)
     assert keyed.acquire("c") == {2: 1, 3: 1}
 
 
-def test_what_waited_for_a_key_waits_for_a_delayed_retry_of_it(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
-) -> None:
+def test_what_waited_for_a_key_waits_for_a_delayed_retry_of_it(keyed: ShareGroup, clock: Clock) -> None:
     """And does not come in the way of what waited for another key."""
-    fill(connection, partition, "xy")
+    keyed.fill("xy")
     keyed.acquire("a")
     for key in "xy":
-        fill(connection, partition, key)
+        keyed.fill(key)
         assert keyed.acquire("b") == {}
     keyed.answer("a", {0: "release"}, delay=MINUTE)
-    accept(keyed, "a", 1)
+    keyed.accept("a", 1)
     assert keyed.acquire("b", 1) == {3: 1}
     assert keyed.acquire("b") == {}
     clock("2 minutes")
     assert keyed.acquire("b", 1) == {0: 2}
-    accept(keyed, "b", 0)
+    keyed.accept("b", 0)
     assert keyed.acquire("b") == {2: 1}
 
 
-def test_a_poll_looks_once_for_each_key_that_something_waits_for(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
-) -> None:
+def test_a_poll_looks_once_for_each_key_that_something_waits_for(keyed: ShareGroup, clock: Clock) -> None:
     """Not for that of a record for later, nor for one that is delivered."""
-    fill(connection, partition, "lkk", delays=[MINUTE])
+    keyed.fill("lkk", delays=[MINUTE])
     assert [keyed.acquire("a", 1) for _ in range(2)] == [{1: 1}, {2: 1}]
     assert keyed.waits == (True, 0)
-    fill(connection, partition, "k", delays=[MINUTE])
+    keyed.fill("k", delays=[MINUTE])
     assert keyed.acquire("b") == {}
     assert keyed.waits == (True, 0)
     for _ in range(2):
-        fill(connection, partition, "k")
+        keyed.fill("k")
         assert keyed.acquire("b") == {}
         assert keyed.waits == (True, 1)
     keyed.answer("a", {1: "release"}, delay=2 * MINUTE)
@@ -635,160 +575,139 @@ def test_a_poll_looks_once_for_each_key_that_something_waits_for(
     assert keyed.waits == (False, 1)
 
 
-def test_what_waits_is_delivered_after_the_order_was_changed(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
-) -> None:
+def test_what_waits_is_delivered_after_the_order_was_changed(keyed: ShareGroup, clock: Clock) -> None:
     """And nothing waits for a key any more."""
-    fill(connection, partition, "lkkx")
+    keyed.fill("lkkx")
     assert [keyed.acquire("a", 1) for _ in range(2)] == [{0: 1}, {1: 1}]
     assert keyed.acquire("b") == {3: 1}
-    accept(keyed, "a", 1)
-    accept(keyed, "b", 3)
+    keyed.accept("a", 1)
+    keyed.accept("b", 3)
     keyed.answer("a", {0: "release"}, delay=MINUTE)
     for member in "ab":
-        leave_group(connection, keyed.name, member)
-    configure_share_group(connection, keyed.name, {"ordering": "none"})
-    fill(connection, partition, "m")
+        keyed.leave(member)
+    keyed.configure(ordering="none")
+    keyed.fill("m")
     assert keyed.acquire("c") == {2: 1, 4: 1}
-    fill(connection, partition, "lm", delays=[None, MINUTE])
+    keyed.fill("lm", delays=[None, MINUTE])
     assert keyed.acquire("c") == {5: 1}
     clock("2 minutes")
     assert keyed.acquire("c") == {0: 2, 6: 1}
 
 
-def test_what_waited_for_a_key_comes_in_order_to_whoever_asks_next(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
-    fill(connection, partition, "xxxx")
+def test_what_waited_for_a_key_comes_in_order_to_whoever_asks_next(keyed: ShareGroup) -> None:
+    keyed.fill("xxxx")
     assert keyed.acquire("a", 1) == {0: 1}
     assert keyed.acquire("b") == {}
-    accept(keyed, "a", 0)
+    keyed.accept("a", 0)
     assert keyed.acquire("b", 1) == {1: 1}
     assert keyed.acquire("a") == {}
-    accept(keyed, "b", 1)
+    keyed.accept("b", 1)
     assert keyed.acquire("a") == {2: 1, 3: 1}
 
 
-def test_a_member_that_dies_gives_the_key_back_from_its_first_record_on(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
-    fill(connection, partition, "xyxyx")
+def test_a_member_that_dies_gives_the_key_back_from_its_first_record_on(keyed: ShareGroup) -> None:
+    keyed.fill("xyxyx")
     assert keyed.acquire("a", 3) == {0: 1, 1: 1, 2: 1}
     assert keyed.acquire("b") == {}
     keyed.expire_locks("a")
     assert keyed.acquire("b", 1) == {0: 2}
     assert keyed.acquire("c") == {1: 2, 3: 1}
-    accept(keyed, "b", 0)
+    keyed.accept("b", 0)
     assert keyed.acquire("c") == {2: 2, 4: 1}
 
 
-def test_who_releases_a_record_gives_back_what_it_holds_behind_it(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
-) -> None:
+def test_who_releases_a_record_gives_back_what_it_holds_behind_it(keyed: ShareGroup, clock: Clock) -> None:
     """Nobody does the second before the first: not the member either."""
-    fill(connection, partition, "xyxyx")
+    keyed.fill("xyxyx")
     keyed.acquire("a", 4)
     assert keyed.answer("a", {0: "release"}, delay=MINUTE) == []
     assert [error for error, _ in keyed.answer("a", {2: "accept"})] == ["InvalidRecordState"]
-    accept(keyed, "a", 1, 3)
+    keyed.accept("a", 1, 3)
     assert keyed.acquire("b") == {}
     clock("2 minutes")
     assert keyed.acquire("b", 1) == {0: 2}
     assert keyed.acquire("a") == {}
-    accept(keyed, "b", 0)
+    keyed.accept("b", 0)
     assert keyed.acquire("a") == {2: 2, 4: 1}
 
 
-def test_without_an_order_who_releases_a_record_keeps_what_it_holds_behind_it(
-    connection: Connection, partition: int, group: ShareGroup
-) -> None:
-    fill(connection, partition, "kkk")
+def test_without_an_order_who_releases_a_record_keeps_what_it_holds_behind_it(group: ShareGroup) -> None:
+    group.fill("kkk")
     group.acquire("a")
     assert group.answer("a", {0: "release"}) == []
     assert group.acquire("b") == {0: 2}
-    accept(group, "a", 1, 2)
+    group.accept("a", 1, 2)
 
 
-def test_a_key_is_held_back_by_a_delayed_retry_and_not_by_a_record_for_later(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
-) -> None:
-    fill(connection, partition, "xyxy", delays=[MINUTE])
+def test_a_key_is_held_back_by_a_delayed_retry_and_not_by_a_record_for_later(keyed: ShareGroup, clock: Clock) -> None:
+    keyed.fill("xyxy", delays=[MINUTE])
     assert keyed.acquire("a", 1) == {1: 1}
     keyed.answer("a", {1: "release"}, delay=MINUTE)
     assert keyed.acquire("a") == {2: 1}
-    accept(keyed, "a", 2)
+    keyed.accept("a", 2)
     clock("2 minutes")
     assert keyed.acquire("b", 2) == {0: 1, 1: 2}
-    accept(keyed, "b", 0, 1)
+    keyed.accept("b", 0, 1)
     assert keyed.acquire("b") == {3: 1}
 
 
 @pytest.mark.parametrize("in_front", ["a delayed record", "one whose key another has", "one whose key comes again later"])
-def test_who_asks_for_one_record_gets_the_first_one_that_may_be_delivered(
-    connection: Connection, partition: int, keyed: ShareGroup, in_front: str
-) -> None:
+def test_who_asks_for_one_record_gets_the_first_one_that_may_be_delivered(keyed: ShareGroup, in_front: str) -> None:
     """What is passed on the way does not count, nor is anything taken in its place."""
-    fill(connection, partition, "k")
+    keyed.fill("k")
     keyed.acquire("a")
     if in_front == "one whose key comes again later":
         keyed.answer("a", {0: "release"}, delay=MINUTE)
-    fill(connection, partition, "xkxy", delays=[None, MINUTE] if in_front == "a delayed record" else [])
+    keyed.fill("xkxy", delays=[None, MINUTE] if in_front == "a delayed record" else [])
     assert [keyed.acquire("b", 1) for _ in range(3)] == [{1: 1}, {3: 1}, {4: 1}]
     assert keyed.acquire("b") == {}
 
 
-def test_a_key_that_is_released_takes_along_neither_other_keys_nor_what_is_accepted(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
-    fill(connection, partition, "xyx")
+def test_a_key_that_is_released_takes_along_neither_other_keys_nor_what_is_accepted(keyed: ShareGroup) -> None:
+    keyed.fill("xyx")
     for _ in range(3):
         keyed.acquire("a", 1)
     assert keyed.answer("a", {0: "accept", 1: "release"}) == []
-    accept(keyed, "a", 2)
+    keyed.accept("a", 2)
     assert keyed.acquire("b") == {1: 2}
 
 
-def test_what_is_pending_behind_a_record_that_comes_again_stays_so(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
+def test_what_is_pending_behind_a_record_that_comes_again_stays_so(keyed: ShareGroup, writer: Writer) -> None:
     """I17. It is accepted by the commit."""
-    fill(connection, partition, "xx")
+    keyed.fill("xx")
     for _ in range(2):
         keyed.acquire("a", 1)
-    writer = Writer(connection)
     keyed.answer_in(writer.name, "a", {1: "accept"})
     keyed.expire_locks("a", offset=0)
     assert keyed.acquire("b") == {}
     writer.commit()
     assert keyed.acquire("b") == {0: 2}
-    accept(keyed, "b", 0)
+    keyed.accept("b", 0)
     assert keyed.acquire("b") == {}
     assert keyed.spans == []
 
 
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
 def test_a_pending_acknowledgement_holds_the_key_until_the_decision(
-    connection: Connection, partition: int, keyed: ShareGroup, outcome: str
+    keyed: ShareGroup, outcome: Ending, writer: Writer
 ) -> None:
-    fill(connection, partition, "xx")
-    writer = Writer(connection)
+    keyed.fill("xx")
     keyed.acquire("a", 1)
     keyed.answer_in(writer.name, "a", {0: "accept"})
     assert keyed.acquire("b") == {}
-    decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+    writer.end(outcome)
     assert keyed.acquire("b", 1) == ({1: 1} if outcome == "COMMIT" else {0: 2})
 
 
 @pytest.mark.parametrize("how", ["aborted", "released in a transaction", "lock expired"])
 @pytest.mark.parametrize("answer", ["accept", "reject", "renew", "accept and acquire", "accept in a transaction"])
 def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
-    connection: Connection, partition: int, keyed: ShareGroup, how: str, answer: str
+    connection: Connection, partition: int, keyed: ShareGroup, how: str, answer: str, writer: Writer
 ) -> None:
     """Else it would do the second before the first. Other keys and what is in front stay as they are."""
-    fill(connection, partition, "xyx-x")
+    keyed.fill("xyx-x")
     for _ in range(5):
         keyed.acquire("a", 1)
-    writer = Writer(connection)
     match how:
         case "aborted":
             keyed.answer_in(writer.name, "a", {0: "accept"})
@@ -801,9 +720,7 @@ def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
             assert keyed.answer("a", {4: "accept"}) == []
             keyed.expire_locks("a", offset=0)
     if answer == "accept and acquire":
-        asked = Acquiring(
-            keyed.name, keyed.join("a"), keyed.call(), [partition], 1, ANYTHING, keyed.answers("a", {2: "accept"})
-        )
+        asked = keyed.asking("a", 1)._replace(answers=keyed.answers("a", {2: "accept"}))
         assert [error for error, _ in acquire_records(connection, asked).refused] == ["InvalidRecordState"]
     elif answer == "accept in a transaction":
         with pytest.raises(errors.InvalidRecordState):
@@ -816,25 +733,22 @@ def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
     assert keyed.spans == []
 
 
-def test_a_record_that_retention_has_removed_holds_nothing_back(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
+def test_a_record_that_retention_has_removed_holds_nothing_back(keyed: ShareGroup) -> None:
     """It does not come again."""
-    fill(connection, partition, "xx")
+    keyed.fill("xx")
     for _ in range(2):
         keyed.acquire("a", 1)
     keyed.expire_locks("a", offset=0)
-    delete_records(connection, {partition: 1})
+    keyed.remove_below(1)
     assert keyed.answer("a", {1: "accept"}) == []
 
 
 def test_what_is_given_back_comes_with_its_key_and_is_seen_to(
-    connection: Connection, partition: int, keyed: ShareGroup
+    connection: Connection, partition: int, keyed: ShareGroup, writer: Writer
 ) -> None:
     """Whoever looks: a member, the views, the sweep."""
-    fill(connection, partition, "xx")
+    keyed.fill("xx")
     keyed.acquire("a", 2)
-    writer = Writer(connection)
     keyed.answer_in(writer.name, "a", {0: "accept"})
     writer.abort()
     (state,) = (each for each in describe_share_groups(connection, [keyed.name]) if each.partition_id == partition)
@@ -849,8 +763,8 @@ def test_a_dead_letter_that_is_not_written_yet_holds_nothing_back(
     connection: Connection, partition: int, keyed: ShareGroup, open_connection: Callable[[], Connection], why: str
 ) -> None:
     """It does not come again, so what is delivered behind it may be done."""
-    configure_share_group(connection, keyed.name, {"delivery_count_limit": 1})
-    fill(connection, partition, "x" * 503)
+    keyed.configure(delivery_count_limit=1)
+    keyed.fill("x" * 503)
     assert len(keyed.acquire("a", 1 if why == "locked" else 501)) in (1, 501)
     keyed.expire_locks("a")
     letters = 1 if why == "locked" else 501
@@ -867,23 +781,19 @@ def test_a_dead_letter_that_is_not_written_yet_holds_nothing_back(
     assert [offset for _, offset, _, _ in keyed.letters] == list(range(letters))
 
 
-def test_a_record_that_retention_has_removed_gives_nothing_back(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
-    fill(connection, partition, "xxx")
+def test_a_record_that_retention_has_removed_gives_nothing_back(keyed: ShareGroup) -> None:
+    keyed.fill("xxx")
     for _ in range(3):
         keyed.acquire("a", 1)
     keyed.expire_locks("a", offset=0)
-    delete_records(connection, {partition: 1})
+    keyed.remove_below(1)
     assert keyed.acquire("b") == {}
     assert keyed.answer("a", {1: "accept"}) == []
 
 
-def test_a_record_that_was_sent_for_later_gives_nothing_back(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock
-) -> None:
+def test_a_record_that_was_sent_for_later_gives_nothing_back(keyed: ShareGroup, clock: Clock) -> None:
     """Its time is its place in the order, not its offset."""
-    fill(connection, partition, "xyxx", delays=[MINUTE])
+    keyed.fill("xyxx", delays=[MINUTE])
     assert keyed.acquire("a") == {1: 1, 2: 1, 3: 1}
     clock("2 minutes")
     assert keyed.acquire("b") == {}
@@ -892,9 +802,9 @@ def test_a_record_that_was_sent_for_later_gives_nothing_back(
     assert keyed.answer("a", {3: "accept", 0: "accept"}) == []
 
 
-def test_a_dead_letter_lets_its_key_go_on(connection: Connection, partition: int, keyed: ShareGroup) -> None:
-    fill(connection, partition, "xx")
-    configure_share_group(connection, keyed.name, {"delivery_count_limit": 2})
+def test_a_dead_letter_lets_its_key_go_on(keyed: ShareGroup) -> None:
+    keyed.fill("xx")
+    keyed.configure(delivery_count_limit=2)
     for count_ in (1, 2):
         assert keyed.acquire("a", 1) == {0: count_}
         keyed.expire_locks("a")
@@ -902,29 +812,25 @@ def test_a_dead_letter_lets_its_key_go_on(connection: Connection, partition: int
     assert [letter[:3] for letter in keyed.letters] == [(b"0", 0, 2)]
 
 
-def test_a_hot_key_that_waits_does_not_use_up_what_may_be_in_flight(
-    connection: Connection, partition: int, keyed: ShareGroup
-) -> None:
-    configure_share_group(connection, keyed.name, {"max_record_locks": 10})
-    fill(connection, partition, "x" * 3000 + "y")
+def test_a_hot_key_that_waits_does_not_use_up_what_may_be_in_flight(keyed: ShareGroup) -> None:
+    keyed.configure(max_record_locks=10)
+    keyed.fill("x" * 3000 + "y")
     assert keyed.acquire("a", 1) == {0: 1}
     found: dict[int, int] = {}
     for _ in range(10):
         found |= keyed.acquire("b")
     assert found == {3000: 1}
-    assert parked(connection, keyed) <= 100, "records of one key in a row are one"
+    assert keyed.parked <= 100, "records of one key in a row are one"
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_keys_stay_in_order_whatever_happens(
-    connection: Connection, partition: int, keyed: ShareGroup, clock: Clock, seed: int
-) -> None:
+def test_keys_stay_in_order_whatever_happens(connection: Connection, keyed: ShareGroup, clock: Clock, seed: int) -> None:
     """Members come and go, die, release and reject, in transactions, too: what is delivered has no earlier record of its key
     that is not done, but with the same member; no other member has a record of the key; nothing is lost."""
     drawn = random.Random(seed)
     keys = [drawn.choice("abcdefgh-") for _ in range(300)]
     for start in range(0, 300, 60):
-        fill(connection, partition, "".join(keys[start : start + 60]))
+        keyed.fill("".join(keys[start : start + 60]))
     done: set[int] = set()
     held: dict[int, str] = {}
     pending: dict[int, tuple[str, str, Writer]] = {}
@@ -972,7 +878,7 @@ def test_keys_stay_in_order_whatever_happens(
         if pending:
             writer = drawn.choice(list(pending.values()))[2]
             outcome = drawn.choice(["COMMIT", "ABORT"])
-            decide(connection, writer.name, "COMMIT" if outcome == "COMMIT" else "ABORT", tails={})
+            writer.end(outcome)
             for offset, (_, what, whose) in list(pending.items()):
                 if whose is writer:
                     del pending[offset]
@@ -1009,10 +915,10 @@ def test_keys_stay_in_order_whatever_happens(
             break
         acquire("Z")
         done |= held.keys()
-        accept(keyed, "Z", *held)
+        keyed.accept("Z", *held)
         held.clear()
     assert done == set(range(300))
-    assert parked(connection, keyed) == 0
+    assert keyed.parked == 0
 
 
 def test_a_deleted_group_takes_along_what_is_in_flight_and_what_waits_and_others_keep_theirs(
@@ -1023,11 +929,11 @@ def test_a_deleted_group_takes_along_what_is_in_flight_and_what_waits_and_others
     for group in groups:
         assert group.acquire("a", 1) == {0: 1}
         assert group.acquire("b") == {}
-        assert parked(connection, group) == 1
+        assert group.parked == 1
     clock("1 hour")  # no member lives
     delete_group(connection, groups[1].name)
     clock(None)
-    assert [(len(group.spans), parked(connection, group)) for group in groups] == [(1, 1), (0, 0), (1, 1)]
+    assert [(len(group.spans), group.parked) for group in groups] == [(1, 1), (0, 0), (1, 1)]
     first, _, third = (group.name for group in groups)
     assert [found.group_name for found in describe_share_groups(connection, [group.name for group in groups])] == [
         first,
@@ -1050,7 +956,7 @@ def test_each_delayed_record_is_looked_up_in_its_turn(connection: Connection) ->
     compact(connection)
     look = f"select dropped from msgtx.drop_removed({group.group_id}, {group.partition}, 1, true)"
     assert sum(connection.execute(look).fetchone()[0] for _ in range(200)) == 1  # type: ignore[index]
-    assert parked(connection, group) == 2
+    assert group.parked == 2
 
 
 @pytest.mark.parametrize("way", ["retention", "compaction"])
@@ -1070,7 +976,7 @@ def test_a_delayed_record_that_is_gone_holds_no_key(connection: Connection, way:
         compact(connection)
         remove_superseded_shares(connection, None, None)  # as each member does, with its heartbeats
     else:
-        delete_records(connection, {group.partition: 1})
+        group.remove_below(1)
     found = group.acquire("c")
     assert found.pop(1) == 1
     assert set(found) <= {2, 3}

@@ -17,12 +17,12 @@ from msgtx.database.pool import Engine
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 from msgtx.store.groups.members import leave_group
-from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns
-from msgtx.store.shares.shares import NOTHING, Acquiring, acquire_records, configure_share_group
+from msgtx.store.shares.answers import NO_ANSWERS
+from msgtx.store.shares.shares import NOTHING, Acquiring, acquire_records
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
-from tests.store.sharing import ANYTHING, ShareGroup
+from tests.store.sharing import ANYTHING, ShareGroup, answers_of
 from tests.store.steps import Writer, new_partition, plain
 from tests.store.test_usual_case import without_usual_case
 
@@ -87,9 +87,7 @@ class World:
                     each for each in self.held[member] if each[0] != partition or each[1] > last or each[2] < first
                 ]
             number = self.group.join(member)
-            columns = AnswerColumns(
-                (self.group.name,), (number,), (self.partitions[partition],), (first,), (last,), (kind,), (None,), (None,)
-            )
+            columns = answers_of(self.group.name, number, (self.partitions[partition], first, last, kind))
         self.last[member] = (self.group.call(), order, most, columns)
         return self.again(member, is_again=False)
 
@@ -216,8 +214,7 @@ def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) ->
         assert group.acquire("b", 2) == {1: 1, 2: 1}
         assert group.acquire("a", 2) == {3: 1, 4: 1}
         number = group.join("b")
-        accepting = AnswerColumns((group.name,), (number,), (partition,), (1,), (2,), ("accept",), (None,), (None,))
-        asked = Acquiring(group.name, number, group.call(), [partition], 2, ANYTHING, accepting)
+        asked = group.asking("b", 2)._replace(answers=answers_of(group.name, number, (partition, 1, 2, "accept")))
         assert acquire_records(connection, asked) == ([], [], False)
         assert group.spans == [(0, 0, "acquired", 1), (3, 4, "acquired", 1)]
         writer.send(partition, b"open")
@@ -257,8 +254,8 @@ def test_what_was_read_uncommitted_does_not_lead_past_what_is_undecided(connecti
     writer.send(group.partition, b"0")
     assert group.acquire("a") == {0: 1}
     assert group.answer("a", {0: "accept"}) == []
-    leave_group(connection, group.name, "a")
-    configure_share_group(connection, group.name, {"isolation": "read_committed"})
+    group.leave("a")
+    group.configure(isolation="read_committed")
     plain(connection, group.partition, b"1")
     assert group.acquire("b") == {}
     writer.commit()
@@ -277,7 +274,7 @@ def test_what_retention_has_removed_makes_room_for_as_much(connection: Connectio
     plain(connection, begun.partition, b"1", b"2", b"3")
     begun.answer("a", {0: "accept"})
     assert begun.acquire("a") == {1: 1, 2: 1}
-    delete_records(connection, {begun.partition: 2})
+    begun.remove_below(2)
     assert begun.acquire("b") == {3: 1}
 
 

@@ -11,8 +11,8 @@ from msgtx.errors import BY_NAME
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = ("msgtx", "cli", "spark_jobs")
-# What an error's message or an answer's detail is set to, in a function of SQL.
-SAID: Final = re.compile(r"\b(?:message = |detail := )((?:'(?:[^']|'')*'|[^';])*);")
+# What an error's message, an answer's detail, or a refusal (reason and sentence) is set to, in a function of SQL.
+SAID: Final = re.compile(r"\b(?:message = |detail := |refused := )((?:'(?:[^']|'')*'|[^';])*);")
 LITERAL: Final = re.compile(r"'((?:[^']|'')*)'")
 
 

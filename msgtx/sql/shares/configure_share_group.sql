@@ -13,34 +13,38 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 declare
     found_id int;
     letters text;
+    refused text[];  -- reason and sentence
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     ignored := msgtx.lock_group(group_name);
     select g.group_id into found_id from msgtx.consumer_group g where g.name = group_name;
-    detail := case
-        when group_name ~ '^[a-zA-Z0-9._-]{1,236}$' is not true then format(
+    refused := case
+        when group_name ~ '^[a-zA-Z0-9._-]{1,236}$' is not true then array['group', format(
             'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -',
-                left(group_name, 50))
-        when found_id is not null and not exists (select from msgtx.share_group s where s.group_id = found_id) then format(
-            '%s is a consumer group: choose another name for the share group, or delete that group', group_name) end;
-    detail := coalesce(detail, (select w.sentence from msgtx.why_not_set('share_group', settings) w), case
+                left(group_name, 50))]
+        when found_id is not null and not exists (select from msgtx.share_group s where s.group_id = found_id) then array[
+            'consumer group', format(
+            '%s is a consumer group: choose another name for the share group, or delete that group', group_name)] end;
+    refused := coalesce(refused, (
+        select array[w.facts ->> 'name', w.sentence] from msgtx.why_not_set('share_group', settings) w), case
         when settings ? 'auto_offset_reset' and settings ->> 'auto_offset_reset' ~ (
             '^(latest|earliest|by_duration:P(?=[0-9T])([0-9]{1,9}D)?'
-            '(T(?=[0-9])([0-9]{1,9}H)?([0-9]{1,9}M)?([0-9]{1,12}([.][0-9]{1,6})?S)?)?)$') is not true then format(
-            'auto_offset_reset is latest, earliest or by_duration:PnDTnHnMnS, not %s',
-            quote_nullable(settings ->> 'auto_offset_reset'))
-        when not msgtx.is_topic_name(settings ->> 'dead_letter_topic') then format(
+            '(T(?=[0-9])([0-9]{1,9}H)?([0-9]{1,9}M)?([0-9]{1,12}([.][0-9]{1,6})?S)?)?)$') is not true then array[
+            'auto_offset_reset', format('auto_offset_reset is latest, earliest or by_duration:PnDTnHnMnS, not %s',
+            quote_nullable(settings ->> 'auto_offset_reset'))]
+        when not msgtx.is_topic_name(settings ->> 'dead_letter_topic') then array['dead_letter_topic', format(
             'dead_letter_topic %s is no name of a topic: use 1 to 249 of a-z A-Z 0-9 . _ - (and not . or ..)',
-            quote_literal(settings ->> 'dead_letter_topic')) end);
+            quote_literal(settings ->> 'dead_letter_topic'))] end);
     letters := case when settings ? 'dead_letter_topic'
         then coalesce(settings ->> 'dead_letter_topic', group_name || '-dead-letters')
         else msgtx.dead_letter_topic_of(group_name) end;
-    detail := coalesce(detail, msgtx.why_no_dead_letters(group_name, letters, array(
+    refused := coalesce(refused, msgtx.why_no_dead_letters(group_name, letters, array(
         select s.topic_name from msgtx.share_topic s where s.group_id = found_id
         union
         select u from msgtx.group_member m cross join lateral unnest(m.topics) u where m.group_id = found_id)));
-    if detail is not null then
-        error := 'ConfigError';
+    if refused is not null then
+        error := 'ConfigError: ' || refused[1];
+        detail := refused[2];
         return;
     end if;
     if settings ?| array['auto_offset_reset', 'isolation', 'ordering'] then

@@ -22,29 +22,32 @@ declare
     most_topics constant int := 10000;  -- as in join_group
     drawn constant bigint := ('x' || left(translate(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
     readable constant text[] := msgtx.patterns_of_caller('{consume}');
+    refused text[];  -- reason and sentence
     begun text[];
     gone bigint[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
-    detail := case
-        when coalesce(group_name, '') = '' then 'a share group has a name'
-        when group_name !~ '^[a-zA-Z0-9._-]{1,236}$' then format(
+    refused := case
+        when coalesce(group_name, '') = '' then array['group', 'a share group has a name']
+        when group_name !~ '^[a-zA-Z0-9._-]{1,236}$' then array['group', format(
             'share group %s: its dead letters have a topic with its name; use 1 to 236 of a-z A-Z 0-9 . _ -',
-                left(group_name, 50))
-        when coalesce(in_member_id, '') = '' then format('share group %s: a member has an id', group_name)
-        when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_client_host)) > 1000 then format(
-            'share group %s: its name, and id and host of a member have at most 1000 bytes each', left(group_name, 50))
-        when in_member_number < 1152921504606846976 then format(
-            'share group %s: the number of member %s is to be drawn at random, from 2^60 on', group_name, in_member_id)
-        when cardinality(in_topics) <= most_topics is not true then format(
+                left(group_name, 50))]
+        when coalesce(in_member_id, '') = '' then array['member', format('share group %s: a member has an id', group_name)]
+        when greatest(octet_length(group_name), octet_length(in_member_id), octet_length(in_client_host)) > 1000 then array[
+            'size', format('share group %s: its name, and id and host of a member have at most 1000 bytes each',
+                left(group_name, 50))]
+        when in_member_number < 1152921504606846976 then array['guessable', format(
+            'share group %s: the number of member %s is to be drawn at random, from 2^60 on', group_name, in_member_id)]
+        when cardinality(in_topics) <= most_topics is not true then array['topics', format(
             'share group %s: member %s subscribes to %s topics; at most %s', group_name, in_member_id,
-            cardinality(in_topics), most_topics)
-        when exists (select from unnest(in_topics) u where msgtx.is_topic_name(u) is not true) then format(
+                cardinality(in_topics), most_topics)]
+        when exists (select from unnest(in_topics) u where msgtx.is_topic_name(u) is not true) then array['topic', format(
             'share group %s: member %s subscribes to %s, which is no name of a topic', group_name, in_member_id, (
-                select quote_nullable(left(u, 50)) from unnest(in_topics) u
-                where msgtx.is_topic_name(u) is not true limit 1)) end;
-    if detail is not null then
-        error := 'InvalidRequest';
+                select quote_nullable(left(u, 50)) from unnest(in_topics) u where msgtx.is_topic_name(u) is not true
+                    limit 1))] end;
+    if refused is not null then
+        error := 'InvalidRequest: ' || refused[1];
+        detail := refused[2];
         return;
     end if;
     detail := msgtx.why_no_session('share group', group_name, in_member_id, in_session_timeout_ms);
@@ -61,9 +64,10 @@ begin
             group_name);
         return;
     end if;
-    detail := msgtx.why_no_dead_letters(group_name, msgtx.dead_letter_topic_of(group_name), in_topics);
-    if detail is not null then
-        error := 'ConfigError';
+    refused := msgtx.why_no_dead_letters(group_name, msgtx.dead_letter_topic_of(group_name), in_topics);
+    if refused is not null then
+        error := 'ConfigError: ' || refused[1];
+        detail := refused[2];
         return;
     end if;
     select m.member_number into member_number from msgtx.group_member m
