@@ -1,11 +1,13 @@
 """Fixtures of the tests of the public interface."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy
 
 import msgtx
+from tests.client.sharing import Shares
 from tests.databases import Server
 
 
@@ -53,6 +55,35 @@ def read(client: msgtx.Client) -> Callable[..., list[msgtx.Record]]:
             return records
 
     return everything
+
+
+@pytest.fixture
+def share(client: msgtx.Client, topic: str, unique: Callable[[str], str]) -> Iterator[Shares]:
+    """A share group on the topic; a call makes a member."""
+    made = Shares(client, topic, unique("share"))
+    yield made
+    made.open.close()
+
+
+@pytest.fixture
+def long_locks(share: Shares) -> None:
+    """The locks of the share group outlast a test."""
+    share.configure(record_lock_duration_ms=60_000)
+
+
+@pytest.fixture
+def make(client: msgtx.Client, unique: Callable[[str], str]) -> Iterator[Callable[..., msgtx.Producer]]:
+    """Make transactional producers."""
+    made: list[msgtx.Producer] = []
+
+    def producer(**settings: Any) -> msgtx.Producer:
+        made.append(client.producer(**{"transactional_id": unique("id"), "linger_ms": 0, **settings}))
+        made[-1].init_transactions()
+        return made[-1]
+
+    yield producer
+    for each in made:
+        each.close()
 
 
 @pytest.fixture

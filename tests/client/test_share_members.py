@@ -15,17 +15,14 @@ from msgtx.shares import member as share_member
 from msgtx.shares import polls as share_polls
 from msgtx.shares.polls import GroupPolls
 from msgtx.store.shares.shares import Acquiring
-from tests.client.test_shares import fill, group, seen, share
+from tests.client.sharing import Shares, accept, away, fill, seen
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
 Unique = Callable[[str], str]
-Share = Callable[..., msgtx.ShareConsumer]
 Sleeping = Callable[[msgtx.ShareConsumer], Future[list[msgtx.ShareRecord]]]
-
-__all__ = ["group", "share"]
 
 
 # ── the end of a member's session ──
@@ -46,11 +43,11 @@ QUICK: Any = {"heartbeat_interval_ms": 30}
 
 @pytest.mark.parametrize("told", [False, True])
 def test_who_accepts_without_a_word_is_told_when_its_session_was_over(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection, told: bool
+    share: Shares, connection: Connection, told: bool
 ) -> None:
     """I17: what others get again was not accepted. Then it goes on as another member."""
-    fill(client, topic, 2)
-    one = share(acknowledgement_mode="implicit", **QUICK if told else {})
+    share.fill(2)
+    one = share("implicit", **QUICK if told else {})
     assert len(one.poll(PATIENCE_SECONDS)) == 2
     end_session(connection, one)
     if told:
@@ -61,37 +58,32 @@ def test_who_accepts_without_a_word_is_told_when_its_session_was_over(
 
 
 def test_a_poll_goes_on_as_another_member_when_the_session_was_over(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    share: Shares, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the former member had, it answers no more for: neither by a commit whose call did not come through."""
-    fill(client, topic, 2)
+    share.fill(2)
     one = share(request_timeout_ms=100, retry_backoff_ms=50)
     records = one.poll(PATIENCE_SECONDS)
     one.acknowledge(records[0])
-
-    def lost(*_: Any, **__: Any) -> Any:
-        raise errors.DatabaseUnavailable("the call is lost")
-
     with monkeypatch.context() as patched:
-        patched.setattr(share_polls, "acknowledge_records", lost)
+        patched.setattr(share_polls, "acknowledge_records", away)
         with pytest.raises(errors.DatabaseUnavailable):
             one.commit()
     end_session(connection, one)
     again = one.poll(PATIENCE_SECONDS)
     assert seen(again) == [(b"0", 2), (b"1", 2)]
-    for record in again:
-        one.acknowledge(record)
+    accept(one, again)
     one.commit()
-    assert client.admin.shares.describe(one.config.group).lag == 0
+    assert share.lag == 0
 
 
 def test_heartbeats_end_with_the_session_and_what_was_held_is_given_up(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    share: Shares, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I17: also what was acquired with it and not handed out is others', and no commit takes part of it."""
-    fill(client, topic, 3)
+    share.fill(3)
     one = share(**QUICK)
-    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    share.configure(record_lock_duration_ms=60_000)
     first = next(iter(one))
     end_session(connection, one)
     wait_until(lambda: is_told(one), "a heartbeat is told")
@@ -99,25 +91,25 @@ def test_heartbeats_end_with_the_session_and_what_was_held_is_given_up(
     rounds = beat_counter(one, monkeypatch)
     monkeypatch.setattr("msgtx.shares.member.heartbeat", lambda *_, **__: beats.append(None))
     wait_until(lambda: len(rounds) > 2, "the thread goes on")
-    assert one.answering.renew(one.waiting_records.handed_out) == []
+    assert one.renew(one.handed_out) == []
     with refuses(errors.InvalidRecordState, reason="session over"):
-        one.answering.accepting([first])
-    assert one.holdings.of([first]) == []
+        one.accepting([first])
+    assert one.held([first]) == []
     rounds.clear()
     wait_until(lambda: len(rounds) > 2, "the thread goes on")
     assert beats == []
     assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2), (b"2", 2)]
     wait_until(lambda: beats, "the next member's heartbeat")
     one.close()
-    assert one.answering.renew(one.waiting_records.handed_out) == []
+    assert one.renew(one.handed_out) == []
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 def test_what_was_acquired_before_the_session_was_over_is_not_handed_out(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
+    share: Shares, connection: Connection, mode: str
 ) -> None:
     """I17: it could not be accepted, and others do its work by now."""
-    fill(client, topic, 3)
+    share.fill(3)
     failures = iter([ValueError])
 
     def fails_once(value: bytes | None) -> object:
@@ -125,8 +117,8 @@ def test_what_was_acquired_before_the_session_was_over_is_not_handed_out(
             raise failure
         return value
 
-    one = share(acknowledgement_mode=mode, value_deserializer=fails_once, **QUICK)
-    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    one = share(mode, value_deserializer=fails_once, **QUICK)
+    share.configure(record_lock_duration_ms=60_000)
     (first,) = one.poll(PATIENCE_SECONDS)
     end_session(connection, one)
     wait_until(lambda: is_told(one), "a heartbeat is told")
@@ -151,7 +143,7 @@ def beat_counter(member: msgtx.ShareConsumer, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nothing_of_a_member_runs_on_when_it_is_closed(
-    share: Share, monkeypatch: pytest.MonkeyPatch, background: ThreadPoolExecutor
+    share: Shares, monkeypatch: pytest.MonkeyPatch, background: ThreadPoolExecutor
 ) -> None:
     """A heartbeat that is under way is waited for."""
     beating, goes_on = threading.Event(), threading.Event()
@@ -172,17 +164,14 @@ def test_nothing_of_a_member_runs_on_when_it_is_closed(
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
-def test_a_commit_behind_the_end_of_the_session_is_refused(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection, mode: str
-) -> None:
+def test_a_commit_behind_the_end_of_the_session_is_refused(share: Shares, connection: Connection, mode: str) -> None:
     """I17. Whether the member has been told of it, or not."""
-    fill(client, topic, 1)
-    one = share(acknowledgement_mode=mode, **QUICK)
+    share.fill(1)
+    one = share(mode, **QUICK)
     for count, waits in ((1, True), (2, False)):
-        (record,) = one.poll(PATIENCE_SECONDS)
-        assert record.delivery_count == count
-        if mode == "explicit":
-            one.acknowledge(record)
+        records = one.poll(PATIENCE_SECONDS)
+        assert seen(records) == [(b"0", count)]
+        accept(one, records)
         end_session(connection, one)
         if waits:
             wait_until(lambda: is_told(one), "a heartbeat is told")
@@ -190,16 +179,14 @@ def test_a_commit_behind_the_end_of_the_session_is_refused(
             one.commit()
 
 
-def test_a_join_whose_answer_was_lost_leaves_no_member_behind(
-    client: msgtx.Client, topic: str, group: str, share: Share, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_join_whose_answer_was_lost_leaves_no_member_behind(share: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
     one = share(request_timeout_ms=100, retry_backoff_ms=50)
     with monkeypatch.context() as patched:
         lose_answers(patched, share_member, "join_share_group")
         with pytest.raises(errors.DatabaseUnavailable):
             one.poll(0)
     one.poll(0)
-    assert client.admin.shares.describe(group).members == 1
+    assert share.described.members == 1
 
 
 # ── stop, close, and calls that are no use ──
@@ -212,15 +199,13 @@ def sleeping(client: msgtx.Client, background: ThreadPoolExecutor) -> Sleeping:
     def begin(member: msgtx.ShareConsumer) -> Future[list[msgtx.ShareRecord]]:
         member._waiter._waited = False
         polling: Future[list[msgtx.ShareRecord]] = background.submit(member.poll, 2 * PATIENCE_SECONDS)
-        wait_until(lambda: client.runtime.listener.confirmed and member._waiter._waited, "it waits to be woken")
+        wait_until(lambda: client._listener.confirmed and member._waiter._waited, "it waits to be woken")
         return polling
 
     return begin
 
 
-def test_stop_ends_the_poll_that_waits_and_no_other_one(
-    client: msgtx.Client, topic: str, share: Share, sleeping: Sleeping
-) -> None:
+def test_stop_ends_the_poll_that_waits_and_no_other_one(share: Shares, sleeping: Sleeping) -> None:
     one = share(fetch_max_wait_ms=60_000)
     polling = sleeping(one)
     with refuses(errors.IllegalState, reason="thread"):
@@ -229,26 +214,29 @@ def test_stop_ends_the_poll_that_waits_and_no_other_one(
     assert polling.result(PATIENCE_SECONDS) == []
     polling = sleeping(one)
     assert not polling.done()
-    fill(client, topic, 1)
+    share.fill(1)
     assert seen(polling.result(PATIENCE_SECONDS)) == [(b"0", 1)]
 
 
-def test_close_wakes_a_poll_that_waits(client: msgtx.Client, share: Share, sleeping: Sleeping) -> None:
-    """And the client forgets who is closed."""
-    one = share(fetch_max_wait_ms=60_000, request_timeout_ms=60_000)
+def test_close_wakes_a_poll_that_waits(client: msgtx.Client, share: Shares, sleeping: Sleeping) -> None:
+    """The client forgets who is closed. A member that joined again would have what comes now, and hold it up."""
+    one, other = share(fetch_max_wait_ms=60_000, request_timeout_ms=60_000), share()
     polling = sleeping(one)
     begun = time.monotonic()
     one.close()
     assert polling.result(PATIENCE_SECONDS) == []
     assert time.monotonic() - begun < PATIENCE_SECONDS
-    assert not client.runtime.listener._waiters
+    assert not client._listener._waiters
+    share.fill(3)
+    assert seen(other.poll(PATIENCE_SECONDS)) == [(b"0", 1), (b"1", 1), (b"2", 1)]
+    assert share.described.members == 1
 
 
-def test_an_iteration_ends_with_the_record_at_which_it_is_stopped(client: msgtx.Client, topic: str, share: Share) -> None:
+def test_an_iteration_ends_with_the_record_at_which_it_is_stopped(share: Shares) -> None:
     """What was acquired with it is handed out by the next one, or by a poll; a record that is closed behind is others'."""
-    fill(client, topic, 4)
+    share.fill(4)
     one = share()
-    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    share.configure(record_lock_duration_ms=60_000)
     for expected in (0, 1):
         offsets = []
         for record in one:
@@ -264,23 +252,21 @@ def test_an_iteration_ends_with_the_record_at_which_it_is_stopped(client: msgtx.
     assert seen(share().poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2), (b"2", 2), (b"3", 2)]
 
 
-def test_an_iteration_that_takes_too_long_hands_out_nothing_that_others_have(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection
-) -> None:
-    fill(client, topic, 2)
+def test_an_iteration_that_takes_too_long_hands_out_nothing_that_others_have(share: Shares) -> None:
+    share.fill(2)
     one, other = share(), share()
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 100")
+    share.configure(record_lock_duration_ms=100)
     iterating = iter(one)
     assert next(iterating).offset == 0
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
+    share.configure(record_lock_duration_ms=60_000)
     assert seen(other.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2)]
-    fill(client, topic, 1, 2)
+    share.fill(1, 2)
     assert next(iterating).offset == 2
 
 
-def test_a_callback_may_close_its_share_consumer(client: msgtx.Client, topic: str, group: str) -> None:
+def test_a_callback_may_close_its_share_consumer(client: msgtx.Client, topic: str, share: Shares) -> None:
     """It does not wait for the call that it is a part of."""
-    fill(client, topic, 1)
+    share.fill(1)
     took: list[float] = []
 
     def closing(value: bytes | None) -> bytes | None:
@@ -291,21 +277,21 @@ def test_a_callback_may_close_its_share_consumer(client: msgtx.Client, topic: st
 
     one = client.share_consumer(
         topic,
-        group=group,
+        group=share.name,
         acknowledgement_mode="explicit",
         key_deserializer=closing,
         request_timeout_ms=int(PATIENCE_SECONDS * 1000),
     )
     one.poll(PATIENCE_SECONDS)
     assert max(took) < PATIENCE_SECONDS
-    assert client.admin.shares.describe(group).members == 0
+    assert share.described.members == 0
 
 
 def test_who_is_closed_or_implicit_answers_for_nothing(
-    client: msgtx.Client, topic: str, share: Share, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, topic: str, share: Shares, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(client, topic, 2)
-    one, implicit = share(), share(acknowledgement_mode="implicit")
+    share.fill(2)
+    one, implicit = share(), share("implicit")
     (record,) = one.poll(PATIENCE_SECONDS, 1)
     with refuses(errors.IllegalState, reason="acknowledgement_mode"):
         implicit.acknowledge(implicit.poll(PATIENCE_SECONDS)[0])
@@ -321,7 +307,7 @@ def test_who_is_closed_or_implicit_answers_for_nothing(
             lambda: one.poll(0),
             lambda: one.acknowledge(record),
             one.commit,
-            lambda: one.answering.accepting([record]),
+            lambda: one.accepting([record]),
             lambda: producer.begin_transaction().send_acknowledgements(one),
         ):
             with refuses(errors.IllegalState, reason="closed"):
@@ -343,7 +329,7 @@ def test_topics_of_a_share_group_are_there_as_they_are_needed(client: msgtx.Clie
         one.commit()
     assert f"{group}-dead-letters" not in client.topics.list()
     with client.share_consumer(topic, group=other) as one:
-        assert one.answering.dead_letter_topic() == f"{other}-dead-letters"
+        assert one.dead_letter_topic() == f"{other}-dead-letters"
     assert f"{other}-dead-letters" in client.topics.list()
     missing = unique("missing")
     one = client.share_consumer(missing, group=other)

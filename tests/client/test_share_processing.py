@@ -16,10 +16,10 @@ from msgtx import Acknowledgement, ProcessReport, Record, aio, errors
 from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
-from msgtx.shares.answering import Answering
+from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.shares.answers import OffsetRange
+from tests.client.sharing import fill
 from tests.client.test_process import REFUSALS, refused_outputs
-from tests.client.test_shares import fill
 from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.refusals import refuses
 
@@ -30,16 +30,47 @@ Read = Callable[..., list[Record]]
 Run = Callable[..., ProcessReport]
 
 
+class Worker:
+    """A worker of a share group that has the topic's name and gives up after two deliveries. A call works to the end."""
+
+    def __init__(self, client: msgtx.Client, topic: str, output: str) -> None:
+        self.client = client
+        self.topic = topic
+        self.output = output
+        self.configure(auto_offset_reset="earliest", delivery_count_limit=2)
+
+    def __call__(self, transform: Callable[[Any], Any], **options: Any) -> ProcessReport:
+        name = self.topic
+        given = {"group": name, "transactional_id": name, "share_members": 1, "idle_timeout": 0.3, **options}
+        return self.client.process(name, to=self.output, transform=transform, **given)
+
+    def configure(self, **settings: object) -> None:
+        self.client.admin.shares.configure(self.topic, settings)
+
+    def fill(self, count: int, start: int = 0) -> None:
+        fill(self.client, self.topic, count, start)
+
+    def send(self, *values: bytes) -> None:
+        with self.client.producer() as producer:
+            producer.send_batch(self.topic, values, partition=0).result(30)
+
+    @property
+    def group(self) -> msgtx.ShareGroupDescription:
+        return self.client.admin.shares.describe(self.topic)
+
+    @property
+    def letters(self) -> list[Record]:
+        return list(self.client.read(self.client.snapshot([f"{self.topic}-dead-letters"])))
+
+    @property
+    def made(self) -> list[int]:
+        """The values of the output."""
+        return sorted(int(record.value or b"") for record in self.client.read(self.client.snapshot([self.output])))
+
+
 @pytest.fixture
-def run(client: msgtx.Client, topic: str, output: str) -> Run:
-    """Process the topic to its end, as a share group of its name that gives up after two deliveries."""
-    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest", "delivery_count_limit": 2})
-
-    def call(transform: Callable[[Any], Any], **options: Any) -> ProcessReport:
-        given = {"group": topic, "transactional_id": topic, "share_members": 1, "idle_timeout": 0.3, **options}
-        return client.process(topic, to=output, transform=transform, **given)
-
-    return call
+def worker(client: msgtx.Client, topic: str, output: str) -> Worker:
+    return Worker(client, topic, output)
 
 
 def double(record: Record) -> bytes:
@@ -50,36 +81,28 @@ def doubles(records: list[Record]) -> list[bytes]:
     return [double(record) for record in records]
 
 
-def numbers(records: list[Record]) -> list[int]:
-    return sorted(int(record.value or b"") for record in records)
-
-
 EACH = [(False, double), (True, doubles)]
 
 
-def test_a_lock_that_was_made_shorter_meanwhile_is_renewed_in_time(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
-) -> None:
+def test_a_lock_that_was_made_shorter_meanwhile_is_renewed_in_time(worker: Worker) -> None:
     """Else a record that takes longer than that would be repeated, and be a dead letter at last."""
-    fill(client, topic, 1)
+    worker.fill(1)
 
     def slow(record: Record) -> bytes:
         if record.offset == 0:
-            client.admin.shares.configure(topic, {"record_lock_duration_ms": 1_500})
-            fill(client, topic, 1)
+            worker.configure(record_lock_duration_ms=1_000)
+            worker.fill(1)
         else:
-            time.sleep(4.0)
+            time.sleep(2.5)
         return double(record)
 
-    report = run(slow)
+    report = worker(slow)
     assert (report.records_in, report.aborted) == (2, 0)
-    assert numbers(read(output)) == [0, 0]
+    assert worker.made == [0, 0]
 
 
-def test_what_a_driver_could_not_do_for_now_is_nobodys_record(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, caplog: pytest.LogCaptureFixture
-) -> None:
-    fill(client, topic, 3)
+def test_what_a_driver_could_not_do_for_now_is_nobodys_record(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    worker.fill(3)
     failures: list[Exception] = [psycopg.errors.DeadlockDetected()]
 
     def transform(record: Record) -> bytes:
@@ -88,43 +111,33 @@ def test_what_a_driver_could_not_do_for_now_is_nobodys_record(
         return double(record)
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(transform, failure=Acknowledgement.REJECT)
-    assert (numbers(read(output)), report.failed, report.aborted) == ([0, 2, 4], 0, 1)
+        report = worker(transform, failure=Acknowledgement.REJECT)
+    assert (worker.made, report.failed, report.aborted) == ([0, 2, 4], 0, 1)
     assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("batch", "transform"), EACH)
-def test_outputs_and_answers_are_one_transaction(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, batch: bool, transform: Any
-) -> None:
-    fill(client, topic, 20)
-    report = run(transform, batch=batch)
-    assert numbers(read(output)) == [2 * number for number in range(20)]
+def test_outputs_and_answers_are_one_transaction(worker: Worker, batch: bool, transform: Any) -> None:
+    worker.fill(20)
+    report = worker(transform, batch=batch)
+    assert worker.made == [2 * number for number in range(20)]
     assert (report.records_in, report.records_out, report.aborted, report.failed) == (20, 20, 0, 0)
-    assert run(transform, batch=batch).records_in == 0
-    assert client.admin.shares.describe(topic).lag == 0
+    assert worker(transform, batch=batch).records_in == 0
+    assert worker.group.lag == 0
 
 
 @pytest.mark.parametrize("failure", [Acknowledgement.RELEASE, Acknowledgement.REJECT])
 @pytest.mark.parametrize(("batch", "transform"), EACH)
 def test_a_record_that_fails_holds_up_no_other(
-    run: Run,
-    client: msgtx.Client,
-    topic: str,
-    output: str,
-    read: Read,
-    batch: bool,
-    transform: Any,
-    failure: Acknowledgement,
+    worker: Worker, batch: bool, transform: Any, failure: Acknowledgement
 ) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"1", b"poison", b"3", b"4"], partition=0).result(30)
-    report = run(transform, batch=batch, failure=failure)
-    assert numbers(read(output)) == [2, 6, 8]
+    worker.send(b"1", b"poison", b"3", b"4")
+    report = worker(transform, batch=batch, failure=failure)
+    assert worker.made == [2, 6, 8]
     assert (report.records_in - report.failed, report.records_out) == (3, 3)
     assert report.failed == (failure is Acknowledgement.REJECT)
     assert report.aborted >= 1
-    (letter,) = client.read(client.snapshot([f"{topic}-dead-letters"]))
+    (letter,) = worker.letters
     headers = dict(letter.headers)
     assert headers["msgtx.dead-letter.deliveries"] == (b"1" if failure is Acknowledgement.REJECT else b"2")
     assert b"ValueError: invalid literal" in (headers["msgtx.dead-letter.reason"] or b"")
@@ -133,48 +146,41 @@ def test_a_record_that_fails_holds_up_no_other(
 @pytest.mark.parametrize("failure", [Acknowledgement.RELEASE, Acknowledgement.REJECT])
 @pytest.mark.parametrize("output_of", REFUSALS)
 def test_a_record_whose_output_is_refused_holds_up_no_other(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, output_of: str, failure: Acknowledgement
+    worker: Worker, topic: str, output_of: str, failure: Acknowledgement
 ) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"1", b"poison", b"3", b"4"], partition=0).result(30)
+    worker.send(b"1", b"poison", b"3", b"4")
     odd = refused_outputs(f"{topic}-missing")[output_of]
-    report = run(lambda record: odd(record) if record.value == b"poison" else double(record), failure=failure)
-    assert numbers(read(output)) == [2, 6, 8]
+    report = worker(lambda record: odd(record) if record.value == b"poison" else double(record), failure=failure)
+    assert worker.made == [2, 6, 8]
     assert report.records_out == 3
-    (letter,) = client.read(client.snapshot([f"{topic}-dead-letters"]))
+    (letter,) = worker.letters
     assert letter.value == b"poison"
 
 
-def test_a_record_that_fails_stops_the_worker_and_stays(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
-) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"poison", b"2"], partition=0).result(30)
+def test_a_record_that_fails_stops_the_worker_and_stays(worker: Worker, topic: str) -> None:
+    worker.send(b"poison", b"2")
     with pytest.raises(ValueError, match="poison") as caught:
-        run(double)
+        worker(double)
     assert [note.partition(";")[0] for note in caught.value.__notes__] == [f"failed on {topic}-0 offset 0"]
-    assert read(output) == []
-    found = client.admin.shares.describe(topic)
+    assert worker.made == []
+    found = worker.group
     assert (found.lag, found.members) == (2, 0)
 
 
-def test_a_record_that_fails_is_answered_for_before_the_others_go_on(run: Run, client: msgtx.Client, topic: str) -> None:
+def test_a_record_that_fails_is_answered_for_before_the_others_go_on(worker: Worker) -> None:
     letters: list[int] = []
 
     def transform(record: Record) -> bytes:
         if record.value == b"3":
-            letters.append(client.admin.shares.describe(topic).dead_letters)
+            letters.append(worker.group.dead_letters)
         return double(record)
 
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
-    run(transform, failure=Acknowledgement.REJECT, transaction_ms=59_000)
+    worker.send(b"1", b"poison", b"3")
+    worker(transform, failure=Acknowledgement.REJECT, transaction_ms=59_000)
     assert letters == [1]
 
 
-def test_a_worker_that_is_stopped_leaves_the_rest_of_its_poll_for_others(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
-) -> None:
+def test_a_worker_that_is_stopped_leaves_the_rest_of_its_poll_for_others(worker: Worker) -> None:
     stop = threading.Event()
 
     def transform(record: Record) -> bytes:
@@ -182,17 +188,16 @@ def test_a_worker_that_is_stopped_leaves_the_rest_of_its_poll_for_others(
             stop.set()
         return double(record)
 
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"1", b"poison", b"3"], partition=0).result(30)
-    run(transform, failure=Acknowledgement.RELEASE, stop=stop, transaction_ms=59_000)
-    assert numbers(read(output)) == [2]
+    worker.send(b"1", b"poison", b"3")
+    worker(transform, failure=Acknowledgement.RELEASE, stop=stop, transaction_ms=59_000)
+    assert worker.made == [2]
 
 
 def test_a_record_that_another_member_has_by_now_is_not_answered_for(
-    run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    worker: Worker, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shares, "RENEWED_SECONDS", 0.0)
-    client.admin.shares.configure(topic, {"record_lock_duration_ms": "300ms"})
+    worker.configure(record_lock_duration_ms="300ms")
     stop = threading.Event()
 
     def transform(record: Record) -> bytes:
@@ -202,14 +207,14 @@ def test_a_record_that_another_member_has_by_now_is_not_answered_for(
             other.commit()
         raise ConnectionError("mail server")
 
-    fill(client, topic, 1)
+    worker.fill(1)
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report = run(transform, failure=Acknowledgement.REJECT, stop=stop)
+        report = worker(transform, failure=Acknowledgement.REJECT, stop=stop)
     assert (report.records_in, report.failed, caplog.messages) == (0, 0, [])
-    assert client.admin.shares.describe(topic).dead_letters == 0
+    assert worker.group.dead_letters == 0
 
 
-def test_an_error_of_the_library_is_nobodys_record(run: Run, client: msgtx.Client, topic: str) -> None:
+def test_an_error_of_the_library_is_nobodys_record(worker: Worker, topic: str) -> None:
     calls: list[Record] = []
 
     def transform(record: Record) -> bytes:
@@ -218,16 +223,16 @@ def test_an_error_of_the_library_is_nobodys_record(run: Run, client: msgtx.Clien
             return double(record)
         raise errors.DatabaseUnavailable("of another client, for one")
 
-    fill(client, topic, 1)
+    worker.fill(1)
     with pytest.raises(errors.DatabaseUnavailable) as caught:
-        run(transform, failure=Acknowledgement.RELEASE)
+        worker(transform, failure=Acknowledgement.RELEASE)
     assert len(calls) == 1
     assert caught.value.__notes__ == [
         f"at {topic}-0 offset 0; the transaction was rolled back, and they are delivered again"
     ]
 
 
-def test_ctrl_c_ends_all_workers_of_a_call(run: Run, client: msgtx.Client, topic: str) -> None:
+def test_ctrl_c_ends_all_workers_of_a_call(worker: Worker) -> None:
     """It comes to the main thread, which waits for them."""
     threads: set[int] = set()
     barrier = threading.Barrier(2, timeout=PATIENCE_SECONDS)
@@ -239,24 +244,22 @@ def test_ctrl_c_ends_all_workers_of_a_call(run: Run, client: msgtx.Client, topic
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     for start in range(0, 40, 20):
-        fill(client, topic, 20, start)
+        worker.fill(20, start)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            run(transform, share_members=2, idle_timeout=None, transaction_ms=1)
+            worker(transform, share_members=2, idle_timeout=None, transaction_ms=1)
     finally:
         signal.signal(signal.SIGINT, before)
-    assert client.admin.shares.describe(topic).members == 0
+    assert worker.group.members == 0
 
 
-def test_locks_are_renewed_once_in_a_third_of_their_time(
-    run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locks_are_renewed_once_in_a_third_of_their_time(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each look at the work there would be many."""
-    renew, times = Answering.renew, []
+    renew, times = ShareConsumer.renew, []
     stop = threading.Event()
 
-    def noted(self: Answering, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def noted(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         times.append(time.monotonic())
         return renew(self, ranges)
 
@@ -265,24 +268,22 @@ def test_locks_are_renewed_once_in_a_third_of_their_time(
         stop.set()
         return double(record)
 
-    monkeypatch.setattr(shares, "LOOK_AT_WORK_SECONDS", 0.005)
-    monkeypatch.setattr(Answering, "renew", noted)
-    client.admin.shares.configure(topic, {"record_lock_duration_ms": "600ms"})
-    fill(client, topic, 1)
+    monkeypatch.setattr(shares, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(ShareConsumer, "renew", noted)
+    worker.configure(record_lock_duration_ms="600ms")
+    worker.fill(1)
     began = time.monotonic()
-    run(transform, stop=stop)
+    worker(transform, stop=stop)
     assert times[2] - began >= 3 * 0.2
 
 
-def test_the_thread_that_renews_locks_ends_before_its_worker(
-    run: Run, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_thread_that_renews_locks_ends_before_its_worker(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would use what the worker has closed."""
-    renew = Answering.renew
+    renew = ShareConsumer.renew
     begun, stop = threading.Event(), threading.Event()
     running: list[None] = []
 
-    def slow(self: Answering, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def slow(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         running.append(None)
         begun.set()
         time.sleep(0.3)  # longer than a worker takes to its end
@@ -295,15 +296,15 @@ def test_the_thread_that_renews_locks_ends_before_its_worker(
         stop.set()
         return double(record)
 
-    monkeypatch.setattr(Answering, "renew", slow)
-    client.admin.shares.configure(topic, {"record_lock_duration_ms": "300ms"})
-    fill(client, topic, 1)
-    run(transform, stop=stop)
+    monkeypatch.setattr(ShareConsumer, "renew", slow)
+    worker.configure(record_lock_duration_ms="300ms")
+    worker.fill(1)
+    worker(transform, stop=stop)
     assert running == []
 
 
 def test_workers_of_one_call_divide_a_partition_each_with_its_own_id(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+    worker: Worker, client: msgtx.Client, topic: str
 ) -> None:
     threads: set[int] = set()
     barrier = threading.Barrier(3, timeout=30)
@@ -315,19 +316,17 @@ def test_workers_of_one_call_divide_a_partition_each_with_its_own_id(
         return double(record)
 
     for start in range(0, 60, 20):
-        fill(client, topic, 20, start)
-    report = run(transform, share_members=3, idle_timeout=1.0, transaction_ms=1)
+        worker.fill(20, start)
+    report = worker(transform, share_members=3, idle_timeout=1.0, transaction_ms=1)
     assert (report.records_in, report.records_out) == (60, 60)
-    assert numbers(read(output)) == [2 * number for number in range(60)]
+    assert worker.made == [2 * number for number in range(60)]
     for number in (1, 2, 3):
         assert client.admin.transactions.describe(f"{topic}-{number}").state == "CompleteCommit"
     with pytest.raises(errors.TransactionalIdNotFound):
         client.admin.transactions.describe(topic)
 
 
-def test_an_aborted_transaction_is_tried_again_in_place(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_aborted_transaction_is_tried_again_in_place(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is no delivery: nothing of it was handed over."""
     commit, aborted = GroupCommit.commit, []
     deliveries: set[int] = set()
@@ -343,14 +342,14 @@ def test_an_aborted_transaction_is_tried_again_in_place(
         return commit(self, *arguments)
 
     monkeypatch.setattr(GroupCommit, "commit", refusing)
-    fill(client, topic, 10)
-    report = run(transform)
+    worker.fill(10)
+    report = worker(transform)
     assert (report.records_in, report.aborted, deliveries) == (10, 1, {1})
-    assert numbers(read(output)) == [2 * number for number in range(10)]
+    assert worker.made == [2 * number for number in range(10)]
 
 
 def test_what_was_pending_in_an_aborted_transaction_is_delivered_again(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decide, aborted = transaction.decide, []
     deliveries: list[int] = []
@@ -367,16 +366,16 @@ def test_what_was_pending_in_an_aborted_transaction_is_delivered_again(
 
     monkeypatch.setattr(transaction, "FUSED_BYTES", 0)
     monkeypatch.setattr(transaction, "decide", late)
-    fill(client, topic, 3)
-    report = run(transform)
+    worker.fill(3)
+    report = worker(transform)
     assert (report.records_in, report.aborted, sorted(deliveries)) == (3, 1, [1, 1, 1, 2])
-    assert numbers(read(output)) == [0, 2, 4]
+    assert worker.made == [0, 2, 4]
 
 
 def test_what_a_killed_worker_has_pending_goes_to_its_successor(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
+    worker: Worker, client: msgtx.Client, topic: str, output: str
 ) -> None:
-    fill(client, topic, 4)
+    worker.fill(4)
     killed = client.producer(transactional_id=topic)
     killed.init_transactions()
     with client.share_consumer(topic, group=topic, acknowledgement_mode="explicit") as member:
@@ -385,30 +384,12 @@ def test_what_a_killed_worker_has_pending_goes_to_its_successor(
         killed.begin_transaction().send_acknowledgements(member)
         killed.send(output, b"lost")
         killed.flush()
-        report = run(double)
+        report = worker(double)
     assert report.records_in == 4
-    assert numbers(read(output)) == [0, 2, 4, 6]
+    assert worker.made == [0, 2, 4, 6]
     with pytest.raises(errors.ProducerFenced):
         killed.commit_transaction()
     killed.close()
-
-
-def test_a_transform_that_takes_longer_than_the_lock_keeps_its_records(
-    run: Run, client: msgtx.Client, topic: str, output: str, read: Read
-) -> None:
-    client.admin.shares.configure(topic, {"record_lock_duration_ms": "1s"})
-    deliveries: list[int] = []
-
-    def transform(record: msgtx.ShareRecord) -> bytes:
-        deliveries.append(record.delivery_count)
-        if record.offset == 0:
-            time.sleep(1.5)
-        return double(record)
-
-    fill(client, topic, 3)
-    report = run(transform, share_members=2, idle_timeout=2.0)
-    assert (deliveries, report.records_in, report.aborted) == ([1, 1, 1], 3, 0)
-    assert numbers(read(output)) == [0, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -423,16 +404,14 @@ def test_a_transform_that_takes_longer_than_the_lock_keeps_its_records(
         ({"consumer_config": {"isolation": "read_committed"}}, "isolation"),
     ],
 )
-def test_what_the_group_decides_is_no_setting_of_a_worker(run: Run, options: dict[str, Any], name: str) -> None:
+def test_what_the_group_decides_is_no_setting_of_a_worker(worker: Worker, options: dict[str, Any], name: str) -> None:
     """I16."""
     with refuses(errors.UsageError, name=name):
-        run(double, **options)
+        worker(double, **options)
 
 
-def test_a_worker_of_an_event_loop_runs_in_a_thread(
-    run: Run, client: msgtx.Client, database_url: str, topic: str, output: str, read: Read
-) -> None:
-    fill(client, topic, 5)
+def test_a_worker_of_an_event_loop_runs_in_a_thread(worker: Worker, database_url: str, topic: str, output: str) -> None:
+    worker.fill(5)
     ends = threading.Event()
 
     async def main() -> ProcessReport:
@@ -450,4 +429,4 @@ def test_a_worker_of_an_event_loop_runs_in_a_thread(
             )
 
     assert asyncio.run(main()).records_in == 5
-    assert numbers(read(output)) == [0, 2, 4, 6, 8]
+    assert worker.made == [0, 2, 4, 6, 8]

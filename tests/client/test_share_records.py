@@ -10,19 +10,15 @@ from msgtx import errors
 from msgtx.shares import answering
 from msgtx.shares import polls as share_polls
 from msgtx.store.shares import shares as stored
-from tests.client.test_shares import fill, group, seen, share
+from tests.client.sharing import Shares, accept, away, seen
 from tests.databases import PATIENCE_SECONDS, Connection
 from tests.refusals import refuses
 from tests.store.test_compaction import compact
 
 pytestmark = pytest.mark.slow
 
-Share = Callable[..., msgtx.ShareConsumer]
 
-__all__ = ["group", "share"]
-
-
-def test_a_record_comes_as_it_was_sent(client: msgtx.Client, topic: str, share: Share) -> None:
+def test_a_record_comes_as_it_was_sent(client: msgtx.Client, topic: str, share: Shares) -> None:
     with client.producer(linger_ms=1_000) as producer:
         for number in range(3):
             producer.send(topic, b"v", key=b"%d" % number, partition=0, timestamp=number, headers=[("h", b"%d" % number)])
@@ -35,12 +31,12 @@ def test_a_record_comes_as_it_was_sent(client: msgtx.Client, topic: str, share: 
 def test_what_compaction_left_is_answered_for_by_its_own_offsets(
     client: msgtx.Client, connection: Connection, unique: Callable[[str], str]
 ) -> None:
-    """I17. A row of the log that has lost records from its middle, and one that is gone once it was acquired."""
+    """I17. A row of the log that has lost records from its front, middle and end: nobody else could answer for them."""
     topic = unique("compacted")
     client.topics.create(topic, cleanup_policy="compact")
     client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     with client.producer(linger_ms=1_000) as producer:
-        for key in (b"a", b"b", b"a", b"b", b"c"):
+        for key in (b"b", b"a", b"b", b"c", b"b"):
             producer.send(topic, b"v", key=key, partition=0)
         producer.flush()
         for key in (b"d", b"b"):
@@ -48,15 +44,14 @@ def test_what_compaction_left_is_answered_for_by_its_own_offsets(
     compact(connection)
     with client.share_consumer(topic, group=topic, acknowledgement_mode="explicit") as one:
         records = one.poll(PATIENCE_SECONDS)
-        assert [(record.offset, record.key) for record in records] == [(2, b"a"), (4, b"c"), (5, b"d"), (6, b"b")]
-        for record in records:
-            one.acknowledge(record)
+        assert [(record.offset, record.key) for record in records] == [(1, b"a"), (3, b"c"), (5, b"d"), (6, b"b")]
+        accept(one, records)
         one.commit()
         assert client.admin.shares.describe(topic).lag == 0
 
 
 def test_what_is_removed_before_it_was_read_is_passed(
-    client: msgtx.Client, connection: Connection, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, connection: Connection, topic: str, share: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large answer is read behind the acquisition, without its locks."""
     read_rest = stored._read_rest
@@ -73,12 +68,10 @@ def test_what_is_removed_before_it_was_read_is_passed(
     assert [record.value for record in one.poll(PATIENCE_SECONDS)] == [b"small"]
 
 
-def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(
-    client: msgtx.Client, topic: str, share: Share
-) -> None:
-    fill(client, topic, 6)
+def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(share: Shares) -> None:
+    share.fill(6)
     one, other = share(max_poll_records=3), share()
-    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    share.configure(record_lock_duration_ms=60_000)
     assert next(iter(one)).offset == 0
     assert one.waiting_records.lock_seconds == 60.0
     assert seen(one.poll(0, 1)) == [(b"1", 1)]
@@ -87,19 +80,19 @@ def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(
     assert seen(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
 
 
-def test_implicit_mode_accepts_first_also_where_nothing_is_acquired(client: msgtx.Client, topic: str, group: str) -> None:
-    fill(client, topic, 4)
-    with client.share_consumer(topic, group=group) as one:
+def test_implicit_mode_accepts_first_also_where_nothing_is_acquired(share: Shares) -> None:
+    share.fill(4)
+    with share("implicit") as one:
         assert next(iter(one)).offset == 0
         for offset in (1, 2, 3):
             assert [record.offset for record in one.poll(0, 1)] == [offset]
-            assert client.admin.shares.describe(group).lag == 4 - offset
+            assert share.lag == 4 - offset
 
 
-def test_a_poll_says_that_what_it_would_accept_is_others(client: msgtx.Client, topic: str, share: Share) -> None:
+def test_a_poll_says_that_what_it_would_accept_is_others(share: Shares) -> None:
     """I17: in implicit mode, with the acquisition that follows."""
-    fill(client, topic, 1)
-    implicit, other = share(acknowledgement_mode="implicit"), share()
+    share.fill(1)
+    implicit, other = share("implicit"), share()
     assert len(implicit.poll(PATIENCE_SECONDS)) == 1
     assert seen(other.poll(PATIENCE_SECONDS)) == [(b"0", 2)]
     with refuses(errors.InvalidRecordState, partition=0, offset=0):
@@ -109,12 +102,12 @@ def test_a_poll_says_that_what_it_would_accept_is_others(client: msgtx.Client, t
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("way", ["commit", "poll"])
 def test_implicit_mode_finishes_what_had_no_answer_in_time(
-    client: msgtx.Client, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, way: str, is_done: bool
+    share: Shares, monkeypatch: pytest.MonkeyPatch, way: str, is_done: bool
 ) -> None:
     """I17: what the call before was to accept is accepted once, and what it was to acquire is not lost."""
-    client.admin.shares.configure(group, {"record_lock_duration_ms": 60_000})
-    fill(client, topic, 3)
-    with client.share_consumer(topic, group=group, request_timeout_ms=100, retry_backoff_ms=50) as one:
+    share.configure(record_lock_duration_ms=60_000)
+    share.fill(3)
+    with share("implicit", request_timeout_ms=100, retry_backoff_ms=50) as one:
         assert seen(one.poll(PATIENCE_SECONDS, 1)) == [(b"0", 1)]
         verb = {"commit": "acknowledge_records", "poll": "acquire_records"}[way]
         call = getattr(share_polls, verb)
@@ -131,38 +124,35 @@ def test_implicit_mode_finishes_what_had_no_answer_in_time(
         assert seen(one.poll(0, 1)) == [(b"1", 1)]
         assert seen(one.poll(0, 1)) == [(b"2", 1)]
         assert one.poll(0) == []
-        assert client.admin.shares.describe(group).lag == 0
+        assert share.lag == 0
 
 
 def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(
-    client: msgtx.Client, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    share: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two rows of the log, one of which it has lost while a call of its own was not answered."""
-    client.admin.shares.configure(group, {"record_lock_duration_ms": 60_000})
+    share.configure(record_lock_duration_ms=60_000)
     for start in range(2):
-        fill(client, topic, 1, start)
-    with client.share_consumer(topic, group=group, request_timeout_ms=100, retry_backoff_ms=50) as one:
+        share.fill(1, start)
+    with share("implicit", request_timeout_ms=100, retry_backoff_ms=50) as one:
         assert len(one.poll(PATIENCE_SECONDS)) == 2
 
-        def lost(*_: Any, **__: Any) -> Any:
-            raise errors.DatabaseUnavailable("the call is lost")
-
         with monkeypatch.context() as patched:
-            patched.setattr(share_polls, "acquire_records", lost)
+            patched.setattr(share_polls, "acquire_records", away)
             with pytest.raises(errors.DatabaseUnavailable):
                 one.poll(0)
         one.answering.answer_if_held(one.waiting_records.handed_out[:1], answering.PLAIN_RELEASE)
         with refuses(errors.InvalidRecordState, partition=0, offset=0):
             one.poll(0)
         assert seen(one.poll(0)) == [(b"0", 2)]
-        assert client.admin.shares.describe(group).lag == 1
+        assert share.lag == 1
 
 
-def test_what_is_held_stays_so_until_its_lock_is_over(client: msgtx.Client, topic: str, share: Share) -> None:
+def test_what_is_held_stays_so_until_its_lock_is_over(share: Shares) -> None:
     """However many polls come in between."""
-    fill(client, topic, 1)
+    share.fill(1)
     one = share()
-    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    share.configure(record_lock_duration_ms=60_000)
     (record,) = one.poll(PATIENCE_SECONDS)
     for _ in range(3):
         assert one.poll(0) == []
@@ -170,12 +160,10 @@ def test_what_is_held_stays_so_until_its_lock_is_over(client: msgtx.Client, topi
     one.commit()
 
 
-def test_only_what_is_held_is_renewed_and_in_one_call(
-    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(client, topic, 4)
+def test_only_what_is_held_is_renewed_and_in_one_call(share: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
+    share.fill(4)
     one, other = share(), share()
-    client.admin.shares.configure(one.config.group, {"record_lock_duration_ms": 60_000})
+    share.configure(record_lock_duration_ms=60_000)
     one.poll(PATIENCE_SECONDS, 2)
     other.poll(PATIENCE_SECONDS, 2)
     calls: list[object] = []
@@ -195,13 +183,13 @@ def test_only_what_is_held_is_renewed_and_in_one_call(
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 def test_keys_alone_may_be_deserialized_and_a_poll_hands_out_what_can_be(
-    client: msgtx.Client, topic: str, group: str, mode: Any
+    client: msgtx.Client, topic: str, share: Shares, mode: Any
 ) -> None:
     """What comes before a record that cannot be read is handed out; that one is an error of the next poll."""
     with client.producer(linger_ms=1_000) as producer:
         for key in (b"0", b"x", b"2"):
             producer.send(topic, b"v", key=key, partition=0)
-    settings = {"group": group, "acknowledgement_mode": mode}
+    settings = {"group": share.name, "acknowledgement_mode": mode}
     with client.share_consumer(topic, key_deserializer=lambda key: int(key or b""), **settings) as one:
         assert [record.key for record in one.poll(PATIENCE_SECONDS)] == [0]
         with refuses(errors.DeserializationError, offset=1):

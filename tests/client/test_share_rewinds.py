@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Literal
 
@@ -17,30 +18,18 @@ from msgtx.database.connection import seconds_left
 from msgtx.shares import answering
 from msgtx.shares import polls as share_polls
 from msgtx.shares.holdings import Holdings
-from tests.client.test_shares import fill, group, seen, share
-from tests.client.test_shares_in_transactions import long_locks, make
-from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
+from tests.client.sharing import Shares, accept, away, copy, seen
+from tests.databases import PATIENCE_SECONDS, lose_answers, wait_until
 from tests.interrupts import interrupts
 from tests.refusals import refuses
 
 Unique = Callable[[str], str]
-Share = Callable[..., msgtx.ShareConsumer]
 Read = Callable[..., list[msgtx.Record]]
 Make = Callable[..., msgtx.Producer]
 Mode = Literal["implicit", "explicit"]
 MODES = pytest.mark.parametrize("mode", ["implicit", "explicit"])
 
-__all__ = ["group", "long_locks", "make", "share"]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("long_locks")]
-
-
-def lag(client: msgtx.Client, consumer: msgtx.ShareConsumer) -> int:
-    return client.admin.shares.describe(consumer.config.group).lag
-
-
-def accept(consumer: msgtx.ShareConsumer, records: list[msgtx.ShareRecord], mode: Mode) -> None:
-    for record in records if mode == "explicit" else ():
-        consumer.acknowledge(record)
 
 
 class Oops(Exception):
@@ -51,32 +40,26 @@ class Oops(Exception):
 
 
 @MODES
-def test_what_is_rewound_is_handed_out_again_and_its_answers_count_no_more(
-    client: msgtx.Client, topic: str, share: Share, mode: Mode
-) -> None:
-    fill(client, topic, 2)
-    one = share(acknowledgement_mode=mode)
-    accept(one, one.poll(5), mode)
+def test_what_is_rewound_is_handed_out_again_and_its_answers_count_no_more(share: Shares, mode: Mode) -> None:
+    share.fill(2)
+    one = share(mode)
+    accept(one, one.poll(5))
     one.rewind()
     assert seen(share().poll(0, 1)) == [(b"0", 2)], "others have it at once"
     assert seen(one.poll(5)) == [(b"1", 2)]
     one.rewind()
     one.commit()
-    assert lag(client, one) == 2
+    assert share.lag == 2
 
 
 @MODES
 @pytest.mark.parametrize("end", ["commit", "close", "poll"])
 def test_what_is_rewound_while_the_database_is_away_is_neither_accepted_nor_sent(
-    client: msgtx.Client, topic: str, share: Share, mode: Mode, end: str, monkeypatch: pytest.MonkeyPatch
+    share: Shares, mode: Mode, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(client, topic, 1)
-    one = share(acknowledgement_mode=mode, request_timeout_ms=100)
-    accept(one, one.poll(5), mode)
-
-    def away(*_: Any, **__: Any) -> Any:
-        raise errors.DatabaseUnavailable("planted")
-
+    share.fill(1)
+    one = share(mode, request_timeout_ms=100)
+    accept(one, one.poll(5))
     with monkeypatch.context() as patched:
         patched.setattr(answering, "acknowledge_records", away)
         one.rewind()
@@ -84,11 +67,11 @@ def test_what_is_rewound_while_the_database_is_away_is_neither_accepted_nor_sent
         assert seen(one.poll(0)) == [(b"0", 2)]
     else:
         getattr(one, end)()
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
-def test_what_a_transaction_has_is_not_rewound(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
-    fill(client, topic, 2)
+def test_what_a_transaction_has_is_not_rewound(share: Shares, make: Make) -> None:
+    share.fill(2)
     one, producer = share(), make()
     first, second = one.poll(5)
     one.acknowledge(first)
@@ -97,20 +80,16 @@ def test_what_a_transaction_has_is_not_rewound(client: msgtx.Client, topic: str,
         one.acknowledge(second)
         one.rewind()
     assert seen(one.poll(5)) == [(b"1", 2)]
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
 def test_what_a_commit_without_an_answer_may_have_done_is_not_rewound(
-    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+    share: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(client, topic, 2)
+    share.fill(2)
     one = share(request_timeout_ms=100)
     first, second = one.poll(5)
     one.acknowledge(first)
-
-    def away(*_: Any, **__: Any) -> Any:
-        raise errors.DatabaseUnavailable("planted")
-
     with monkeypatch.context() as patched:
         patched.setattr("msgtx.shares.polls.acknowledge_records", away)
         with pytest.raises(errors.DatabaseUnavailable):
@@ -119,7 +98,7 @@ def test_what_a_commit_without_an_answer_may_have_done_is_not_rewound(
     one.rewind()
     one.commit()
     assert seen(one.poll(5)) == [(b"1", 2)]
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
 # ── transactions that are not committed ──
@@ -129,37 +108,35 @@ def test_what_a_commit_without_an_answer_may_have_done_is_not_rewound(
 @pytest.mark.parametrize("handed", [False, True], ids=["before its answers", "with its answers"])
 @pytest.mark.parametrize("begun", ["after the poll", "before the poll"])
 def test_an_aborted_transaction_has_its_records_handed_out_again(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, mode: Mode, handed: bool, begun: str
+    output: str, share: Shares, make: Make, read: Read, mode: Mode, handed: bool, begun: str
 ) -> None:
-    fill(client, topic, 2)
-    one, producer = share(acknowledgement_mode=mode), make()
+    share.fill(2)
+    one, producer = share(mode), make()
     before = one.poll(5, 1) if begun == "after the poll" else []
     with contextlib.suppress(Oops), producer.transaction() as tx:
         records = before or one.poll(5, 1)
         producer.send(output, b"lost", partition=0)
-        accept(one, records, mode)
+        accept(one, records)
         if handed:
             tx.send_acknowledgements(one)
         raise Oops
     for _ in range(2):
         with producer.transaction() as tx:
-            records = one.poll(5, 1)
-            producer.send(output, records[0].value, partition=0)
-            accept(one, records, mode)
+            copy(one, producer, output, 1)
             tx.send_acknowledgements(one)
     assert sorted(record.value or b"" for record in read(output)) == [b"0", b"1"]
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 @MODES
 @pytest.mark.parametrize("end", ["poll", "transaction", "commit", "close"])
 def test_nothing_accepts_what_an_aborted_transaction_was_for(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, mode: Mode, end: str
+    output: str, share: Shares, make: Make, mode: Mode, end: str
 ) -> None:
-    fill(client, topic, 1)
-    one, producer = share(acknowledgement_mode=mode), make()
+    share.fill(1)
+    one, producer = share(mode), make()
     with contextlib.suppress(Oops), producer.transaction():
-        accept(one, one.poll(5), mode)
+        accept(one, one.poll(5))
         raise Oops
     if end == "transaction":
         refused = refuses(errors.IllegalState, reason="poll first") if mode == "implicit" else contextlib.nullcontext()
@@ -170,12 +147,12 @@ def test_nothing_accepts_what_an_aborted_transaction_was_for(
         assert seen(one.poll(0)) == [(b"0", 2)]
     else:
         getattr(one, end)()
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
-def test_a_caller_may_try_the_records_in_hand_again(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+def test_a_caller_may_try_the_records_in_hand_again(share: Shares, make: Make) -> None:
     """Explicit mode: they are held until the next poll."""
-    fill(client, topic, 2)
+    share.fill(2)
     one, producer = share(), make()
     first, second = one.poll(5)
     with contextlib.suppress(Oops), producer.transaction():
@@ -185,17 +162,15 @@ def test_a_caller_may_try_the_records_in_hand_again(client: msgtx.Client, topic:
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
     assert seen(one.poll(0)) == [(b"1", 2)]
-    assert lag(client, one) == 1
+    assert share.lag == 1
     with pytest.raises(errors.InvalidRecordState):
         one.acknowledge(second)
 
 
-def test_a_poll_that_finds_nothing_ends_a_rewind(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read
-) -> None:
+def test_a_poll_that_finds_nothing_ends_a_rewind(output: str, share: Shares, make: Make, read: Read) -> None:
     """Others have got the records: the loop goes on with what there is, and that may be nothing."""
-    fill(client, topic, 1)
-    one, producer = share(acknowledgement_mode="implicit"), make()
+    share.fill(1)
+    one, producer = share("implicit"), make()
     with contextlib.suppress(Oops), producer.transaction():
         one.poll(5)
         raise Oops
@@ -208,69 +183,56 @@ def test_a_poll_that_finds_nothing_ends_a_rewind(
 
 
 @MODES
-def test_a_poll_within_a_transaction_accepts_nothing(
-    client: msgtx.Client, topic: str, share: Share, make: Make, mode: Mode
-) -> None:
+def test_a_poll_within_a_transaction_accepts_nothing(share: Shares, make: Make, mode: Mode) -> None:
     """It is the transaction's to commit, or nobody's."""
-    fill(client, topic, 3)
-    one, producer = share(acknowledgement_mode=mode), make()
+    share.fill(3)
+    one, producer = share(mode), make()
     with contextlib.suppress(Oops), producer.transaction() as tx:
         for _ in range(2):
-            accept(one, one.poll(5, 1), mode)
-        assert lag(client, one) == 3
+            accept(one, one.poll(5, 1))
+        assert share.lag == 3
         raise Oops
-    assert lag(client, one) == 3
+    assert share.lag == 3
     with producer.transaction() as tx:
         for _ in range(3):
-            records = one.poll(5, 1)
-            accept(one, records, mode)
+            accept(one, one.poll(5, 1))
         tx.send_acknowledgements(one)
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 @MODES
 def test_a_transaction_in_another_thread_is_nobody_elses(
-    client: msgtx.Client, topic: str, share: Share, make: Make, mode: Mode
+    share: Shares, make: Make, mode: Mode, background: ThreadPoolExecutor
 ) -> None:
-    fill(client, topic, 1)
-    one, producer = share(acknowledgement_mode=mode), make()
-    accept(one, one.poll(5), mode)
+    share.fill(1)
+    one, producer = share(mode), make()
+    accept(one, one.poll(5))
 
     def aborts() -> None:
         with contextlib.suppress(Oops), producer.transaction():
             raise Oops
 
-    thread = threading.Thread(target=aborts)
-    thread.start()
-    thread.join()
+    background.submit(aborts).result()
     if mode == "explicit":
         one.commit()
     assert one.poll(0) == []
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 def test_a_consumer_that_another_thread_polls_follows_the_producer_that_had_its_answers(
-    client: msgtx.Client, topic: str, share: Share, make: Make
+    share: Shares, make: Make, background: ThreadPoolExecutor
 ) -> None:
-    fill(client, topic, 2)
-    one, producer = share(acknowledgement_mode="implicit"), make()
+    share.fill(2)
+    one, producer = share("implicit"), make()
 
-    def poll() -> None:
-        assert len(one.poll(5, 1)) == 1
-
-    def polled() -> None:
-        thread = threading.Thread(target=poll)
-        thread.start()
-        thread.join()
-
-    polled()
+    assert len(background.submit(one.poll, 5, 1).result()) == 1
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
-    polled()
+    assert len(background.submit(one.poll, 5, 1).result()) == 1
     with contextlib.suppress(Oops), producer.transaction():
         raise Oops
     assert seen(one.poll(5)) == [(b"1", 2)]
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
 # Whatever ends a transaction without a commit.
@@ -299,37 +261,33 @@ ENDS = {end.__name__: end for end in (is_fenced, is_aborted_by_an_operator, is_c
 @pytest.mark.parametrize("handed", [False, True], ids=["before its answers", "with its answers"])
 @pytest.mark.parametrize("end", ENDS)
 def test_all_ends_but_a_commit_have_the_records_handed_out_again(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, mode: Mode, handed: bool, end: str
+    client: msgtx.Client, output: str, share: Shares, make: Make, read: Read, mode: Mode, handed: bool, end: str
 ) -> None:
-    fill(client, topic, 1)
-    one, producer = share(acknowledgement_mode=mode), make()
+    share.fill(1)
+    one, producer = share(mode), make()
     records = one.poll(5)
     with contextlib.suppress(errors.MsgtxError), producer.transaction() as tx:
         producer.send(output, b"lost", partition=0).result(10)
-        accept(one, records, mode)
+        accept(one, records)
         if handed:
             tx.send_acknowledgements(one)
         ENDS[end](client, producer)
         producer.send(output, b"late", partition=0).result(10)
         if not handed:
             tx.send_acknowledgements(one)
-    again = make()
-    records = one.poll(5)
-    assert seen(records) == [(b"0", 2)]
-    with again.transaction() as tx:
-        producer = again
-        again.send(output, records[0].value, partition=0)
-        accept(one, records, mode)
+    producer = make()
+    with producer.transaction() as tx:
+        assert seen(copy(one, producer, output)) == [(b"0", 2)]
         tx.send_acknowledgements(one)
     assert [record.value for record in read(output)] == [b"0"]
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 def test_a_producer_that_is_fenced_while_nobody_calls_it_gives_its_records_back(
-    client: msgtx.Client, topic: str, share: Share, make: Make, unique: Unique
+    client: msgtx.Client, share: Shares, make: Make, unique: Unique
 ) -> None:
     """The fence comes before the answers are pending: the sender hears of it when it hands them over."""
-    fill(client, topic, 1)
+    share.fill(1)
     one, zombie = share(), make()
     one.acknowledge(one.poll(5)[0])
     zombie.begin_transaction()
@@ -340,11 +298,11 @@ def test_a_producer_that_is_fenced_while_nobody_calls_it_gives_its_records_back(
 
 
 def test_an_undo_in_another_thread_and_a_commit_do_not_come_between_each_other(
-    client: msgtx.Client, topic: str, share: Share, monkeypatch: pytest.MonkeyPatch
+    share: Shares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer of the commit is lost. It is asked for again, whatever the undo would have released."""
-    fill(client, topic, 1)
-    one = share(acknowledgement_mode="implicit", request_timeout_ms=300)
+    share.fill(1)
+    one = share("implicit", request_timeout_ms=300)
     assert len(one.poll(5)) == 1
     undone: list[threading.Thread] = []
     given = Holdings.given
@@ -364,16 +322,16 @@ def test_an_undo_in_another_thread_and_a_commit_do_not_come_between_each_other(
             one.commit()
     undone[0].join()
     assert one.poll(0) == []
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["has none", "has one"])
 def test_a_producer_that_is_lent_leaves_the_consumer_of_its_last_user_alone(
-    client: msgtx.Client, topic: str, share: Share, make: Make, group: str, own: bool
+    client: msgtx.Client, topic: str, share: Shares, make: Make, own: bool, background: ThreadPoolExecutor
 ) -> None:
     """Unless nothing was polled where it is now."""
-    fill(client, topic, 2)
-    one, pooled = share(acknowledgement_mode="implicit"), make()
+    share.fill(2)
+    one, pooled = share("implicit"), make()
 
     one.poll(5, 1)
     with pooled.transaction() as tx:
@@ -381,56 +339,52 @@ def test_a_producer_that_is_lent_leaves_the_consumer_of_its_last_user_alone(
     one.poll(5, 1)
 
     def aborts() -> None:
-        with client.share_consumer(topic, group=f"{group}-2") as other:
+        with client.share_consumer(topic, group=f"{share.name}-2") as other:
             if own:
                 other.poll(0)
             with contextlib.suppress(Oops), pooled.transaction():
                 raise Oops
 
-    thread = threading.Thread(target=aborts)
-    thread.start()
-    thread.join()
+    background.submit(aborts).result()
     one.commit()
-    assert lag(client, one) == (0 if own else 1)
+    assert share.lag == (0 if own else 1)
 
 
 def test_a_producer_that_another_thread_closes_leaves_what_that_thread_polled(
-    client: msgtx.Client, topic: str, share: Share, make: Make
+    share: Shares, make: Make, background: ThreadPoolExecutor
 ) -> None:
-    fill(client, topic, 1)
-    one, producer = share(acknowledgement_mode="implicit"), make()
-    thread = threading.Thread(target=producer.begin_transaction)
-    thread.start()
-    thread.join()
+    share.fill(1)
+    one, producer = share("implicit"), make()
+    background.submit(producer.begin_transaction).result()
     assert len(one.poll(5)) == 1
     producer.close()
     one.commit()
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 def test_what_was_handed_out_in_a_transaction_that_ended_without_it_is_accepted_by_the_next_poll(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+    output: str, share: Shares, make: Make
 ) -> None:
     """A loop in which a transaction is always open, and none is given any answers."""
-    fill(client, topic, 3)
-    one, producer = share(acknowledgement_mode="implicit"), make()
+    share.fill(3)
+    one, producer = share("implicit"), make()
     producer.begin_transaction()
     for done in range(3):
         assert len(one.poll(5, 1)) == 1
-        assert lag(client, one) == 3 - done
+        assert share.lag == 3 - done
         producer.send(output, b"out", partition=0)
         producer.commit_transaction()
         producer.begin_transaction()
     assert one.poll(0) == []
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 def test_what_a_transaction_was_polled_for_and_not_given_is_the_next_ones_with_a_warning(
-    client: msgtx.Client, topic: str, share: Share, make: Make, caplog: pytest.LogCaptureFixture
+    share: Shares, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever gives transactions their answers may poll for the next one before the commit."""
-    fill(client, topic, 4)
-    one, producer = share(acknowledgement_mode="implicit"), make()
+    share.fill(4)
+    one, producer = share("implicit"), make()
     producer.begin_transaction()
     one.poll(5, 1)
     with caplog.at_level(logging.WARNING, "msgtx.consumer"):
@@ -443,14 +397,14 @@ def test_what_a_transaction_was_polled_for_and_not_given_is_the_next_ones_with_a
             assert caplog.text.count("ended without it") == 1
     producer.abort_transaction()
     assert seen(one.poll(5)) == [(b"3", 2)]
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
 def test_an_abort_takes_no_longer_than_it_may_however_many_consumers_it_was_for(
-    client: msgtx.Client, topic: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch
+    share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(client, topic, 2)
-    several, producer = [share(acknowledgement_mode="implicit", request_timeout_ms=3000) for _ in range(2)], make()
+    share.fill(2)
+    several, producer = [share("implicit", request_timeout_ms=3000) for _ in range(2)], make()
     for one in several:
         assert len(one.poll(5, 1)) == 1
     limits: list[float] = []
@@ -467,11 +421,11 @@ def test_an_abort_takes_no_longer_than_it_may_however_many_consumers_it_was_for(
 
 
 def test_a_failed_producer_that_is_aborted_late_does_not_touch_what_was_handed_out_since(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+    client: msgtx.Client, output: str, share: Shares, make: Make
 ) -> None:
     """Whoever has caught its error goes on with a new one, and tidies up."""
-    fill(client, topic, 1)
-    one, failed, producer = share(acknowledgement_mode="implicit"), make(), make()
+    share.fill(1)
+    one, failed, producer = share("implicit"), make(), make()
     assert len(one.poll(5)) == 1
     failed.begin_transaction()
     is_fenced(client, failed)
@@ -483,15 +437,15 @@ def test_a_failed_producer_that_is_aborted_late_does_not_touch_what_was_handed_o
         failed.abort_transaction()
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 def test_an_end_that_is_learnt_late_does_not_touch_what_was_handed_out_since(
-    client: msgtx.Client, topic: str, share: Share, make: Make
+    client: msgtx.Client, share: Shares, make: Make
 ) -> None:
     """A transaction that was prepared is aborted elsewhere; its producer learns of it when it begins the next one."""
-    fill(client, topic, 2)
-    one, producer = share(acknowledgement_mode="implicit"), make()
+    share.fill(2)
+    one, producer = share("implicit"), make()
     assert len(one.poll(5, 1)) == 1
     tx = producer.begin_transaction()
     tx.send_acknowledgements(one)
@@ -499,14 +453,14 @@ def test_an_end_that_is_learnt_late_does_not_touch_what_was_handed_out_since(
     assert len(one.poll(5)) == 2
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 def test_a_failed_producer_that_is_closed_late_does_not_touch_what_was_handed_out_since(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+    client: msgtx.Client, output: str, share: Shares, make: Make
 ) -> None:
-    fill(client, topic, 1)
-    one, failed, producer = share(acknowledgement_mode="implicit"), make(), make()
+    share.fill(1)
+    one, failed, producer = share("implicit"), make(), make()
     assert len(one.poll(5)) == 1
     with contextlib.suppress(errors.ProducerFenced), failed.transaction():
         is_fenced(client, failed)
@@ -515,17 +469,15 @@ def test_a_failed_producer_that_is_closed_late_does_not_touch_what_was_handed_ou
     with producer.transaction() as tx:
         failed.close()
         tx.send_acknowledgements(one)
-    assert lag(client, one) == 0
+    assert share.lag == 0
 
 
 # ── answers that are handed over ──
 
 
-def test_a_consumer_that_is_closed_leaves_its_transaction_whole(
-    client: msgtx.Client, topic: str, share: Share, make: Make
-) -> None:
+def test_a_consumer_that_is_closed_leaves_its_transaction_whole(share: Shares, make: Make) -> None:
     """What the transaction was given is pending before the member leaves: others do not get it."""
-    fill(client, topic, 1)
+    share.fill(1)
     one, producer = share(), make()
     one.acknowledge(one.poll(5)[0])
     producer.begin_transaction()
@@ -533,15 +485,13 @@ def test_a_consumer_that_is_closed_leaves_its_transaction_whole(
     one.close()
     assert share().poll(0) == []
     producer.commit_transaction()
-    assert client.admin.shares.describe(one.config.group).lag == 0
+    assert share.lag == 0
 
 
-def test_answers_go_out_before_their_locks_end(
-    client: msgtx.Client, topic: str, share: Share, make: Make, connection: Connection
-) -> None:
+def test_answers_go_out_before_their_locks_end(share: Shares, make: Make) -> None:
     """However soon that is."""
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 2000")
-    fill(client, topic, 1)
+    share.configure(record_lock_duration_ms=2_000)
+    share.fill(1)
     one, producer = share(), make()
     began = time.monotonic()
     one.acknowledge(one.poll(5)[0])
@@ -556,9 +506,9 @@ def test_answers_go_out_before_their_locks_end(
 
 
 def test_a_consumer_that_is_closed_in_a_callback_of_the_producer_does_not_wait_for_it(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make
+    output: str, share: Shares, make: Make
 ) -> None:
-    fill(client, topic, 1)
+    share.fill(1)
     one, producer = share(), make()
     one.acknowledge(one.poll(5)[0])
     closed = threading.Event()
@@ -584,10 +534,10 @@ def test_a_consumer_that_is_closed_in_a_callback_of_the_producer_does_not_wait_f
 
 
 def test_an_answer_that_was_not_committed_in_time_is_not_of_the_next_delivery(
-    client: msgtx.Client, topic: str, share: Share, connection: Connection, caplog: pytest.LogCaptureFixture
+    share: Shares, caplog: pytest.LogCaptureFixture
 ) -> None:
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 500")
-    fill(client, topic, 1)
+    share.configure(record_lock_duration_ms=500)
+    share.fill(1)
     one, other = share(), share()
     (first,) = one.poll(5)
     one.acknowledge(first)
@@ -600,14 +550,12 @@ def test_an_answer_that_was_not_committed_in_time_is_not_of_the_next_delivery(
     with refuses(errors.InvalidRecordState, reason="delivered again"):
         one.acknowledge(first)
     one.commit()
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
-def test_a_loop_that_never_commits_is_warned_once(
-    client: msgtx.Client, topic: str, share: Share, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_loop_that_never_commits_is_warned_once(share: Shares, caplog: pytest.LogCaptureFixture) -> None:
     """As in Kafka, whose next poll commits explicit answers."""
-    fill(client, topic, 3)
+    share.fill(3)
     one, careful = share(), share()
     with caplog.at_level(logging.WARNING, "msgtx.consumer"):
         for record in careful.poll(5, 1):
@@ -621,22 +569,20 @@ def test_a_loop_that_never_commits_is_warned_once(
     assert caplog.text.count("commits nothing") == 1
 
 
-def test_closing_after_a_record_that_cannot_be_read_accepts_nothing_else(
-    client: msgtx.Client, topic: str, share: Share, group: str
-) -> None:
-    fill(client, topic, 2)
+def test_closing_after_a_record_that_cannot_be_read_accepts_nothing_else(share: Shares) -> None:
+    share.fill(2)
 
     def one_only(value: bytes | None) -> bytes | None:
         if value == b"1":
             raise ValueError("unreadable")
         return value
 
-    with client.share_consumer(topic, group=group, value_deserializer=one_only) as one:
+    with share("implicit", value_deserializer=one_only) as one:
         iteration: Iterator[msgtx.ShareRecord] = iter(one)
         assert next(iteration).value == b"0"
         with pytest.raises(errors.DeserializationError):
             next(iteration)
-    assert client.admin.shares.describe(group).lag == 2
+    assert share.lag == 2
 
 
 # ── interrupts, other threads, other processes ──
@@ -651,20 +597,16 @@ ENDS_OF_TRANSACTIONS = (
 @MODES
 @pytest.mark.parametrize("fails", [True, False], ids=["an abort", "a commit"])
 def test_an_interrupt_at_any_line_of_a_transactions_end_loses_and_repeats_nothing(
-    client: msgtx.Client, topic: str, output: str, share: Share, group: str, unique: Unique, read: Read, mode: Mode,
-    fails: bool,
-) -> None:  # fmt: skip
+    client: msgtx.Client, output: str, share: Shares, unique: Unique, read: Read, mode: Mode, fails: bool
+) -> None:
     """Whoever catches it closes the producer, goes on with another one, and rewinds (decision 0146)."""
-    client.admin.shares.configure(group, {"delivery_count_limit": 100})
-    one = share(acknowledgement_mode=mode)
+    share.configure(delivery_count_limit=100)
+    one = share(mode)
     name = unique("id")
 
     def handle(*, fails: bool) -> None:
         with client.producer(transactional_id=name) as producer, contextlib.suppress(Oops), producer.transaction() as tx:
-            records = one.poll(0, 1)
-            for record in records:
-                producer.send(output, record.value, partition=0)
-            accept(one, records, mode)
+            copy(one, producer, output, 1, seconds=0)
             tx.send_acknowledgements(one)
             if fails:
                 raise Oops
@@ -672,75 +614,67 @@ def test_an_interrupt_at_any_line_of_a_transactions_end_loses_and_repeats_nothin
     files = ("shares/holdings.py", "session/answers.py", "producer/transaction.py")
     count = 0
     for count, interrupt in enumerate(interrupts(*files, within=ENDS_OF_TRANSACTIONS, least=20), 1):
-        fill(client, topic, 1, count - 1)
+        share.fill(1, count - 1)
         with interrupt:
             handle(fails=fails)
         one.rewind()
         handle(fails=False)
         handle(fails=False)
         found = sorted(int(record.value or b"") for record in read(output))
-        assert (found, lag(client, one)) == (list(range(count)), 0), interrupt.place
+        assert (found, share.lag) == (list(range(count)), 0), interrupt.place
 
 
 @MODES
-def test_an_interrupt_at_any_line_of_a_rewind_accepts_nothing(
-    client: msgtx.Client, topic: str, share: Share, group: str, mode: Mode
-) -> None:
-    client.admin.shares.configure(group, {"delivery_count_limit": 100})
-    fill(client, topic, 1)
-    one = share(acknowledgement_mode=mode)
+def test_an_interrupt_at_any_line_of_a_rewind_accepts_nothing(share: Shares, mode: Mode) -> None:
+    share.configure(delivery_count_limit=100)
+    share.fill(1)
+    one = share(mode)
     files = [f"shares/{name}.py" for name in ("share_consumer", "answering", "holdings")]
     for interrupt in interrupts(*files, within=("rewind", "undo", "released"), least=5):
-        accept(one, one.poll(5), mode)
+        accept(one, one.poll(5))
         with interrupt:
             one.rewind()
         if interrupt.place is not None:
             one.rewind()  # it did not return: the caller repeats it
     assert seen(one.poll(5))[0][0] == b"0"
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
-def test_a_prepared_transaction_holds_up_no_implicit_mode(
-    client: msgtx.Client, topic: str, share: Share, make: Make
-) -> None:
+def test_a_prepared_transaction_holds_up_no_implicit_mode(client: msgtx.Client, share: Shares, make: Make) -> None:
     """What is handed out after it was prepared is not its own."""
-    fill(client, topic, 3)
-    one, producer = share(acknowledgement_mode="implicit"), make()
+    share.fill(3)
+    one, producer = share("implicit"), make()
     assert len(one.poll(5, 1)) == 1
     tx = producer.begin_transaction()
     tx.send_acknowledgements(one)
     token = tx.prepare()
     assert len(one.poll(5, 1)) == 1
     assert len(one.poll(5, 1)) == 1
-    assert lag(client, one) == 2, "the second one was accepted by the third poll"
+    assert share.lag == 2, "the second one was accepted by the third poll"
     client.complete(token, commit=True)
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
 def test_an_abort_without_an_answer_has_dropped_the_answers_already(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database is away when the block aborts, and the caller goes on with another producer."""
-    fill(client, topic, 1)
+    share.fill(1)
     one, failed, producer = share(), make(max_block_ms=300), make()
     with contextlib.suppress(Oops), failed.transaction():
         one.acknowledge(one.poll(5)[0])
         failed.send(output, b"lost", partition=0).result(10)
-
-        def away(*_: Any, **__: Any) -> Any:
-            raise errors.DatabaseUnavailable("planted")
-
         monkeypatch.setattr("msgtx.producer.transaction.decide", away)
         raise Oops
     monkeypatch.undo()
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
-    assert lag(client, one) == 1
+    assert share.lag == 1
 
 
-def test_a_child_process_touches_nothing_of_its_parent(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+def test_a_child_process_touches_nothing_of_its_parent(share: Shares, make: Make) -> None:
     """Whatever it calls (the child of a fork, in the middle of a transaction)."""
-    fill(client, topic, 1)
+    share.fill(1)
     one, producer = share(), make()
     one.acknowledge(one.poll(5)[0])
     tx = producer.begin_transaction()
@@ -758,4 +692,4 @@ def test_a_child_process_touches_nothing_of_its_parent(client: msgtx.Client, top
     assert share().poll(0) == []
     tx.send_acknowledgements(one)
     producer.commit_transaction()
-    assert lag(client, one) == 0
+    assert share.lag == 0

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,38 +12,15 @@ from msgtx import Acknowledgement, errors
 from msgtx.producer import sender
 from msgtx.rules.transaction import ClientState
 from msgtx.shares import polls as share_polls
-from tests.client.test_shares import fill, group, seen, share
-from tests.databases import Connection, lose_answers, wait_until
+from tests.client.sharing import Shares, accept, copy, lose_first_answer, seen
+from tests.databases import lose_answers, wait_until
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
 
 Unique = Callable[[str], str]
-Share = Callable[..., msgtx.ShareConsumer]
 Read = Callable[..., list[msgtx.Record]]
 Make = Callable[..., msgtx.Producer]
-
-__all__ = ["group", "share"]
-
-
-@pytest.fixture
-def make(client: msgtx.Client, unique: Unique) -> Iterator[Make]:
-    """Make transactional producers."""
-    made: list[msgtx.Producer] = []
-
-    def producer(**settings: Any) -> msgtx.Producer:
-        made.append(client.producer(**{"transactional_id": unique("id"), "linger_ms": 0, **settings}))
-        made[-1].init_transactions()
-        return made[-1]
-
-    yield producer
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
-def long_locks(group: str, connection: Connection) -> None:
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
 
 
 def produced(read: Read, topic: str) -> list[bytes | None]:
@@ -53,33 +30,27 @@ def produced(read: Read, topic: str) -> list[bytes | None]:
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 @pytest.mark.parametrize("late", [False, True], ids=["in one call", "in steps"])
 def test_output_and_acknowledgements_are_committed_together(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, mode: str, late: bool
+    output: str, share: Shares, make: Make, read: Read, mode: str, late: bool
 ) -> None:
-    fill(client, topic, 4)
-    one, producer = share(acknowledgement_mode=mode), make()
+    share.fill(4)
+    one, producer = share(mode), make()
     with producer.transaction() as tx:
-        for record in one.poll(5):
-            producer.send(output, record.value, partition=0)
-            if mode == "explicit":
-                one.acknowledge(record)
+        copy(one, producer, output)
         tx.send_acknowledgements(one)
         if late:
             time.sleep(0.7)
     assert produced(read, output) == [b"0", b"1", b"2", b"3"]
-    time.sleep(0.6)
-    assert share().poll(0) == []
+    assert share.lag == 0
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in one call", "in steps"])
 def test_an_abort_makes_the_records_available_at_once(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, late: bool, long_locks: None
+    output: str, share: Shares, make: Make, read: Read, late: bool, long_locks: None
 ) -> None:
-    fill(client, topic, 2)
+    share.fill(2)
     one, producer = share(), make()
     producer.begin_transaction()
-    for record in one.poll(5):
-        producer.send(output, record.value, partition=0)
-        one.acknowledge(record)
+    copy(one, producer, output)
     producer.send_acknowledgements_to_transaction(one)
     if late:
         time.sleep(0.3)
@@ -88,34 +59,11 @@ def test_an_abort_makes_the_records_available_at_once(
     assert produced(read, output) == []
 
 
-def test_records_of_one_batch_belong_to_different_transactions(
-    client: msgtx.Client, topic: str, share: Share, make: Make
-) -> None:
-    """T1 acknowledges 0, then 1; T2 acknowledges 2, and is aborted: 2 is delivered again, 0 and 1 are pending."""
-    fill(client, topic, 4)
-    one, other, first, second = share(), share(), make(), make()
-    records = one.poll(5)
-    t1, t2 = first.begin_transaction(), second.begin_transaction()
-    for transaction, record in ((t1, records[0]), (t1, records[1]), (t2, records[2])):
-        one.acknowledge(record)
-        transaction.send_acknowledgements(one)
-        with pytest.raises(errors.TransactionConflict):
-            one.acknowledge(record)
-    time.sleep(0.3)
-    second.abort_transaction()
-    assert seen(other.poll(0)) == [(b"2", 2)]
-    time.sleep(0.6)
-    assert seen(other.poll(0)) == [(b"2", 3), (b"3", 2)], "their locks are over, and nobody waits for that of 0 and 1"
-    first.commit_transaction()
-    time.sleep(0.6)
-    assert {record.value for _ in range(2) for record in other.poll(0)} == {b"2", b"3"}
-
-
 def one_that_lost_its_first(
-    client: msgtx.Client, topic: str, count: int, share: Share
+    share: Shares, count: int
 ) -> tuple[msgtx.ShareConsumer, msgtx.ShareConsumer, list[msgtx.ShareRecord]]:
     """Return a member, another one that has its first record since its locks are over, and what it was given."""
-    fill(client, topic, count)
+    share.fill(count)
     one, other = share(), share()
     records = one.poll(5)
     time.sleep(0.6)
@@ -125,10 +73,10 @@ def one_that_lost_its_first(
 
 @pytest.mark.parametrize("late", [False, True], ids=["in one call", "in steps"])
 def test_a_record_that_was_lost_meanwhile_fails_the_transaction(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, late: bool
+    output: str, share: Shares, make: Make, read: Read, late: bool
 ) -> None:
     producer = make()
-    one, other, records = one_that_lost_its_first(client, topic, 2, share)
+    one, other, records = one_that_lost_its_first(share, 2)
     one.acknowledge(records[0])
     producer.begin_transaction()
     producer.send(output, b"out", partition=0)
@@ -146,17 +94,15 @@ def test_a_record_that_was_lost_meanwhile_fails_the_transaction(
 
 
 def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, group: str, connection: Connection,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    output: str, share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also if they were to be pending, and are not."""
     producer = make()
-    one, other, records = one_that_lost_its_first(client, topic, 3, share)
-    connection.execute("update msgtx.share_group set record_lock_duration_ms = 60000")
+    one, other, records = one_that_lost_its_first(share, 3)
+    share.configure(record_lock_duration_ms=60_000)
     again = one.poll(5)
     assert seen(again) == [(b"1", 2), (b"2", 2)]
-    for record in (records[0], *again):
-        one.acknowledge(record)
+    accept(one, [records[0], *again])
     producer.begin_transaction()
     producer.send_acknowledgements_to_transaction(one)
     wait_until(lambda: producer._state.has_failed, "they are handed over, and refused")
@@ -168,8 +114,8 @@ def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
     assert seen(other.poll(5))[-2:] == [(b"1", 3), (b"2", 3)]
 
 
-def test_a_transaction_may_hold_acknowledgements_alone(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
-    fill(client, topic, 2)
+def test_a_transaction_may_hold_acknowledgements_alone(share: Shares, make: Make) -> None:
+    share.fill(2)
     one, producer = share(), make()
     first, second = one.poll(5)
     one.acknowledge(first)
@@ -178,13 +124,14 @@ def test_a_transaction_may_hold_acknowledgements_alone(client: msgtx.Client, top
     one.acknowledge(second)
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
+        with pytest.raises(errors.TransactionConflict):
+            one.acknowledge(second)
         tx.send_acknowledgements(one)  # there are none
-    time.sleep(0.6)
-    assert share().poll(0) == []
+    assert share.lag == 0
 
 
-def test_a_lock_that_begins_anew_is_of_no_transaction(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
-    fill(client, topic, 1)
+def test_a_lock_that_begins_anew_is_of_no_transaction(share: Shares, make: Make) -> None:
+    share.fill(1)
     one, producer = share(), make()
     (record,) = one.poll(5)
     one.acknowledge(record, Acknowledgement.RENEW)
@@ -196,37 +143,24 @@ def test_a_lock_that_begins_anew_is_of_no_transaction(client: msgtx.Client, topi
 
 
 def test_a_lost_answer_to_the_whole_transaction_acknowledges_once(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(client, topic, 2)
+    share.fill(2)
     one, producer = share(), make()
-    commit = producer._transactions._group_commit.commit
-    lost: list[object] = []
-
-    def answered_once(*arguments: Any) -> Any:
-        answer = commit(*arguments)
-        if not lost:
-            lost.append(answer)
-            raise errors.DatabaseUnavailable("the answer is lost")
-        return answer
-
-    monkeypatch.setattr(producer._transactions._group_commit, "commit", answered_once)
+    lost = lose_first_answer(monkeypatch, producer._transactions._group_commit, "commit")
     with producer.transaction() as tx:
-        for record in one.poll(5):
-            producer.send(output, record.value, partition=0)
-            one.acknowledge(record)
+        copy(one, producer, output)
         tx.send_acknowledgements(one)
     assert lost
     assert produced(read, output) == [b"0", b"1"]
-    time.sleep(0.6)
-    assert share().poll(0) == []
+    assert share.lag == 0
 
 
 def test_a_commit_that_had_no_answer_is_finished_before_a_transaction_has_answers(
-    client: msgtx.Client, topic: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch, long_locks: None
+    share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch, long_locks: None
 ) -> None:
     """I17: it was applied. Else the transaction would have its records, too, and would be refused."""
-    fill(client, topic, 2)
+    share.fill(2)
     one, producer = share(request_timeout_ms=100, retry_backoff_ms=50), make()
     first, second = one.poll(5)
     one.acknowledge(first)
@@ -237,39 +171,28 @@ def test_a_commit_that_had_no_answer_is_finished_before_a_transaction_has_answer
     one.acknowledge(second)
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
-    assert client.admin.shares.describe(one.config.group).lag == 0
+    assert share.lag == 0
 
 
 def test_a_lost_answer_to_pending_acknowledgements_is_asked_for_again(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(client, topic, 2)
+    share.fill(2)
     one, producer = share(), make()
-    call = sender.acknowledge_in_transaction
-    lost: list[object] = []
-
-    def answered_once(*arguments: Any, **named: Any) -> None:
-        call(*arguments, **named)
-        if not lost:
-            lost.append(None)
-            raise errors.DatabaseUnavailable("the answer is lost")
-
-    monkeypatch.setattr(sender, "acknowledge_in_transaction", answered_once)
+    lost = lose_first_answer(monkeypatch, sender, "acknowledge_in_transaction")
     with producer.transaction() as tx:
-        for record in one.poll(5):
-            one.acknowledge(record)
+        accept(one, one.poll(5))
         tx.send_acknowledgements(one)
         wait_until(lambda: lost)
         producer.send(output, b"out", partition=0)
-    time.sleep(0.6)
-    assert share().poll(0) == []
+    assert share.lag == 0
 
 
 def test_a_commit_waits_until_its_acknowledgements_are_stored(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decision without them would have their records delivered, and the output written, once more (I17)."""
-    fill(client, topic, 1)
+    share.fill(1)
     one, producer = share(), make()
     call = sender.acknowledge_in_transaction
     committed = threading.Event()
@@ -282,22 +205,20 @@ def test_a_commit_waits_until_its_acknowledgements_are_stored(
 
     monkeypatch.setattr(sender, "acknowledge_in_transaction", held_up)
     with producer.transaction() as tx:
-        (record,) = one.poll(5)
-        producer.send(output, record.value, partition=0).result(30)
-        one.acknowledge(record)
+        copy(one, producer, output)
+        producer.flush()
         tx.send_acknowledgements(one)
     committed.set()
     assert early == [False]
     assert produced(read, output) == [b"0"]
-    time.sleep(0.6)
-    assert share().poll(0) == []
+    assert share.lag == 0
 
 
 def test_a_commit_whose_acknowledgements_are_refused_meanwhile_raises_at_once(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = make(max_block_ms=10_000)
-    one, _, records = one_that_lost_its_first(client, topic, 1, share)
+    one, _, records = one_that_lost_its_first(share, 1)
     call = sender.acknowledge_in_transaction
 
     def held_up(*arguments: Any, **named: Any) -> None:
@@ -315,45 +236,13 @@ def test_a_commit_whose_acknowledgements_are_refused_meanwhile_raises_at_once(
     assert time.monotonic() - began < 5
 
 
-def test_a_prepared_transaction_holds_acknowledgements(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
-    fill(client, topic, 2)
-    one, producer = share(), make()
-    for record in one.poll(5):
-        one.acknowledge(record)
-    tx = producer.begin_transaction()
-    tx.send_acknowledgements(one)
-    token = tx.prepare()
-    time.sleep(0.6)
-    other = share()
-    assert other.poll(0) == []
-    client.complete(token, commit=False)
-    assert seen(other.poll(0)) == [(b"0", 2), (b"1", 2)]
-
-
-def test_a_transaction_that_is_overdue_gives_its_records_back(
-    client: msgtx.Client, topic: str, share: Share, make: Make
-) -> None:
-    """I12: whoever asks for records aborts it."""
-    fill(client, topic, 1)
-    one, producer = share(), make()
-    (record,) = one.poll(5)
-    one.acknowledge(record)
-    producer.begin_transaction(timeout_ms=600)
-    producer.send_acknowledgements_to_transaction(one)
-    other = share()
-    assert seen(other.poll(5)) == [(b"0", 2)]
-    with pytest.raises(errors.TransactionAborted):
-        producer.commit_transaction()
-    producer.abort_transaction()
-
-
-def test_an_overdue_transaction_holds_no_member_back(client: msgtx.Client, topic: str, share: Share, make: Make) -> None:
+def test_an_overdue_transaction_holds_no_member_back(topic: str, share: Shares, make: Make) -> None:
     """I12: what was sent behind it is delivered, though nobody sweeps."""
     one, producer = share(), make()
     assert one.poll(0) == []
     producer.begin_transaction(timeout_ms=600)
     producer.send(topic, b"open").result(10)
-    fill(client, topic, 1)
+    share.fill(1)
     assert seen(one.poll(10)) == [(b"0", 1)]
     with pytest.raises(errors.TransactionAborted):
         producer.commit_transaction()
@@ -375,11 +264,10 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_acknowledgements_linger_and_go_with_the_end_or_by_themselves(
-    client: msgtx.Client, topic: str, share: Share, make: Make, handed_over: list[int], long_locks: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    share: Shares, make: Make, handed_over: list[int], long_locks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A small transaction is one call; the locks of what a longer one has taken must not expire."""
-    fill(client, topic, 3)
+    share.fill(3)
     one, producer = share(), make()
     records = one.poll(5)
 
@@ -408,36 +296,33 @@ def test_acknowledgements_linger_and_go_with_the_end_or_by_themselves(
 
 
 def test_a_transaction_that_fails_while_it_takes_acknowledgements_gives_them_back(
-    client: msgtx.Client, topic: str, share: Share, make: Make, long_locks: None, monkeypatch: pytest.MonkeyPatch
+    share: Shares, make: Make, long_locks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(client, topic, 1)
+    share.fill(1)
     one, producer = share(), make()
     (record,) = one.poll(5)
     one.acknowledge(record)
     hand_over = one.transaction_answers
 
     def fails_meanwhile() -> object:
-        producer._state.fail(errors.DeliveryTimeout("planted"))
+        producer._state.fail(errors.DeliveryTimeout("planted", reason="planted"))
         return hand_over()
 
     producer.begin_transaction()
     monkeypatch.setattr(one, "transaction_answers", fails_meanwhile)
-    with pytest.raises(errors.DeliveryTimeout, match="planted"):
+    with refuses(errors.DeliveryTimeout, reason="planted"):
         producer.send_acknowledgements_to_transaction(one)
     assert seen(share().poll(0)) == [(b"0", 2)]
 
 
 def test_a_thread_that_closes_the_producer_in_a_commit_leaves_no_half_of_it(
-    client: msgtx.Client, topic: str, output: str, share: Share, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch,
-    long_locks: None,
-) -> None:  # fmt: skip
+    output: str, share: Shares, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch, long_locks: None
+) -> None:
     """I10: the output that `close` drops is not acknowledged for."""
-    fill(client, topic, 1)
+    share.fill(1)
     one, producer = share(), make(linger_ms=60_000)
     producer.begin_transaction()
-    for record in one.poll(5):
-        producer.send(output, record.value, partition=0)
-        one.acknowledge(record)
+    copy(one, producer, output)
     producer.send_acknowledgements_to_transaction(one)
     deadline = producer._transactions._calls.deadline
 
@@ -453,10 +338,8 @@ def test_a_thread_that_closes_the_producer_in_a_commit_leaves_no_half_of_it(
     assert produced(read, output) == []
 
 
-def test_what_is_handed_to_no_transaction_stays_the_consumers(
-    client: msgtx.Client, topic: str, share: Share, make: Make
-) -> None:
-    fill(client, topic, 1)
+def test_what_is_handed_to_no_transaction_stays_the_consumers(client: msgtx.Client, share: Shares, make: Make) -> None:
+    share.fill(1)
     one, producer = share(), make()
     (record,) = one.poll(5)
     one.acknowledge(record)
@@ -471,10 +354,8 @@ def test_what_is_handed_to_no_transaction_stays_the_consumers(
         one.acknowledge(record)
 
 
-def test_a_consumer_whose_session_is_over_hands_over_nothing(
-    client: msgtx.Client, topic: str, share: Share, make: Make
-) -> None:
-    fill(client, topic, 1)
+def test_a_consumer_whose_session_is_over_hands_over_nothing(share: Shares, make: Make) -> None:
+    share.fill(1)
     one, producer = share(), make()
     (record,) = one.poll(5)
     one.acknowledge(record)

@@ -1089,10 +1089,7 @@ def test_an_answer_that_comes_late_has_no_effect(connection: Connection, group: 
     "verb", ["acknowledge_records", "acknowledge_records, renewing", "acquire_records", "acquire_records, in two calls"]
 )
 def test_a_call_that_overtakes_its_first_try_is_not_refused(
-    connection: Connection,
-    group: ShareGroup,
-    open_connection: Sessions,
-    verb: str,
+    connection: Connection, group: ShareGroup, open_connection: Sessions, verb: str
 ) -> None:
     """I17. Its connection was given up, but the server goes on with it: the second try waits for its lock."""
     group.acquire("a", 2)
