@@ -6,13 +6,15 @@ import random
 import time
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession
 
 import msgtx
 from msgtx import Acknowledgement, aio, errors
 from tests.aio.conftest import Rows
 from tests.aio.test_sessions import LEVELS, engine_of, insert
+from tests.client.sharing import accept, fill
 from tests.databases import PATIENCE_SECONDS
+from tests.refusals import refuses
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
@@ -25,11 +27,6 @@ def group(client: msgtx.Client) -> str:
     name = unique("share")
     client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
     return name
-
-
-def fill(client: msgtx.Client, topic: str, count: int) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"%d" % number for number in range(count)], partition=0).result(30)
 
 
 def left(client: msgtx.Client, group: str) -> int:
@@ -46,46 +43,15 @@ def test_answers_are_given_by_commit(client: msgtx.Client, database_url: str, to
                 consumer.acknowledge(third, Acknowledgement.RELEASE)
                 await consumer.commit()
                 assert [(each.offset, each.delivery_count) for each in await consumer.poll(PATIENCE_SECONDS)] == [(2, 2)]
-                with pytest.raises(errors.InvalidRecordState):
+                with refuses(errors.InvalidRecordState, offset=0, reason="not held"):
                     consumer.acknowledge(first)
             await consumer.close()
-            with pytest.raises(errors.IllegalState):
+            with refuses(errors.IllegalState, reason="closed"):
                 await consumer.poll()
         assert client.admin.shares.describe(group).dead_letters == 1
 
     fill(client, topic, 3)
     asyncio.run(main())
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_answers_are_part_of_a_transaction(
-    client: msgtx.Client, database_url: str, topic: str, wide: str, group: str, commits: bool
-) -> None:
-    class Oops(Exception):
-        pass
-
-    async def main() -> None:
-        async with (
-            await aio.connect(database_url) as worker,
-            worker.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer,
-            worker.producer(transactional_id=group) as producer,
-        ):
-            records = await consumer.poll(PATIENCE_SECONDS)
-            try:
-                async with producer.transaction() as tx:
-                    for record in records:
-                        await producer.send(wide, record.value)
-                        consumer.acknowledge(record, Acknowledgement.ACCEPT)
-                    await tx.send_acknowledgements(consumer)
-                    if not commits:
-                        raise Oops
-            except Oops:
-                pass
-
-    fill(client, topic, 4)
-    asyncio.run(main())
-    assert left(client, group) == (0 if commits else 4)
-    assert len(list(client.read(client.snapshot([wide])))) == (4 if commits else 0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -145,8 +111,7 @@ def test_polls_that_are_cancelled_anywhere_lose_nothing(
                     continue
                 found += [int(record.value or b"") for record in records]
                 assert {record.delivery_count for record in records} == {1}
-                for record in records if mode == "explicit" else ():
-                    consumer.acknowledge(record)
+                accept(consumer.sync, records)
                 if chance.random() < 0.2:
                     await consumer.commit()
             await sending
@@ -213,35 +178,6 @@ def test_a_share_consumer_that_is_closed_ends_what_waits_for_its_turn(database_u
     asyncio.run(main())
 
 
-def test_workers_of_a_share_group_await_their_handler(
-    client: msgtx.Client, database_url: str, topic: str, group: str, rows: Rows
-) -> None:
-    async def handler(session: AsyncSession, record: msgtx.Record) -> None:
-        await asyncio.sleep(0.001)
-        await insert(session, int(record.value or b""))
-        if record.offset == 3:
-            raise ValueError("never")
-
-    async def main() -> msgtx.ProcessReport:
-        async with await aio.connect(database_url) as made, engine_of(database_url) as engine:
-            return await made.process_into(
-                async_sessionmaker(engine),
-                handler,
-                topic,
-                group=group,
-                share_members=2,
-                failure=msgtx.Acknowledgement.REJECT,
-                idle_timeout="500ms",
-            )
-
-    fill(client, topic, 20)
-    report = asyncio.run(main())
-    assert rows() == [number for number in range(20) if number != 3]
-    assert (report.records_in, report.failed) == (20, 1)
-    found = client.admin.shares.describe(group)
-    assert (found.lag, found.dead_letters, found.members) == (0, 1, 0)
-
-
 class Oops(Exception):
     """What the user's code raises."""
 
@@ -263,8 +199,7 @@ def test_what_a_failed_transaction_was_for_is_handed_out_again(
 
             async def polled() -> list[msgtx.ShareRecord]:
                 records = await consumer.poll(PATIENCE_SECONDS, 1)
-                for record in records if mode == "explicit" else ():
-                    consumer.acknowledge(record)
+                accept(consumer.sync, records)
                 return records
 
             async def failing() -> None:
