@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -27,6 +28,18 @@ def group(client: msgtx.Client) -> str:
     name = unique("share")
     client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
     return name
+
+
+@contextlib.asynccontextmanager
+async def sharing(
+    worker: aio.Client, topic: str, group: str, mode: str = "implicit"
+) -> AsyncIterator[tuple[aio.ShareConsumer, aio.Producer]]:
+    """A member of a share group, and a transactional producer."""
+    async with (
+        worker.share_consumer(topic, group=group, acknowledgement_mode=mode) as consumer,
+        worker.producer(transactional_id=group) as producer,
+    ):
+        yield consumer, producer
 
 
 def left(client: msgtx.Client, group: str) -> int:
@@ -191,11 +204,7 @@ def test_what_a_failed_transaction_was_for_is_handed_out_again(
     client: msgtx.Client, database_url: str, topic: str, wide: str, group: str, mode: str, way: str
 ) -> None:
     async def main() -> None:
-        async with (
-            await aio.connect(database_url) as worker,
-            worker.share_consumer(topic, group=group, acknowledgement_mode=mode) as consumer,
-            worker.producer(transactional_id=group) as producer,
-        ):
+        async with await aio.connect(database_url) as worker, sharing(worker, topic, group, mode) as (consumer, producer):
 
             async def polled() -> list[msgtx.ShareRecord]:
                 records = await consumer.poll(PATIENCE_SECONDS, 1)
@@ -273,32 +282,26 @@ def test_transactions_of_other_tasks_are_nobody_elses(
     """Each task has a share consumer and a producer; those of the one fail while the other one is at work."""
 
     async def main() -> None:
+        at_work, failed = asyncio.Event(), asyncio.Event()
+
+        async def fails() -> None:
+            async with sharing(worker, topic, f"{group}-2") as (consumer, producer):
+                await at_work.wait()
+                await consumer.poll(0)
+                with contextlib.suppress(Oops):
+                    async with producer.transaction():
+                        raise Oops
+                failed.set()
+
+        async def works() -> None:
+            async with sharing(worker, topic, group) as (consumer, producer):
+                await consumer.poll(PATIENCE_SECONDS)
+                async with producer.transaction() as tx:
+                    at_work.set()
+                    await failed.wait()
+                    await tx.send_acknowledgements(consumer)
+
         async with await aio.connect(database_url) as worker:
-            at_work, failed = asyncio.Event(), asyncio.Event()
-
-            async def fails() -> None:
-                async with (
-                    worker.share_consumer(topic, group=f"{group}-2") as consumer,
-                    worker.producer(transactional_id=f"{group}-2") as producer,
-                ):
-                    await at_work.wait()
-                    await consumer.poll(0)
-                    with contextlib.suppress(Oops):
-                        async with producer.transaction():
-                            raise Oops
-                    failed.set()
-
-            async def works() -> None:
-                async with (
-                    worker.share_consumer(topic, group=group) as consumer,
-                    worker.producer(transactional_id=group) as producer,
-                ):
-                    await consumer.poll(PATIENCE_SECONDS)
-                    async with producer.transaction() as tx:
-                        at_work.set()
-                        await failed.wait()
-                        await tx.send_acknowledgements(consumer)
-
             await asyncio.gather(fails(), works())
 
     fill(client, topic, 2)
@@ -312,11 +315,7 @@ def test_a_transaction_of_a_child_task_is_not_its_parents(
     """A child inherits the context of its parent, and not what the parent polled."""
 
     async def main() -> None:
-        async with (
-            await aio.connect(database_url) as worker,
-            worker.share_consumer(topic, group=group, acknowledgement_mode="implicit") as consumer,
-            worker.producer(transactional_id=group) as producer,
-        ):
+        async with await aio.connect(database_url) as worker, sharing(worker, topic, group) as (consumer, producer):
 
             async def fails() -> None:
                 with contextlib.suppress(Oops):
@@ -336,11 +335,7 @@ def test_a_task_below_an_open_transaction_accepts_what_it_polls(
     client: msgtx.Client, database_url: str, topic: str, group: str
 ) -> None:
     async def main() -> None:
-        async with (
-            await aio.connect(database_url) as worker,
-            worker.share_consumer(topic, group=group, acknowledgement_mode="implicit") as consumer,
-            worker.producer(transactional_id=group) as producer,
-        ):
+        async with await aio.connect(database_url) as worker, sharing(worker, topic, group) as (consumer, producer):
 
             async def polls() -> None:
                 for _ in range(2):

@@ -68,6 +68,8 @@ class Shares:
         self.name = name
         self.open = contextlib.ExitStack()
         self.configure(auto_offset_reset="earliest", record_lock_duration_ms=500)
+        with self() as first:  # so that calls with a short time find a connection, with its statements prepared
+            first.poll(0)
 
     def __call__(self, mode: str = "explicit", **settings: Any) -> msgtx.ShareConsumer:
         """Return a member, which is closed behind the test."""

@@ -98,17 +98,21 @@ class Group:
             self.runner = asyncio.Runner()
             self.loop_client = self.runner.run(aio.connect(self.url))
 
+    @property
+    def own_client(self) -> Any:
+        """The client of the members."""
+        return self.loop_client if self.is_async else self.client
+
     def join(self) -> "Member":
         """Return a new member."""
-        client: Any = self.loop_client if self.is_async else self.client
         settings: dict[str, Any] = {"session_timeout_ms": "2min", "heartbeat_interval_ms": "1min"}
         if self.is_share:
             mode = "explicit" if self.is_explicit else "implicit"
-            made = client.share_consumer(
+            made = self.own_client.share_consumer(
                 self.topic, group=self.name, acknowledgement_mode=mode, value_deserializer=self.deserialize, **settings
             )
         else:
-            made = client.consumer(
+            made = self.own_client.consumer(
                 self.topic, group=self.name, auto_offset_reset=self.reset, enable_auto_commit=False,
                 value_deserializer=self.deserialize, **settings,
             )  # fmt: skip
@@ -216,41 +220,34 @@ class Member:
         self.run(self.consumer.rewind())
         self.handed.clear()
 
+    @contextlib.contextmanager
+    def within(self, block: Any) -> Iterator[Any]:
+        """Enter a block of `with`, or one of `async with` in the event loop."""
+        if not self.group.is_async:
+            with block as value:
+                yield value
+            return
+        value = self.run(block.__aenter__())
+        try:
+            yield value
+        except BaseException as error:
+            if not self.run(block.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            self.run(block.__aexit__(None, None, None))
+
     def transact(self, output: str, *, fails: bool = False, rides: bool = True, most: int = 1) -> list[str]:
         """Poll and write to the output in a transaction of a producer, which has what was polled."""
-        producer = self.group.client.producer(transactional_id=f"{self.group.name}-{output}")
-        with producer:
-            if not self.group.is_async:
-                return self._transact(producer, output, fails, rides, most)
-        assert self.group.loop_client is not None
-        return self.run(self._transact_async(self.group.loop_client, output, fails, rides, most))  # type: ignore[no-any-return]
-
-    def _transact(self, producer: msgtx.Producer, output: str, fails: bool, rides: bool, most: int) -> list[str]:
-        records = self.poll(most, 5)
-        with contextlib.suppress(Oops), producer.transaction() as tx:
-            for record in records:
-                producer.send(output, record.value.encode(), partition=0)
-            self.answer()
-            if rides:
-                (tx.send_acknowledgements if self.group.is_share else tx.send_offsets)(self.consumer)
-            if fails:
-                raise Oops
-        self.handed.clear()
-        return [record.value for record in records]
-
-    async def _transact_async(self, client: aio.Client, output: str, fails: bool, rides: bool, most: int) -> list[str]:
-        async with client.producer(transactional_id=f"{self.group.name}-{output}") as producer:
-            records = await self.consumer.poll(5, most)
-            self.handed += records
-            with contextlib.suppress(Oops):
-                async with producer.transaction() as tx:
-                    for record in records:
-                        await producer.send(output, record.value.encode(), partition=0)
-                    self.answer()
-                    if rides:
-                        await (tx.send_acknowledgements if self.group.is_share else tx.send_offsets)(self.consumer)
-                    if fails:
-                        raise Oops
+        with self.within(self.group.own_client.producer(transactional_id=f"{self.group.name}-{output}")) as producer:
+            records = self.poll(most, 5)
+            with contextlib.suppress(Oops), self.within(producer.transaction()) as tx:
+                for record in records:
+                    self.run(producer.send(output, record.value.encode(), partition=0))
+                self.answer()
+                if rides:
+                    self.run((tx.send_acknowledgements if self.group.is_share else tx.send_offsets)(self.consumer))
+                if fails:
+                    raise Oops
         self.handed.clear()
         return [record.value for record in records]
 

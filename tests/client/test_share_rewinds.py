@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -555,7 +556,7 @@ def test_an_answer_that_was_not_committed_in_time_is_not_of_the_next_delivery(
 
 def test_a_loop_that_never_commits_is_warned_once(share: Shares, caplog: pytest.LogCaptureFixture) -> None:
     """As in Kafka, whose next poll commits explicit answers."""
-    share.fill(3)
+    share.fill(5)
     one, careful = share(), share()
     with caplog.at_level(logging.WARNING, "msgtx.consumer"):
         for record in careful.poll(5, 1):
@@ -612,16 +613,17 @@ def test_an_interrupt_at_any_line_of_a_transactions_end_loses_and_repeats_nothin
                 raise Oops
 
     files = ("shares/holdings.py", "session/answers.py", "producer/transaction.py")
-    count = 0
-    for count, interrupt in enumerate(interrupts(*files, within=ENDS_OF_TRANSACTIONS, least=20), 1):
-        share.fill(1, count - 1)
+    places: list[str | None] = []
+    for interrupt in interrupts(*files, within=ENDS_OF_TRANSACTIONS, least=20):
+        share.fill(1, len(places))
         with interrupt:
             handle(fails=fails)
+        places.append(interrupt.place)
         one.rewind()
-        handle(fails=False)
-        handle(fails=False)
-        found = sorted(int(record.value or b"") for record in read(output))
-        assert (found, share.lag) == (list(range(count)), 0), interrupt.place
+        # The server may still be in the call that was interrupted: a poll passes over a partition that it holds.
+        wait_until(lambda: handle(fails=False) or share.lag == 0, str(interrupt.place))
+    found = Counter(int(record.value or b"") for record in read(output))
+    assert [(place, found[at]) for at, place in enumerate(places) if found[at] != 1] == []
 
 
 @MODES

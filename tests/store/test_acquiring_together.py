@@ -1,6 +1,5 @@
-"""Members of a share group that acquire in one call get what they would get one after the other."""
+"""Members of a share group that acquire in one call; random histories of them are in `test_usual_acquisition`."""
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,81 +12,7 @@ from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup, answers_of
 from tests.store.steps import Writer, new_partition, plain
 
-MEMBERS = ("a", "b", "c", "d")
-STEPS, SEEDS = 60, 12
 pytestmark = pytest.mark.usefixtures("bare")
-
-
-class Pool:
-    """A share group on one partition, and what each of its members accepts with its next call."""
-
-    def __init__(self, connection: Connection, *, together: bool) -> None:
-        self.connection = connection
-        self.together = together
-        self.shared = 0  # calls
-        self.group = ShareGroup(connection, new_partition(connection))
-        self.held: dict[str, tuple[int, int]] = {}
-        for member in MEMBERS:
-            self.group.join(member)
-
-    def send(self, count: int) -> None:
-        some = [[(f"h{at}", b"%d" % at)] * (at % 3) if count % 2 else [] for at in range(count)]
-        plain(self.connection, self.group.partition, *[b"v%d" % at for at in range(count)], headers=some)
-
-    def asking(self, member: str, most: int) -> Acquiring:
-        answers, number = NO_ANSWERS, self.group.join(member)
-        if member in self.held:
-            first, last = self.held.pop(member)
-            answers = answers_of(self.group.name, number, (self.group.partition, first, last, "accept"))
-        return Acquiring(self.group.name, number, self.group.call(), [self.group.partition], most, ANYTHING, answers)
-
-    def acquire(self, askers: Sequence[tuple[str, int]]) -> object:
-        asked = [self.asking(*each) for each in askers]
-        found: list[Acquisition | None] = [None] * len(asked)
-        if self.together:
-            found = acquire_records_together(self.connection, asked)
-            self.shared += found[0] is not None
-        rows = []
-        for (member, _), asking, each in zip(askers, asked, found, strict=True):
-            acquired = acquire_records(self.connection, asking) if each is None else each
-            if acquired.records:
-                self.held[member] = (acquired.records[0].range.first, acquired.records[-1].range.last)
-            rows.append(([error for error, _ in acquired.refused], [
-                (record.range[1:], record.delivery_count, record.lock_ms, record.keys, record.values, record.headers())
-                for record in acquired.records
-            ]))  # fmt: skip
-        return rows
-
-    def expire(self, member: str) -> None:
-        self.group.expire_locks(member)
-        self.held.pop(member, None)
-
-    def leave(self, member: str) -> None:
-        leave_group(self.connection, self.group.name, member)
-        del self.group.numbers[member]
-        self.held.pop(member, None)
-        self.group.join(member)
-
-
-def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...]]:
-    kind = dice.choice(["acquire"] * 8 + ["send"] * 5 + ["expire", "leave"])
-    if kind == "send":
-        return kind, (dice.randint(1, 9),)
-    if kind == "acquire":
-        return kind, ([(member, dice.randint(1, 4)) for member in dice.sample(MEMBERS, dice.randint(2, 4))],)
-    return kind, (dice.choice(MEMBERS),)
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_who_acquires_together_gets_what_it_would_get_one_after_the_other(connection: Connection, seed: int) -> None:
-    dice = random.Random(seed)
-    worlds = [Pool(connection, together=True), Pool(connection, together=False)]
-    for number in range(STEPS):
-        kind, arguments = drawn(dice)
-        answers = [getattr(world, kind)(*arguments) for world in worlds]
-        assert answers[0] == answers[1], f"step {number}: {kind} {arguments}"
-        assert worlds[0].group.spans == worlds[1].group.spans, f"step {number}: {kind} {arguments}"
-    assert worlds[0].shared > 0
 
 
 @pytest.fixture

@@ -733,14 +733,16 @@ def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
     assert keyed.spans == []
 
 
-def test_a_record_that_retention_has_removed_holds_nothing_back(keyed: ShareGroup) -> None:
-    """It does not come again."""
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_record_that_retention_has_removed_holds_and_gives_nothing_back(keyed: ShareGroup, looked: bool) -> None:
+    """It does not come again, whether another member has looked since or not."""
     keyed.fill("xx")
     for _ in range(2):
         keyed.acquire("a", 1)
     keyed.expire_locks("a", offset=0)
     keyed.remove_below(1)
-    assert keyed.answer("a", {1: "accept"}) == []
+    assert not looked or keyed.acquire("b") == {}
+    keyed.accept("a", 1)
 
 
 def test_what_is_given_back_comes_with_its_key_and_is_seen_to(
@@ -779,16 +781,6 @@ def test_a_dead_letter_that_is_not_written_yet_holds_nothing_back(
     assert keyed.acquire("a", 1) == {letters + 1: 1}
     assert keyed.answer("a", {letters + 1: "accept"}) == []
     assert [offset for _, offset, _, _ in keyed.letters] == list(range(letters))
-
-
-def test_a_record_that_retention_has_removed_gives_nothing_back(keyed: ShareGroup) -> None:
-    keyed.fill("xxx")
-    for _ in range(3):
-        keyed.acquire("a", 1)
-    keyed.expire_locks("a", offset=0)
-    keyed.remove_below(1)
-    assert keyed.acquire("b") == {}
-    assert keyed.answer("a", {1: "accept"}) == []
 
 
 def test_a_record_that_was_sent_for_later_gives_nothing_back(keyed: ShareGroup, clock: Clock) -> None:

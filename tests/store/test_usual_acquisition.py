@@ -1,11 +1,12 @@
 """An acquisition has a usual case, found out by single rows; else it asks the general rules. Both do the same.
 
 Two worlds in one database go through the same random history: one with the function that members call, one with a copy that
-takes nothing for usual, and looks at every partition. All answers, and all that is stored of the groups, are compared.
+takes nothing for usual, and looks at every partition. Where members acquire together, those of the other world do so one
+after the other. All answers, and all that is stored of the groups, are compared.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 from msgtx.store.groups.members import leave_group
 from msgtx.store.shares.answers import NO_ANSWERS
-from msgtx.store.shares.shares import NOTHING, Acquiring, acquire_records
+from msgtx.store.shares.shares import NOTHING, Acquiring, Acquisition, acquire_records, acquire_records_together
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
@@ -30,6 +31,9 @@ pytestmark = pytest.mark.slow
 
 MEMBERS: Final = ("a", "b", "c")
 STEPS, SEEDS = 80, 40
+SETTINGS: Final[tuple[dict[str, Any], ...]] = (
+    {}, {}, {"max_record_locks": 7}, {"isolation": "read_uncommitted"}, {"release_backoff_ms": 50_000}, {"ordering": "key"},
+)  # fmt: skip
 KEYS: Final = {b"1": b"odd", b"2": b"even", b"3": b"odd", b"4": b"even"}
 LATER: Final = [("msgtx.deliver-at", b"99999999999999")]
 
@@ -61,6 +65,7 @@ class World:
         self.writers = [Writer(connection), Writer(connection)]
         self.held: dict[str, list[tuple[int, int, int]]] = {member: [] for member in MEMBERS}
         self.last: dict[str, tuple[Any, ...]] = {}
+        self.together = 0  # calls for several members
 
     def send(self, partition: int, count: int, later: int) -> None:
         headers = [LATER if at < later else [] for at in range(count)]
@@ -91,23 +96,58 @@ class World:
         self.last[member] = (self.group.call(), order, most, columns)
         return self.again(member, is_again=False)
 
-    def again(self, member: str, *, is_again: bool = True) -> object:
+    def acquire_together(self, askers: list[tuple[str, int]]) -> object:
+        """Acquire from the first partition, and accept what came of it: in one call if that is possible, or one by one."""
+        for member, most in askers:
+            columns, place = NO_ANSWERS, next((each for each in self.held[member] if each[0] == 0), None)
+            if place is not None:
+                self.held[member].remove(place)
+                columns = answers_of(self.group.name, self.group.join(member), (self.partitions[0], *place[1:], "accept"))
+            self.last[member] = (self.group.call(), [0], most, columns)
+        found: list[Acquisition | None] = [None] * len(askers)
+        if self.function.name == "acquire_records":
+            found = acquire_records_together(self.connection, [self._asked(member) for member, _ in askers])
+            self.together += found[0] is not None
+        answers = []
+        for (member, _), each in zip(askers, found, strict=True):
+            if each is None:  # the last row may say that there is more
+                answers.append([row for row in self.again(member, is_again=False) if row[:2] != (None, None)])
+            else:
+                self._hold(member, [(0, *one.range[1:]) for one in each.records])
+                answers.append(
+                    [(None, 0, *one.range[1:], one.delivery_count, one.lock_ms, one.values) for one in each.records]
+                )
+        return answers
+
+    def _asked(self, member: str) -> Acquiring:
+        number, order, most, columns = self.last[member]
+        places = [self.partitions[at] for at in order]
+        return Acquiring(self.group.name, self.group.join(member), number, places, most, ANYTHING, columns)
+
+    def _hold(self, member: str, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Note what a member has; what follows in the same partition is one range."""
+        held = self.held[member]
+        for partition, first, last in ranges:
+            if held and held[-1][0] == partition and held[-1][2] == first - 1:
+                held[-1] = (partition, held[-1][1], last)
+            elif not any(place == partition and low <= first <= high for place, low, high in held):
+                held.append((partition, first, last))
+
+    def again(self, member: str, *, is_again: bool = True) -> list[Any]:
         """Make the last call of a member again, as after a lost answer."""
         if member not in self.last:
-            return None
-        number, order, most, columns = self.last[member]
-        group, places = self.group, [self.partitions[at] for at in order]
-        accepted = Acquiring(group.name, 0, number, places, most, ANYTHING, columns).accepted() or NOTHING
-        numbers = Int8Array([group.join(member)]), Int8Array([number])
-        asked = Int4Array(places), Int4Array([most]), ANYTHING, *(Int8Array([each]) for each in accepted)
-        rows = call(self.connection, self.function, group.name, *numbers, *asked, *columns.arguments()[2:], is_again)
+            return []
+        asked = self._asked(member)
+        numbers = Int8Array([asked.member_number]), Int8Array([asked.call_number])
+        limits = Int4Array(asked.partition_ids), Int4Array([asked.max_records]), asked.max_bytes
+        accepted = (Int8Array([each]) for each in asked.accepted() or NOTHING)
+        answers = asked.answers.arguments()[2:]
+        rows = call(self.connection, self.function, asked.group, *numbers, *limits, *accepted, *answers, is_again)
         found = [
             (row[0], *((None,) * 3 if row[2] is None else (self.partitions.index(row[2]), *row[3:5])), *row[5:8], row[10])
             for row in rows
         ]
-        self.held[member] += [
-            row[1:4] for row in found if row[0] is None and row[1] is not None and row[1:4] not in self.held[member]
-        ]
+        self._hold(member, [row[1:4] for row in found if row[0] is None and row[1] is not None])
         return [(*row[:6], row[7]) for row in found]
 
     def expire(self, member: str) -> None:
@@ -153,8 +193,13 @@ def drawn(dice: random.Random) -> tuple[str, tuple[Any, ...]]:
     """Draw a step: mostly what is usual, often what is nearly so."""
     partition, member = dice.choice([0, 0, 1]), dice.choice(MEMBERS)
     kind = dice.choice(
-        ["acquire"] * 12 + ["send"] * 6 + ["send_in", "end", "end", "again", "again", "expire", "leave", "clean"]
+        ["acquire"] * 9
+        + ["acquire_together"] * 7
+        + ["send"] * 6
+        + ["send_in", "end", "end", "again", "again", "expire", "leave", "clean"]
     )
+    if kind == "acquire_together":
+        return kind, ([(each, dice.randint(1, 4)) for each in dice.sample(MEMBERS, dice.randint(2, 3))],)
     if kind == "send":
         return kind, (partition, dice.randint(1, 6), dice.choice([0] * 15 + [1, 2]))
     if kind == "send_in":
@@ -179,17 +224,18 @@ def test_the_usual_case_of_an_acquisition_answers_and_writes_as_the_general_one(
     connection: Connection, general: str, seed: int
 ) -> None:
     dice = random.Random(seed)
-    settings: dict[str, Any] = dice.choice(
-        [{}, {"max_record_locks": 7}, {"isolation": "read_uncommitted"}, {"release_backoff_ms": 50_000}, {"ordering": "key"}]
-    )
+    settings = dice.choice(SETTINGS)
     worlds = [World(connection, "acquire_records", settings), World(connection, general, settings)]
     for number in range(STEPS):
         kind, arguments = drawn(dice)
+        if kind == "acquire_together" and "max_record_locks" in settings:
+            continue  # what one member accepts makes room for those before it
         answers = [getattr(world, kind)(*arguments) for world in worlds]
         assert answers[0] == answers[1], f"step {number}: {kind} {arguments}"
         assert worlds[0].rows() == worlds[1].rows(), f"step {number}: {kind} {arguments}"
         if dice.random() < 0.1:
             mark(connection, everything=True)
+    assert worlds[0].together or settings
 
 
 def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
