@@ -220,34 +220,38 @@ class Member:
         self.run(self.consumer.rewind())
         self.handed.clear()
 
-    @contextlib.contextmanager
-    def within(self, block: Any) -> Iterator[Any]:
-        """Enter a block of `with`, or one of `async with` in the event loop."""
-        if not self.group.is_async:
-            with block as value:
-                yield value
-            return
-        value = self.run(block.__aenter__())
-        try:
-            yield value
-        except BaseException as error:
-            if not self.run(block.__aexit__(type(error), error, error.__traceback__)):
-                raise
-        else:
-            self.run(block.__aexit__(None, None, None))
-
-    def transact(self, output: str, *, fails: bool = False, rides: bool = True, most: int = 1) -> list[str]:
-        """Poll and write to the output in a transaction of a producer, which has what was polled."""
-        with self.within(self.group.own_client.producer(transactional_id=f"{self.group.name}-{output}")) as producer:
-            records = self.poll(most, 5)
-            with contextlib.suppress(Oops), self.within(producer.transaction()) as tx:
+    def transact(self, output: str, *, fails: bool = False, rides: bool = True) -> list[str]:
+        """Poll a record and write it to the output in a transaction of a producer, which has what was polled."""
+        client = self.group.own_client
+        if self.group.is_async:
+            return self.run(self._transact_async(client, output, fails, rides))  # type: ignore[no-any-return]
+        with client.producer(transactional_id=f"{self.group.name}-{output}") as producer:
+            records = self.poll(1, 5)
+            with contextlib.suppress(Oops), producer.transaction() as tx:
                 for record in records:
-                    self.run(producer.send(output, record.value.encode(), partition=0))
+                    producer.send(output, record.value.encode(), partition=0)
                 self.answer()
                 if rides:
-                    self.run((tx.send_acknowledgements if self.group.is_share else tx.send_offsets)(self.consumer))
+                    (tx.send_acknowledgements if self.group.is_share else tx.send_offsets)(self.consumer)
                 if fails:
                     raise Oops
+        self.handed.clear()
+        return [record.value for record in records]
+
+    async def _transact_async(self, client: aio.Client, output: str, fails: bool, rides: bool) -> list[str]:
+        """Do the same in one task."""
+        async with client.producer(transactional_id=f"{self.group.name}-{output}") as producer:
+            records = await self.consumer.poll(5, 1)
+            self.handed += records
+            with contextlib.suppress(Oops):
+                async with producer.transaction() as tx:
+                    for record in records:
+                        await producer.send(output, record.value.encode(), partition=0)
+                    self.answer()
+                    if rides:
+                        await (tx.send_acknowledgements if self.group.is_share else tx.send_offsets)(self.consumer)
+                    if fails:
+                        raise Oops
         self.handed.clear()
         return [record.value for record in records]
 

@@ -11,13 +11,16 @@ import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
+from msgtx.shares import answering
 from msgtx.shares import polls as share_polls
+from msgtx.store.shares import shares as stored
 from msgtx.store.shares.answers import acknowledge_records
-from tests.client.sharing import Shares, accept, lose_first_answer, seen
+from tests.client.sharing import Shares, accept, away, lose_first_answer, seen
 from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
 from tests.interrupts import interrupts
 from tests.refusals import refuses
 from tests.store.sharing import answers_of
+from tests.store.test_compaction import compact
 
 pytestmark = pytest.mark.slow
 
@@ -114,15 +117,6 @@ def test_a_lock_begins_anew_once_for_each_answer_that_says_so(share: Shares, mon
     one.commit()
 
 
-def test_implicit_mode_accepts_what_was_handed_out_before(share: Shares) -> None:
-    share.fill(3)
-    with_care, implicit = share(), share("implicit")
-    assert len(implicit.poll(5, max_records=2)) == 2
-    assert len(implicit.poll(5)) == 1
-    implicit.close()
-    assert seen(with_care.poll(5)) == [(b"2", 2)], "the last poll is released by close"
-
-
 def test_in_implicit_mode_too_the_next_commit_applies_the_rest(connection: Connection, share: Shares) -> None:
     """Of a row of the log of which a part is not held any more, as with an order by key."""
     share.fill(6)
@@ -133,17 +127,6 @@ def test_in_implicit_mode_too_the_next_commit_applies_the_rest(connection: Conne
         implicit.commit()
     implicit.commit()
     assert seen(other.poll(5)) == [(b"2", 2), (b"3", 2)]
-
-
-def test_a_name_is_one_kind_of_group(client: msgtx.Client, topic: str, share: Shares, unique: Unique) -> None:
-    consumers = unique("group")
-    with client.consumer(topic, group=consumers) as consumer:
-        consumer.poll(0)
-    member = client.share_consumer(topic, group=consumers)
-    with refuses(errors.ConfigError, group=consumers, reason="consumer group"), member:
-        member.poll(0)
-    with refuses(errors.ConfigError, group=share.name, reason="share group"):
-        client.consumer(topic, group=share.name)
 
 
 @pytest.mark.parametrize("verb", ["acquire_records", "acknowledge_records"])
@@ -181,31 +164,11 @@ def test_a_member_that_leaves_takes_what_it_left_behind_along(share: Shares, con
         pass
     calls = "select count(*) from msgtx.share_call where member_number = %s"
     states = "select count(*) from msgtx.share_state s join msgtx.consumer_group g using (group_id) where g.name = %s"
-    ((number,),) = connection.execute(
-        "select m.member_number from msgtx.group_member m join msgtx.consumer_group g using (group_id) where g.name = %s",
-        [share.name],
-    ).fetchall()
+    number = one._member.number
     assert connection.execute(calls, [number]).fetchone() != (0,)
     one.close()
     assert connection.execute(calls, [number]).fetchone() == (0,)
     assert connection.execute(states, [share.name]).fetchone() == (1,)
-
-
-def test_a_commit_that_had_no_answer_in_time_is_finished_by_the_next_one(
-    share: Shares, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was applied: a new call for the same records would be refused."""
-    share.fill(2)
-    one = share(request_timeout_ms=300, retry_backoff_ms=50)
-    first, second = one.poll(5)
-    lose_answers(monkeypatch, share_polls, "acknowledge_records")
-    one.acknowledge(first)
-    with pytest.raises(errors.DatabaseUnavailable):
-        one.commit()
-    monkeypatch.undo()
-    one.acknowledge(second, Acknowledgement.RELEASE)
-    one.commit()
-    assert seen(share().poll(1)) == [(b"1", 2)]
 
 
 @pytest.mark.parametrize("otherwise", [Acknowledgement.RELEASE, Acknowledgement.REJECT, Acknowledgement.RENEW])
@@ -535,7 +498,170 @@ def test_an_interrupt_at_any_line_of_handing_out_loses_and_repeats_nothing(
     assert sorted(got) == list(range(2_400))
 
 
-def test_a_poll_of_no_records_is_refused(share: Shares) -> None:
-    """I16."""
-    with refuses(errors.InvalidRequest, name="max_records"):
-        share().poll(0, max_records=0)
+# ── what polls acquire, hand out and accept ──
+
+
+def test_a_record_comes_as_it_was_sent(client: msgtx.Client, topic: str, share: Shares) -> None:
+    with client.producer(linger_ms=1_000) as producer:
+        for number in range(3):
+            producer.send(topic, b"v", key=b"%d" % number, partition=0, timestamp=number, headers=[("h", b"%d" % number)])
+    one = share()
+    assert [(record.offset, record.key, record.timestamp, record.headers) for record in one.poll(PATIENCE_SECONDS)] == [
+        (number, b"%d" % number, number, (("h", b"%d" % number),)) for number in range(3)
+    ]
+
+
+def test_what_compaction_left_is_answered_for_by_its_own_offsets(
+    client: msgtx.Client, connection: Connection, unique: Callable[[str], str]
+) -> None:
+    """I17. A row of the log that has lost records from its front, middle and end: nobody else could answer for them."""
+    topic = unique("compacted")
+    client.topics.create(topic, cleanup_policy="compact")
+    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
+    with client.producer(linger_ms=1_000) as producer:
+        for key in (b"b", b"a", b"b", b"c", b"b"):
+            producer.send(topic, b"v", key=key, partition=0)
+        producer.flush()
+        for key in (b"d", b"b"):
+            producer.send(topic, b"v", key=key, partition=0).result(PATIENCE_SECONDS)
+    compact(connection)
+    with client.share_consumer(topic, group=topic, acknowledgement_mode="explicit") as one:
+        records = one.poll(PATIENCE_SECONDS)
+        assert [(record.offset, record.key) for record in records] == [(1, b"a"), (3, b"c"), (5, b"d"), (6, b"b")]
+        accept(one, records)
+        one.commit()
+        assert client.admin.shares.describe(topic).lag == 0
+
+
+def test_what_is_removed_before_it_was_read_is_passed(
+    client: msgtx.Client, connection: Connection, topic: str, share: Shares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large answer is read behind the acquisition, without its locks."""
+    read_rest = stored._read_rest
+    one = share()
+    with client.producer() as producer:
+        for value in (b"large" * 10_000, b"small"):
+            producer.send(topic, value, partition=0).result(PATIENCE_SECONDS)
+
+    def late(on: Any, records: Any) -> None:
+        connection.execute('delete from msgtx.record_batch where octet_length("values"[1]) > 20000')
+        read_rest(on, records)
+
+    monkeypatch.setattr(stored, "_read_rest", late)
+    assert [record.value for record in one.poll(PATIENCE_SECONDS)] == [b"small"]
+
+
+def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(share: Shares) -> None:
+    share.fill(6)
+    one, other = share(max_poll_records=3), share()
+    share.configure(record_lock_duration_ms=60_000)
+    assert next(iter(one)).offset == 0
+    assert one.lock_seconds == 60.0
+    assert seen(one.poll(0, 1)) == [(b"1", 1)]
+    assert seen(one.poll(0)) == [(b"2", 1)]
+    assert [held[1:] for held in one.handed_out] == [(2, 2)]
+    assert seen(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
+
+
+def test_implicit_mode_accepts_first_also_where_nothing_is_acquired(share: Shares) -> None:
+    share.fill(4)
+    with share("implicit") as one:
+        assert next(iter(one)).offset == 0
+        for offset in (1, 2, 3):
+            assert [record.offset for record in one.poll(0, 1)] == [offset]
+            assert share.lag == 4 - offset
+
+
+def test_a_poll_says_that_what_it_would_accept_is_others(share: Shares) -> None:
+    """I17: in implicit mode, with the acquisition that follows."""
+    share.fill(1)
+    implicit, other = share("implicit"), share()
+    assert len(implicit.poll(PATIENCE_SECONDS)) == 1
+    assert seen(other.poll(PATIENCE_SECONDS)) == [(b"0", 2)]
+    with refuses(errors.InvalidRecordState, partition=0, offset=0):
+        implicit.poll(0)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize("way", ["commit", "poll"])
+def test_implicit_mode_finishes_what_had_no_answer_in_time(
+    share: Shares, monkeypatch: pytest.MonkeyPatch, way: str, is_done: bool
+) -> None:
+    """I17: what the call before was to accept is accepted once, and what it was to acquire is not lost."""
+    share.configure(record_lock_duration_ms=60_000)
+    share.fill(3)
+    with share("implicit", request_timeout_ms=100, retry_backoff_ms=50) as one:
+        assert seen(one.poll(PATIENCE_SECONDS, 1)) == [(b"0", 1)]
+        verb = {"commit": "acknowledge_records", "poll": "acquire_records"}[way]
+        call = getattr(share_polls, verb)
+
+        def unanswered(*arguments: Any, **named: Any) -> Any:
+            if is_done:
+                call(*arguments, **named)
+            raise errors.DatabaseUnavailable("the answer is lost")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(share_polls, verb, unanswered)
+            with pytest.raises(errors.DatabaseUnavailable):
+                one.commit() if way == "commit" else one.poll(0, 1)
+        assert seen(one.poll(0, 1)) == [(b"1", 1)]
+        assert seen(one.poll(0, 1)) == [(b"2", 1)]
+        assert one.poll(0) == []
+        assert share.lag == 0
+
+
+def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(
+    share: Shares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two rows of the log, one of which it has lost while a call of its own was not answered."""
+    share.configure(record_lock_duration_ms=60_000)
+    for start in range(2):
+        share.fill(1, start)
+    with share("implicit", request_timeout_ms=100, retry_backoff_ms=50) as one:
+        assert len(one.poll(PATIENCE_SECONDS)) == 2
+
+        with monkeypatch.context() as patched:
+            patched.setattr(share_polls, "acquire_records", away)
+            with pytest.raises(errors.DatabaseUnavailable):
+                one.poll(0)
+        one._answering.answer_if_held(one.handed_out[:1], answering.PLAIN_RELEASE)
+        with refuses(errors.InvalidRecordState, partition=0, offset=0):
+            one.poll(0)
+        assert seen(one.poll(0)) == [(b"0", 2)]
+        assert share.lag == 1
+
+
+def test_only_what_is_held_is_renewed_and_in_one_call(share: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
+    share.fill(4)
+    one, other = share(), share()
+    share.configure(record_lock_duration_ms=60_000)
+    one.poll(PATIENCE_SECONDS, 2)
+    other.poll(PATIENCE_SECONDS, 2)
+    calls: list[object] = []
+    acknowledge = answering.acknowledge_records
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls.append(None)
+        return acknowledge(*arguments, **named)
+
+    monkeypatch.setattr(answering, "acknowledge_records", counted)
+    assert one.renew(one.handed_out) == one.handed_out
+    assert len(calls) == 1
+    assert one.renew([*one.handed_out, *other.handed_out]) == one.handed_out
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_keys_alone_may_be_deserialized_and_a_poll_hands_out_what_can_be(
+    client: msgtx.Client, topic: str, share: Shares, mode: Any
+) -> None:
+    """What comes before a record that cannot be read is handed out; that one is an error of the next poll."""
+    with client.producer(linger_ms=1_000) as producer:
+        for key in (b"0", b"x", b"2"):
+            producer.send(topic, b"v", key=key, partition=0)
+    settings = {"group": share.name, "acknowledgement_mode": mode}
+    with client.share_consumer(topic, key_deserializer=lambda key: int(key or b""), **settings) as one:
+        assert [record.key for record in one.poll(PATIENCE_SECONDS)] == [0]
+        with refuses(errors.DeserializationError, offset=1):
+            one.poll(0)
+        assert [record.key for record in one.poll(0)] == [2]

@@ -236,19 +236,6 @@ def test_a_commit_whose_acknowledgements_are_refused_meanwhile_raises_at_once(
     assert time.monotonic() - began < 5
 
 
-def test_an_overdue_transaction_holds_no_member_back(topic: str, share: Shares, make: Make) -> None:
-    """I12: what was sent behind it is delivered, though nobody sweeps."""
-    one, producer = share(), make()
-    assert one.poll(0) == []
-    producer.begin_transaction(timeout_ms=600)
-    producer.send(topic, b"open").result(10)
-    share.fill(1)
-    assert seen(one.poll(10)) == [(b"0", 1)]
-    with pytest.raises(errors.TransactionAborted):
-        producer.commit_transaction()
-    producer.abort_transaction()
-
-
 @pytest.fixture
 def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the calls that have acknowledgements wait for the end of their transaction."""

@@ -177,18 +177,22 @@ class ShareGroup:
     @property
     def letters(self) -> list[tuple[bytes | None, int, int, str]]:
         """What became dead letters: value, offset, deliveries, reason."""
+        return [
+            (value, *(int(headers[f"msgtx.dead-letter.{name}"]) for name in ("offset", "deliveries")),
+             headers["msgtx.dead-letter.reason"].decode())
+            for _, value, _, headers in self.whole_letters
+        ]  # fmt: skip
+
+    @property
+    def whole_letters(self) -> list[tuple[bytes | None, bytes | None, int, dict[str, bytes]]]:
+        """What became dead letters: key, value, timestamp, headers."""
         rows = self.connection.execute(
-            "select b.values[1], b.header_keys, b.header_values from msgtx.record_batch b"
+            "select b.keys[1], b.values[1], b.max_timestamp, b.header_keys, b.header_values from msgtx.record_batch b"
             " join msgtx.partition using (partition_id) join msgtx.topic t using (topic_id)"
             " where t.name = %s order by b.base_offset",
             [f"{self.name}-dead-letters"],
         ).fetchall()
-        found = []
-        for value, keys, values in rows:
-            headers = {key: bytes(value).decode() for key, value in zip(keys, values, strict=True)}
-            offset, deliveries = headers["msgtx.dead-letter.offset"], headers["msgtx.dead-letter.deliveries"]
-            found.append((value, int(offset), int(deliveries), headers["msgtx.dead-letter.reason"]))
-        return found
+        return [(*row[:3], dict(zip(*row[3:], strict=True))) for row in rows]
 
     @property
     def spans(self) -> list[tuple[int, int, str, int]]:

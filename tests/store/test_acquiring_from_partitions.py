@@ -261,12 +261,6 @@ def test_a_call_that_comes_again_answers_once(members: Members) -> None:
         assert pieces(members, acquire_records(members.connection, asked._replace(is_again=is_again))) == [(0, 1, 1, 2)]
 
 
-def test_a_call_that_comes_again_and_was_not_done_is_done(members: Members) -> None:
-    members.send(1, b"1", b"2")
-    found = acquire_records(members.connection, members.asking("a")._replace(is_again=True))
-    assert pieces(members, found) == [(1, 1, 2, 1)]
-
-
 def test_a_call_that_comes_again_and_was_not_done_is_done_in_all_partitions(members: Members) -> None:
     """Whatever the member has of earlier calls, another member of one with this number, and another group has done."""
     for place in (0, 1):
@@ -525,45 +519,31 @@ def test_a_partition_without_anything_to_deliver_is_not_locked(members: Members,
     assert looked_at() == [1]
 
 
-def test_what_a_member_that_left_had_is_looked_for(members: Members, looked_at: Callable[[], list[int]]) -> None:
+@pytest.mark.parametrize("why", ["its member left", "its session is over", "pending", "aborted", "due"])
+def test_what_may_be_delivered_again_is_looked_for(
+    members: Members, looked_at: Callable[[], list[int]], writer: Writer, clock: Clock, why: str
+) -> None:
+    """Also what is pending in a transaction: whoever meets it when that is overdue ends it (I12)."""
     members.send(1, b"1")
     members.ask("b")
     assert looked_at() == []
-    leave_group(members.connection, members.group.name, "b")
-    assert looked_at() == [1]
-
-
-def test_what_a_member_whose_session_is_over_had_is_looked_for(
-    members: Members, looked_at: Callable[[], list[int]], connection: Connection
-) -> None:
-    members.send(1, b"1")
-    members.ask("b")
-    connection.execute(
-        "update msgtx.group_heartbeat set heartbeat_at = heartbeat_at - interval '1 day' where member_number = %s",
-        [members.group.numbers["b"]],
-    )
-    assert looked_at() == [1]
-
-
-def test_what_is_pending_in_a_transaction_is_looked_at(
-    members: Members, looked_at: Callable[[], list[int]], writer: Writer
-) -> None:
-    """Whoever meets it when it is overdue ends it (I12)."""
-    members.send(1, b"1")
-    members.ask("b")
-    members.at(1).answer_in(writer.name, "b", {1: "accept"})
-    assert looked_at() == [1]
-    writer.abort()
-    assert looked_at() == [1]
-
-
-def test_what_is_due_is_looked_for(members: Members, looked_at: Callable[[], list[int]], clock: Clock) -> None:
-    members.send(1, b"1")
-    members.ask("b")
-    members.at(1).answer("b", {1: "release"}, delay=60_000)
-    members.ask("b")  # finds out that it is delayed
-    assert looked_at() == []
-    clock("61 s")
+    match why:
+        case "its member left":
+            members.group.leave("b")
+        case "its session is over":
+            members.connection.execute(
+                "update msgtx.group_heartbeat set heartbeat_at = heartbeat_at - interval '1 day' where member_number = %s",
+                [members.group.numbers["b"]],
+            )
+        case "due":
+            members.at(1).answer("b", {1: "release"}, delay=60_000)
+            members.ask("b")  # finds out that it is delayed
+            assert looked_at() == []
+            clock("61 s")
+        case _:
+            members.at(1).answer_in(writer.name, "b", {1: "accept"})
+            if why == "aborted":
+                writer.abort()
     assert looked_at() == [1]
 
 

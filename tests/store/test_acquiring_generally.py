@@ -145,11 +145,10 @@ def test_a_call_that_comes_again_after_its_locks_has_nothing(group: ShareGroup) 
 @pytest.mark.parametrize("ordering", ["none", "key"])
 def test_the_more_often_a_record_was_delivered_the_fewer_come_with_it(connection: Connection, ordering: str) -> None:
     """New ones come all the same, unless that could be out of order."""
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition, ordering=ordering)
-    plain(connection, partition, *[b"x"] * 10, keys=[b"k"] * 10)
+    group = ShareGroup(connection, new_partition(connection), ordering=ordering)
+    plain(connection, group.partition, *[b"x"] * 10, keys=[b"k"] * 10)
     group.acquire("a")
-    plain(connection, partition, b"new", b"new", keys=[b"k", b"new"])
+    plain(connection, group.partition, b"new", b"new", keys=[b"k", b"new"])
     group.expire_locks("a")
     assert group.acquire("b", 16) == {0: 2, 1: 2} | ({10: 1, 11: 1} if ordering == "none" else {})
 
@@ -158,27 +157,25 @@ def test_the_more_often_a_record_was_delivered_the_fewer_come_with_it(connection
 def test_a_new_record_is_delivered_for_the_first_time_beside_one_that_comes_again(
     connection: Connection, keys: list[bytes] | None
 ) -> None:
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition, ordering="none" if keys is None else "key")
-    plain(connection, partition, b"0", keys=keys and keys[:1])
+    group = ShareGroup(connection, new_partition(connection), ordering="none" if keys is None else "key")
+    plain(connection, group.partition, b"0", keys=keys and keys[:1])
     group.acquire("a")
     group.expire_locks("a")
-    plain(connection, partition, b"1", keys=keys and keys[1:])
+    plain(connection, group.partition, b"1", keys=keys and keys[1:])
     assert group.acquire("b") == {0: 2, 1: 1}
     assert group.spans == [(0, 0, "acquired", 2), (1, 1, "acquired", 1)]
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
-def test_a_record_on_its_last_delivery_waits_behind_others(connection: Connection, partition: int, ordering: str) -> None:
+def test_a_record_on_its_last_delivery_waits_behind_others(connection: Connection, ordering: str) -> None:
     """Who dies of it takes no others along. What has its key comes behind it."""
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition, ordering=ordering, delivery_count_limit=3)
-    plain(connection, partition, b"0", b"1", keys=[b"k", b"l"])
+    group = ShareGroup(connection, new_partition(connection), ordering=ordering, delivery_count_limit=3)
+    plain(connection, group.partition, b"0", b"1", keys=[b"k", b"l"])
     assert group.acquire("a") == {0: 1, 1: 1}
     group.answer("a", {1: "release"})
     assert group.acquire("b") == {1: 2}
     group.expire_locks("a", "b")
-    plain(connection, partition, b"2", b"3", keys=[b"l", b"m"])
+    plain(connection, group.partition, b"2", b"3", keys=[b"l", b"m"])
     later = {2: 1, 3: 1}
     assert group.acquire("c") == {0: 2} | (later if ordering == "none" else {})
     assert group.acquire("d") == {1: 3}
@@ -241,10 +238,9 @@ def test_what_is_accepted_is_so_though_a_dead_letter_has_to_wait(
 
 
 def test_dead_letters_count_among_the_bytes_of_a_call(connection: Connection) -> None:
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition, delivery_count_limit=1)
+    group = ShareGroup(connection, new_partition(connection), delivery_count_limit=1)
     for _ in range(3):
-        plain(connection, partition, bytes(SIZE))
+        plain(connection, group.partition, bytes(SIZE))
     group.acquire("a", 2)
     group.expire_locks("a")
     assert group.acquired(group.asking("b", 500, bytes_at_most=SIZE)) == {}
@@ -257,10 +253,9 @@ def test_dead_letters_count_among_the_bytes_of_a_call(connection: Connection) ->
 
 
 def test_what_comes_again_leaves_no_bytes_to_new_records(connection: Connection) -> None:
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition)
+    group = ShareGroup(connection, new_partition(connection))
     for _ in range(4):
-        plain(connection, partition, bytes(SIZE))
+        plain(connection, group.partition, bytes(SIZE))
     group.acquire("a", 3)
     group.expire_locks("a")
     assert group.acquired(group.asking("b", 8_000, bytes_at_most=3 * SIZE // 2)) == {0: 2, 1: 2}
@@ -318,10 +313,9 @@ def test_aborted_rows_between_others_are_passed(connection: Connection, ordering
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
 def test_rows_that_follow_one_another_are_acquired_whole(connection: Connection, ordering: str) -> None:
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition, ordering=ordering)
+    group = ShareGroup(connection, new_partition(connection), ordering=ordering)
     for _ in range(3):
-        plain(connection, partition, b"x", b"y", keys=[b"k", b"l"])
+        plain(connection, group.partition, b"x", b"y", keys=[b"k", b"l"])
     assert group.acquire("a") == dict.fromkeys(range(6), 1)
     assert group.spans == [(0, 5, "acquired", 1)]
     assert group.acquire("b") == {}
@@ -329,11 +323,10 @@ def test_rows_that_follow_one_another_are_acquired_whole(connection: Connection,
 
 def test_a_record_has_the_time_of_its_row(connection: Connection) -> None:
     """Where it has none of its own."""
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition, isolation="read_uncommitted")
-    plain(connection, partition, b"0")
+    group = ShareGroup(connection, new_partition(connection), isolation="read_uncommitted")
+    plain(connection, group.partition, b"0")
     ((time,),) = connection.execute(
-        "select max_timestamp from msgtx.record_batch where partition_id = %s", [partition]
+        "select max_timestamp from msgtx.record_batch where partition_id = %s", [group.partition]
     ).fetchall()
     (found,) = acquire_records(connection, group.asking("a", 1)).records
     assert (found.max_timestamp, found.timestamps) == (time, None)
@@ -350,9 +343,8 @@ def test_a_topic_that_is_gone_has_nothing_for_a_group_that_has_not_begun(connect
 
 def test_who_finds_nothing_writes_nothing(connection: Connection, clock: Clock) -> None:
     """However much others have in flight, delayed, or waiting for its key."""
-    partition = new_partition(connection)
-    group = ShareGroup(connection, partition, ordering="key", record_lock_duration_ms=900_000)
-    plain(connection, partition, *[b"x"] * 4, keys=[b"k", b"l", b"k", b"m"])
+    group = ShareGroup(connection, new_partition(connection), ordering="key", record_lock_duration_ms=900_000)
+    plain(connection, group.partition, *[b"x"] * 4, keys=[b"k", b"l", b"k", b"m"])
     assert group.acquire("a", 2) == {0: 1, 1: 1}
     assert group.answer("a", {1: "release"}, delay=DELAY_MS) == []
     assert group.acquire("b") == {3: 1}  # the third one waits for the first one

@@ -35,7 +35,7 @@ from msgtx.store.verify import verify_batches
 from msgtx.types import Outcome
 from tests.databases import Connection, backend, wait_for_lock
 from tests.refusals import refuses
-from tests.store.sharing import ShareGroup, answers_of, four_records, join
+from tests.store.sharing import ANYTHING, ShareGroup, answers_of, four_records, join
 from tests.store.steps import (
     Ending,
     Writer,
@@ -694,19 +694,6 @@ def test_a_clock_that_is_set_back_by_less_than_a_lock_lasts_holds_it_longer_and_
     assert group.acquire("late") == {1: 2, 2: 2, 3: 1}
 
 
-@pytest.mark.parametrize("stranger", ["another group's", "nobody"])
-def test_who_is_no_member_of_the_group_answers_nothing(
-    connection: Connection, partition: int, group: ShareGroup, stranger: str
-) -> None:
-    """I16: what a group's members hold is theirs, whoever else has a number."""
-    number = ShareGroup(connection, partition).join("a") if stranger == "another group's" else 2**40
-    group.acquire("a")
-    answers = replace(group.answers("a", {0: "accept", 1: "release"}), members=(number,) * 2)
-    with refuses(errors.UnknownMember, group=group.name):
-        acknowledge_records(connection, answers, call_number=group.call())
-    assert [(first, last, status) for first, last, status, _ in group.spans] == [(0, 3, "acquired")]
-
-
 # ── dead letters ──
 
 
@@ -720,16 +707,9 @@ def test_a_record_that_is_rejected_is_a_dead_letter(connection: Connection) -> N
     ensure_dead_letters(connection, group.name)
     group.acquire("a")
     assert acknowledge_records(connection, group.answers("a", {1: "reject"}, reason="no such customer"), call_number=9) == []
-    row = connection.execute(
-        "select b.keys, b.values, b.max_timestamp, b.header_keys, b.header_values, b.header_counts from msgtx.record_batch b"
-        " join msgtx.partition using (partition_id) join msgtx.topic t using (topic_id) where t.name = %s",
-        [f"{group.name}-dead-letters"],
-    ).fetchone()
-    assert row is not None
-    keys, values_of, timestamp, header_keys, header_values, header_counts = row
+    ((key, value, timestamp, headers),) = group.whole_letters
+    assert (key, value) == (None, b"1")
     assert abs(timestamp - time.time() * 1000) < 60_000, "retention counts from now"
-    assert (keys, values_of, timestamp, header_counts) == (None, [b"1"], timestamp, [11])
-    headers = dict(zip(header_keys, header_values, strict=True))
     when = headers.pop("msgtx.dead-letter.time")
     assert re.fullmatch(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", when)
     name = headers.pop("msgtx.dead-letter.topic").decode()
@@ -861,21 +841,6 @@ def test_without_a_topic_dead_letters_wait_for_who_makes_it(connection: Connecti
     assert group.letters == [(b"1", 1, 1, "rejected")]
 
 
-def test_dead_letters_wait_for_nobody(connection: Connection, group: ShareGroup, open_connection: Sessions) -> None:
-    """A member whose dead letters cannot be written now goes on with other records."""
-    ensure_dead_letters(connection, group.name)
-    writer, other = Writer(connection), open_connection()
-    group.acquire("a", 1)
-    group.answer_in(writer.name, "a", {0: "reject"})
-    writer.commit()
-    with other.transaction():
-        other.execute("select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [group.name, group.partition])
-        assert group.acquire("a", 1) == {1: 1}
-        assert group.letters == []
-    assert group.acquire("a", 1) == {2: 1}
-    assert len(group.letters) == 1
-
-
 def test_a_dead_letter_says_which_of_several_partitions_and_members_it_was(connection: Connection) -> None:
     """A redrive sends it back there. Of several records of a row it has its own key and headers."""
     topics = [new_topic(connection, 2) for _ in range(3)]
@@ -889,14 +854,8 @@ def test_a_dead_letter_says_which_of_several_partitions_and_members_it_was(conne
     group.acquire("own")
     ensure_dead_letters(connection, group.name)
     assert group.answer("own", {1: "reject", 2: "reject"}) == []
-    rows = connection.execute(
-        "select b.keys[1], b.values[1], b.header_keys, b.header_values from msgtx.record_batch b"
-        " join msgtx.partition using (partition_id) join msgtx.topic t using (topic_id) where t.name = %s"
-        " order by b.base_offset",
-        [f"{group.name}-dead-letters"],
-    ).fetchall()
-    assert [row[:2] for row in rows] == [(None, b"1"), (b"m", b"2")]
-    found = [dict(zip(keys, headers, strict=True)) for *_, keys, headers in rows]
+    assert [letter[:2] for letter in group.whole_letters] == [(None, b"1"), (b"m", b"2")]
+    found = [headers for *_, headers in group.whole_letters]
     for offset, headers in enumerate(found, 1):
         told = [headers[f"msgtx.dead-letter.{name}"] for name in ("topic", "partition", "offset", "member")]
         assert told == [topic_of(connection, group.partition).encode(), b"1", b"%d" % offset, b"own"]
@@ -939,27 +898,30 @@ def test_who_rejects_waits_for_who_writes_dead_letters(
     assert [offset for _, offset, *_ in group.letters] == [1]
 
 
-def test_many_dead_letters_are_written_in_parts(connection: Connection) -> None:
-    made = new_partition(connection)
-    append(connection, [batch(made, *(b"%d" % number for number in range(1200)))])
-    group = ShareGroup(connection, made, delivery_count_limit=1)
-    assert len(group.acquire("a", 1200)) == 1200
-    group.expire_locks("a")
+@pytest.fixture
+def many(connection: Connection) -> ShareGroup:
+    """A group on 1,200 records."""
+    made = ShareGroup(connection, new_partition(connection))
+    made.fill("-" * 1200)
+    return made
+
+
+def test_many_dead_letters_are_written_in_parts(many: ShareGroup) -> None:
+    many.configure(delivery_count_limit=1)
+    assert len(many.acquire("a", 1200)) == 1200
+    many.expire_locks("a")
     for count_now in (500, 1000, 1200, 1200):
-        assert group.acquire("b") == {}
-        assert [offset for _, offset, _, _ in group.letters] == list(range(count_now))
+        assert many.acquire("b") == {}
+        assert [offset for _, offset, _, _ in many.letters] == list(range(count_now))
 
 
-def test_an_answer_writes_all_of_its_dead_letters(connection: Connection) -> None:
+def test_an_answer_writes_all_of_its_dead_letters(connection: Connection, many: ShareGroup) -> None:
     """Perhaps nobody ever polls again."""
-    made = new_partition(connection)
-    append(connection, [batch(made, *(b"%d" % number for number in range(1200)))])
-    group = ShareGroup(connection, made)
-    ensure_dead_letters(connection, group.name)
-    group.acquire("a", 1200)
-    group.answer("a", dict.fromkeys(range(1200), "reject"))
-    assert [offset for _, offset, _, _ in group.letters] == list(range(1200))
-    assert group.spans == []
+    ensure_dead_letters(connection, many.name)
+    many.acquire("a", 1200)
+    many.answer("a", dict.fromkeys(range(1200), "reject"))
+    assert [offset for _, offset, _, _ in many.letters] == list(range(1200))
+    assert many.spans == []
 
 
 def test_a_dead_letter_is_stored_whatever_its_size(connection: Connection, group: ShareGroup) -> None:
@@ -1101,7 +1063,7 @@ def test_a_call_that_overtakes_its_first_try_is_not_refused(
     def answer(over: Connection) -> Any:
         if "acknowledge" in verb:
             return acknowledge_records(over, columns, call_number=call)
-        return acquire_records(over, Acquiring(group.name, number, call, [group.partition], 1, 1 << 20, columns))
+        return acquire_records(over, Acquiring(group.name, number, call, [group.partition], 1, ANYTHING, columns))
 
     first, second = open_connection(), open_connection()
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
@@ -1162,7 +1124,7 @@ def test_a_group_begins_with_a_topic_when_a_member_for_it_joins(
     assert join(connection, "g", topic_of(connection, first)) == (group_id, number)
     assert join(connection, "g", topic_of(connection, first), member="b") != (group_id, number)
     assert starts(connection, group_id) == [(first, 1, offsets[0]), (second, 1, offsets[1])]
-    found = acquire_records(connection, Acquiring("g", number, 1, [first, second], 500, 1 << 20)).records
+    found = acquire_records(connection, Acquiring("g", number, 1, [first, second], 500, ANYTHING)).records
     acquired = [(each.range.partition_id, at) for each in found for at in range(each.range.first, each.range.last + 1)]
     assert acquired == [
         (place, at)
@@ -1203,10 +1165,13 @@ def test_a_join_that_is_refused_makes_nothing(connection: Connection) -> None:
     for name in ("", "a b", "x" * 237, "é"):  # its dead letters could have no topic
         with refuses(errors.InvalidRequest, reason="group"):
             join(connection, name)
+    connection.execute("insert into msgtx.consumer_group (name) values ('consumers')")
+    with refuses(errors.ConfigError, group="consumers", reason="consumer group"):
+        join(connection, "consumers")
     with refuses(errors.InvalidSessionTimeout, group="h") as refused:
         join(connection, "h", session_timeout_ms=1)
     assert "of member a is 1 ms; group_min_session_timeout_ms is 100" in str(refused.value)
-    assert (count(connection, "consumer_group"), count(connection, "group_member")) == (1, 2)
+    assert (count(connection, "consumer_group"), count(connection, "group_member")) == (1 + 1, 2)
 
 
 @pytest.mark.parametrize("why", ["no group", "a consumer group", "a member", "no partition"])
@@ -1235,17 +1200,22 @@ def test_a_reset_that_is_refused_changes_nothing(connection: Connection, group: 
 
 
 @pytest.mark.parametrize("stranger", ["another group's", "one that left", "nobody"])
-def test_who_is_no_member_of_the_group_acquires_nothing(
-    connection: Connection, partition: int, group: ShareGroup, stranger: str
+def test_who_is_no_member_of_the_group_acquires_and_answers_nothing(
+    connection: Connection, group: ShareGroup, stranger: str
 ) -> None:
-    """I16."""
-    other = ShareGroup(connection, partition)
+    """I16: what a group's members hold is theirs, whoever else has a number."""
+    place, other = group.partition, ShareGroup(connection, group.partition)
     number = {"another group's": other.join("a"), "one that left": group.join("b"), "nobody": 2**40}[stranger]
-    group.leave("b") if stranger == "one that left" else None
-    asked = Acquiring(group.name, number, group.call(), [partition], 500, 1 << 20)
+    if stranger == "one that left":
+        group.leave("b")
     with refuses(errors.UnknownMember, group=group.name):
-        acquire_records(connection, asked)
+        acquire_records(connection, Acquiring(group.name, number, group.call(), [place], 500, ANYTHING))
     assert (group.spans, other.spans) == ([], [])
+    group.acquire("a")
+    answers = answers_of(group.name, number, (place, 0, 0, "accept"), (place, 1, 1, "release"))
+    with refuses(errors.UnknownMember, group=group.name):
+        acknowledge_records(connection, answers, call_number=group.call())
+    assert group.spans == [(0, 3, "acquired", 1)]
 
 
 # ── settings ──
@@ -1310,7 +1280,7 @@ def test_deleting_a_group_waits_for_no_call_of_a_member_that_is_gone(
 ) -> None:
     """Nor does it take a lock for each partition. What that call writes is swept. A group of the same name begins anew."""
     other = open_connection()
-    asked = Acquiring(group.name, group.join("a"), group.call(), [group.partition], 2, 1 << 20)
+    asked = Acquiring(group.name, group.join("a"), group.call(), [group.partition], 2, ANYTHING)
     with other.transaction():
         assert acquire_records(other, asked).records
         group.leave("a")
