@@ -4,10 +4,7 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
-
 import msgtx
-from msgtx import errors
 
 
 def fill(client: msgtx.Client, topic: str, count: int, start: int = 0) -> None:
@@ -36,27 +33,6 @@ def copy(
         producer.send(output, record.value, partition=0)
     accept(member, records)
     return records
-
-
-def away(*_: Any, **__: Any) -> Any:
-    """Stand for a call that does not reach the database."""
-    raise errors.DatabaseUnavailable("planted")
-
-
-def lose_first_answer(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[object]:
-    """Lose the answer to the first call; it has its effect. Returns what was lost."""
-    call = getattr(owner, name)
-    lost: list[object] = []
-
-    def answered(*arguments: Any, **named: Any) -> Any:
-        answer = call(*arguments, **named)
-        if not lost:
-            lost.append(answer)
-            raise errors.DatabaseUnavailable("the answer is lost")
-        return answer
-
-    monkeypatch.setattr(owner, name, answered)
-    return lost
 
 
 class Shares:

@@ -1,6 +1,5 @@
 """A member of a share group: its session, and what ends its polls (internals: shares)."""
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -11,12 +10,11 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.shares import acquiring
-from msgtx.shares import member as share_member
-from msgtx.shares import polls as share_polls
 from msgtx.shares.polls import GroupPolls
 from msgtx.store.shares.shares import Acquiring
-from tests.client.sharing import Shares, accept, away, fill, seen
-from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
+from tests.client.sharing import Shares, accept, fill, seen
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.hooks import Hook, away
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
@@ -58,17 +56,15 @@ def test_who_accepts_without_a_word_is_told_when_its_session_was_over(
 
 
 def test_a_poll_goes_on_as_another_member_when_the_session_was_over(
-    share: Shares, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    share: Shares, connection: Connection, hook: Hook
 ) -> None:
     """What the former member had, it answers no more for: neither by a commit whose call did not come through."""
     share.fill(2)
     one = share(request_timeout_ms=100, retry_backoff_ms=50)
     records = one.poll(PATIENCE_SECONDS)
     one.acknowledge(records[0])
-    with monkeypatch.context() as patched:
-        patched.setattr(share_polls, "acknowledge_records", away)
-        with pytest.raises(errors.DatabaseUnavailable):
-            one.commit()
+    with hook.at("before acknowledge_records", away), pytest.raises(errors.DatabaseUnavailable):
+        one.commit()
     end_session(connection, one)
     again = one.poll(PATIENCE_SECONDS)
     assert seen(again) == [(b"0", 2), (b"1", 2)]
@@ -142,24 +138,16 @@ def beat_counter(member: msgtx.ShareConsumer, monkeypatch: pytest.MonkeyPatch) -
     return rounds
 
 
-def test_nothing_of_a_member_runs_on_when_it_is_closed(
-    share: Shares, monkeypatch: pytest.MonkeyPatch, background: ThreadPoolExecutor
-) -> None:
+def test_nothing_of_a_member_runs_on_when_it_is_closed(share: Shares, hook: Hook, background: ThreadPoolExecutor) -> None:
     """A heartbeat that is under way is waited for."""
-    beating, goes_on = threading.Event(), threading.Event()
-
-    def slow(*_: Any, **__: Any) -> None:
-        beating.set()
-        assert goes_on.wait(PATIENCE_SECONDS)
-
-    monkeypatch.setattr("msgtx.shares.member.heartbeat", slow)
+    held = hook.hold("before heartbeat_group")
     one = share(**QUICK)
     one.poll(0)
-    assert beating.wait(PATIENCE_SECONDS)
+    held.wait()
     closing = background.submit(one.close)
     wait([closing], 0.2)
     assert not closing.done()
-    goes_on.set()
+    held.go_on.set()
     closing.result(PATIENCE_SECONDS)
 
 
@@ -179,12 +167,10 @@ def test_a_commit_behind_the_end_of_the_session_is_refused(share: Shares, connec
             one.commit()
 
 
-def test_a_join_whose_answer_was_lost_leaves_no_member_behind(share: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_join_whose_answer_was_lost_leaves_no_member_behind(share: Shares, hook: Hook) -> None:
     one = share(request_timeout_ms=100, retry_backoff_ms=50)
-    with monkeypatch.context() as patched:
-        lose_answers(patched, share_member, "join_share_group")
-        with pytest.raises(errors.DatabaseUnavailable):
-            one.poll(0)
+    with hook.at("after join_share_group", away), pytest.raises(errors.DatabaseUnavailable):
+        one.poll(0)
     one.poll(0)
     assert share.described.members == 1
 
@@ -288,7 +274,7 @@ def test_a_callback_may_close_its_share_consumer(client: msgtx.Client, topic: st
 
 
 def test_who_is_closed_or_implicit_answers_for_nothing(
-    client: msgtx.Client, topic: str, share: Shares, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    client: msgtx.Client, topic: str, share: Shares, caplog: pytest.LogCaptureFixture, hook: Hook
 ) -> None:
     share.fill(2)
     one, implicit = share(), share("implicit")
@@ -296,8 +282,8 @@ def test_who_is_closed_or_implicit_answers_for_nothing(
     with refuses(errors.IllegalState, reason="acknowledgement_mode"):
         implicit.acknowledge(implicit.poll(PATIENCE_SECONDS)[0])
     one.acknowledge(record)
-    monkeypatch.setattr(share_polls, "acknowledge_records", refuse_all)
-    one.close()
+    with hook.at("before acknowledge_records", errors.GroupNotFound("it is not there")):
+        one.close()
     assert "closing: it is not there" in caplog.text
     caplog.clear()
     one.close()
@@ -312,10 +298,6 @@ def test_who_is_closed_or_implicit_answers_for_nothing(
         ):
             with refuses(errors.IllegalState, reason="closed"):
                 call()
-
-
-def refuse_all(*_: Any, **__: Any) -> Any:
-    raise errors.GroupNotFound("it is not there")
 
 
 def test_topics_of_a_share_group_are_there_as_they_are_needed(client: msgtx.Client, topic: str, unique: Unique) -> None:

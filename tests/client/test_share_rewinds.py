@@ -16,11 +16,10 @@ import pytest
 import msgtx
 from msgtx import Acknowledgement, errors
 from msgtx.database.connection import seconds_left
-from msgtx.shares import answering
-from msgtx.shares import polls as share_polls
 from msgtx.shares.holdings import Holdings
-from tests.client.sharing import Shares, accept, away, copy, seen
-from tests.databases import PATIENCE_SECONDS, lose_answers, wait_until
+from tests.client.sharing import Shares, accept, copy, seen
+from tests.databases import PATIENCE_SECONDS, wait_until
+from tests.hooks import Hook, away
 from tests.interrupts import interrupts
 from tests.refusals import refuses
 
@@ -56,13 +55,12 @@ def test_what_is_rewound_is_handed_out_again_and_its_answers_count_no_more(share
 @MODES
 @pytest.mark.parametrize("end", ["commit", "close", "poll"])
 def test_what_is_rewound_while_the_database_is_away_is_neither_accepted_nor_sent(
-    share: Shares, mode: Mode, end: str, monkeypatch: pytest.MonkeyPatch
+    share: Shares, mode: Mode, end: str, hook: Hook
 ) -> None:
     share.fill(1)
     one = share(mode, request_timeout_ms=100)
     accept(one, one.poll(5))
-    with monkeypatch.context() as patched:
-        patched.setattr(answering, "acknowledge_records", away)
+    with hook.at("before acknowledge_records", away):
         one.rewind()
     if end == "poll":
         assert seen(one.poll(0)) == [(b"0", 2)]
@@ -84,17 +82,13 @@ def test_what_a_transaction_has_is_not_rewound(share: Shares, make: Make) -> Non
     assert share.lag == 1
 
 
-def test_what_a_commit_without_an_answer_may_have_done_is_not_rewound(
-    share: Shares, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_commit_without_an_answer_may_have_done_is_not_rewound(share: Shares, hook: Hook) -> None:
     share.fill(2)
     one = share(request_timeout_ms=100)
     first, second = one.poll(5)
     one.acknowledge(first)
-    with monkeypatch.context() as patched:
-        patched.setattr("msgtx.shares.polls.acknowledge_records", away)
-        with pytest.raises(errors.DatabaseUnavailable):
-            one.commit()
+    with hook.at("before acknowledge_records", away), pytest.raises(errors.DatabaseUnavailable):
+        one.commit()
     one.acknowledge(second)
     one.rewind()
     one.commit()
@@ -284,7 +278,7 @@ def test_a_producer_that_is_fenced_while_nobody_calls_it_gives_its_records_back(
 
 
 def test_an_undo_in_another_thread_and_a_commit_do_not_come_between_each_other(
-    share: Shares, monkeypatch: pytest.MonkeyPatch
+    share: Shares, hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer of the commit is lost. It is asked for again, whatever the undo would have released."""
     share.fill(1)
@@ -302,10 +296,8 @@ def test_an_undo_in_another_thread_and_a_commit_do_not_come_between_each_other(
         return found
 
     monkeypatch.setattr(Holdings, "given", meanwhile)
-    with monkeypatch.context() as patched:
-        lose_answers(patched, share_polls, "acknowledge_records")
-        with pytest.raises(errors.DatabaseUnavailable):
-            one.commit()
+    with hook.at("after acknowledge_records", away), pytest.raises(errors.DatabaseUnavailable):
+        one.commit()
     undone[0].join()
     assert one.poll(0) == []
     assert share.lag == 0
@@ -387,19 +379,14 @@ def test_what_a_transaction_was_polled_for_and_not_given_is_the_next_ones_with_a
 
 
 def test_an_abort_takes_no_longer_than_it_may_however_many_consumers_it_was_for(
-    share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
+    share: Shares, make: Make, hook: Hook
 ) -> None:
     share.fill(2)
     several, producer = [share("implicit", request_timeout_ms=3000) for _ in range(2)], make()
     for one in several:
         assert len(one.poll(5, 1)) == 1
     limits: list[float] = []
-
-    def release(*_: Any, **__: Any) -> list[Any]:
-        limits.append(seconds_left())
-        return []
-
-    monkeypatch.setattr(answering, "acknowledge_records", release)
+    hook.at("before acknowledge_records", lambda: limits.append(seconds_left()))
     producer.begin_transaction()
     producer.abort_transaction(timeout=0.8)
     assert len(limits) == 2
@@ -628,17 +615,15 @@ def test_a_prepared_transaction_holds_up_no_implicit_mode(client: msgtx.Client, 
 
 
 def test_an_abort_without_an_answer_has_dropped_the_answers_already(
-    output: str, share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, hook: Hook
 ) -> None:
     """The database is away when the block aborts, and the caller goes on with another producer."""
     share.fill(1)
     one, failed, producer = share(), make(max_block_ms=300), make()
-    with contextlib.suppress(Oops), failed.transaction():
+    with hook.at("before decide", away), contextlib.suppress(Oops), failed.transaction():
         one.acknowledge(one.poll(5)[0])
         failed.send(output, b"lost", partition=0).result(10)
-        monkeypatch.setattr("msgtx.producer.transaction.decide", away)
         raise Oops
-    monkeypatch.undo()
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
     assert share.lag == 1

@@ -15,8 +15,9 @@ from msgtx.shares import answering
 from msgtx.shares import polls as share_polls
 from msgtx.store.shares import shares as stored
 from msgtx.store.shares.answers import acknowledge_records
-from tests.client.sharing import Shares, accept, away, lose_first_answer, seen
-from tests.databases import PATIENCE_SECONDS, Connection, lose_answers, wait_until
+from tests.client.sharing import Shares, accept, seen
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.hooks import Hook, away
 from tests.interrupts import interrupts
 from tests.refusals import refuses
 from tests.store.sharing import answers_of
@@ -108,13 +109,13 @@ def test_what_lies_between_two_answers_has_none(
         assert places(found) == [(0, 1), (1, 0), (1, 1), (1, 2)]
 
 
-def test_a_lock_begins_anew_once_for_each_answer_that_says_so(share: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_begins_anew_once_for_each_answer_that_says_so(share: Shares, hook: Hook) -> None:
     share.fill(1)
     one = share()
     one.acknowledge(one.poll(5)[0], Acknowledgement.RENEW)
-    one.commit()
-    monkeypatch.setattr(share_polls, "acknowledge_records", None)
-    one.commit()
+    for _ in range(2):
+        one.commit()
+    assert hook.seen["before acknowledge_records"] == 1
 
 
 def test_in_implicit_mode_too_the_next_commit_applies_the_rest(connection: Connection, share: Shares) -> None:
@@ -130,15 +131,16 @@ def test_in_implicit_mode_too_the_next_commit_applies_the_rest(connection: Conne
 
 
 @pytest.mark.parametrize("verb", ["acquire_records", "acknowledge_records"])
-def test_a_call_whose_answer_was_lost_has_its_effect_once(share: Shares, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+def test_a_call_whose_answer_was_lost_has_its_effect_once(share: Shares, hook: Hook, verb: str) -> None:
     share.fill(3)
     one = share()
-    lost = lose_first_answer(monkeypatch, share_polls, verb)
+    hook.at(f"after {verb}", away, times=1)
     records = one.poll(5)
     assert seen(records) == [(b"0", 1), (b"1", 1), (b"2", 1)]
     accept(one, records)
     one.commit()
-    assert (len(lost), share.lag) == (1, 0)
+    assert hook.seen[f"before {verb}"] > 1
+    assert share.lag == 0
 
 
 def test_states_stay_few_under_load(share: Shares, connection: Connection) -> None:
@@ -173,17 +175,15 @@ def test_a_member_that_leaves_takes_what_it_left_behind_along(share: Shares, con
 
 @pytest.mark.parametrize("otherwise", [Acknowledgement.RELEASE, Acknowledgement.REJECT, Acknowledgement.RENEW])
 def test_an_answer_that_changes_after_a_commit_without_an_answer_comes_too_late(
-    share: Shares, monkeypatch: pytest.MonkeyPatch, otherwise: Acknowledgement
+    share: Shares, hook: Hook, otherwise: Acknowledgement
 ) -> None:
     """I17: the first commit was applied. The caller is told, may go on with the rest, and can close."""
     share.fill(3)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
     first, second, _ = one.poll(5)
-    lose_answers(monkeypatch, share_polls, "acknowledge_records")
     one.acknowledge(first)
-    with pytest.raises(errors.DatabaseUnavailable):
+    with hook.at("after acknowledge_records", away), pytest.raises(errors.DatabaseUnavailable):
         one.commit()
-    monkeypatch.undo()
     one.acknowledge(first, otherwise)
     one.acknowledge(second)
     with refuses(errors.InvalidRecordState, reason="late answer"):
@@ -193,61 +193,44 @@ def test_an_answer_that_changes_after_a_commit_without_an_answer_comes_too_late(
     assert seen(share().poll(1)) == [(b"2", 2)]
 
 
-def test_a_member_leaves_whatever_its_last_commit_raises(share: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_leaves_whatever_its_last_commit_raises(share: Shares, hook: Hook) -> None:
     """Else what it holds would wait for the end of its session."""
     share.fill(1)
     one = share()
     (record,) = one.poll(5)
     one.acknowledge(record)
-
-    def interrupt(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(share_polls, "acknowledge_records", interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with hook.at("before acknowledge_records", KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         one.close()
-    monkeypatch.undo()
     assert one.closed
     assert share.described.members == 0
     assert seen(share().poll(5)) == [(b"0", 2)]
 
 
-def test_close_from_another_thread_waits_for_a_commit(
-    share: Shares, monkeypatch: pytest.MonkeyPatch, background: ThreadPoolExecutor
-) -> None:
+def test_close_from_another_thread_waits_for_a_commit(share: Shares, hook: Hook, background: ThreadPoolExecutor) -> None:
     """Both are told that what was answered is done, as it is (I17)."""
     share.configure(record_lock_duration_ms=30_000)
     share.fill(2)
     one, other = share(), share()
-    real, within, closing = share_polls.acknowledge_records, threading.Event(), threading.Event()
-
-    def waits(*arguments: Any, **options: Any) -> Any:
-        within.set()
-        assert closing.wait(PATIENCE_SECONDS)
-        return real(*arguments, **options)
-
     one.acknowledge(one.poll(PATIENCE_SECONDS, 1)[0])
-    monkeypatch.setattr(share_polls, "acknowledge_records", waits)
+    held = hook.hold("before acknowledge_records")
     committing = background.submit(one.commit)
-    assert within.wait(PATIENCE_SECONDS)
+    held.wait()
     leaving = background.submit(one.close)
     wait([leaving], 0.2)
-    closing.set()
+    held.go_on.set()
     committing.result(PATIENCE_SECONDS)
     leaving.result(PATIENCE_SECONDS)
     assert [value for value, _ in seen(other.poll(PATIENCE_SECONDS))] == [b"1"]
 
 
 def test_a_new_member_does_not_repeat_the_call_of_one_that_is_gone(
-    share: Shares, monkeypatch: pytest.MonkeyPatch, connection: Connection
+    share: Shares, hook: Hook, connection: Connection
 ) -> None:
     """It would be told that it is unknown, and leave a member behind that nobody is."""
     share.fill(2)
     one = share(request_timeout_ms=300, retry_backoff_ms=50)
-    lose_answers(monkeypatch, share_polls, "acquire_records")
-    with pytest.raises(errors.DatabaseUnavailable):
+    with hook.at("after acquire_records", away), pytest.raises(errors.DatabaseUnavailable):
         one.poll(0)
-    monkeypatch.undo()
     connection.execute("delete from msgtx.group_member where member_number = %s", [one._member.number])
     one._member._unknown = one._member._joined  # as a heartbeat has learnt
     assert seen(one.poll(5)) == [(b"0", 2), (b"1", 2)]
@@ -584,46 +567,30 @@ def test_a_poll_says_that_what_it_would_accept_is_others(share: Shares) -> None:
 
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("way", ["commit", "poll"])
-def test_implicit_mode_finishes_what_had_no_answer_in_time(
-    share: Shares, monkeypatch: pytest.MonkeyPatch, way: str, is_done: bool
-) -> None:
+def test_implicit_mode_finishes_what_had_no_answer_in_time(share: Shares, hook: Hook, way: str, is_done: bool) -> None:
     """I17: what the call before was to accept is accepted once, and what it was to acquire is not lost."""
     share.configure(record_lock_duration_ms=60_000)
     share.fill(3)
     with share("implicit", request_timeout_ms=100, retry_backoff_ms=50) as one:
         assert seen(one.poll(PATIENCE_SECONDS, 1)) == [(b"0", 1)]
         verb = {"commit": "acknowledge_records", "poll": "acquire_records"}[way]
-        call = getattr(share_polls, verb)
-
-        def unanswered(*arguments: Any, **named: Any) -> Any:
-            if is_done:
-                call(*arguments, **named)
-            raise errors.DatabaseUnavailable("the answer is lost")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(share_polls, verb, unanswered)
-            with pytest.raises(errors.DatabaseUnavailable):
-                one.commit() if way == "commit" else one.poll(0, 1)
+        with hook.at(f"{'after' if is_done else 'before'} {verb}", away), pytest.raises(errors.DatabaseUnavailable):
+            one.commit() if way == "commit" else one.poll(0, 1)
         assert seen(one.poll(0, 1)) == [(b"1", 1)]
         assert seen(one.poll(0, 1)) == [(b"2", 1)]
         assert one.poll(0) == []
         assert share.lag == 0
 
 
-def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(
-    share: Shares, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(share: Shares, hook: Hook) -> None:
     """Of two rows of the log, one of which it has lost while a call of its own was not answered."""
     share.configure(record_lock_duration_ms=60_000)
     for start in range(2):
         share.fill(1, start)
     with share("implicit", request_timeout_ms=100, retry_backoff_ms=50) as one:
         assert len(one.poll(PATIENCE_SECONDS)) == 2
-
-        with monkeypatch.context() as patched:
-            patched.setattr(share_polls, "acquire_records", away)
-            with pytest.raises(errors.DatabaseUnavailable):
-                one.poll(0)
+        with hook.at("before acquire_records", away), pytest.raises(errors.DatabaseUnavailable):
+            one.poll(0)
         one._answering.answer_if_held(one.handed_out[:1], answering.PLAIN_RELEASE)
         with refuses(errors.InvalidRecordState, partition=0, offset=0):
             one.poll(0)
@@ -631,24 +598,15 @@ def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(
         assert share.lag == 1
 
 
-def test_only_what_is_held_is_renewed_and_in_one_call(share: Shares, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_held_is_renewed_and_in_one_call(share: Shares, hook: Hook) -> None:
     share.fill(4)
     one, other = share(), share()
     share.configure(record_lock_duration_ms=60_000)
     one.poll(PATIENCE_SECONDS, 2)
     other.poll(PATIENCE_SECONDS, 2)
-    calls: list[object] = []
-    acknowledge = answering.acknowledge_records
-
-    def counted(*arguments: Any, **named: Any) -> Any:
-        calls.append(None)
-        return acknowledge(*arguments, **named)
-
-    monkeypatch.setattr(answering, "acknowledge_records", counted)
-    assert one.renew(one.handed_out) == one.handed_out
-    assert len(calls) == 1
-    assert one.renew([*one.handed_out, *other.handed_out]) == one.handed_out
-    assert len(calls) == 3
+    for others, calls in (([], 1), (other.handed_out, 1 + 2)):
+        assert one.renew([*one.handed_out, *others]) == one.handed_out
+        assert hook.seen["before acknowledge_records"] == calls
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])

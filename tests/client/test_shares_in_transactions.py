@@ -3,17 +3,17 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import pytest
 
 import msgtx
 from msgtx import Acknowledgement, errors
-from msgtx.producer import sender
 from msgtx.rules.transaction import ClientState
-from msgtx.shares import polls as share_polls
-from tests.client.sharing import Shares, accept, copy, lose_first_answer, seen
-from tests.databases import lose_answers, wait_until
+from tests.client.sharing import Shares, accept, copy, seen
+from tests.client.steps import values
+from tests.databases import wait_until
+from tests.hooks import Hook, away
 from tests.refusals import refuses
 
 pytestmark = pytest.mark.slow
@@ -21,10 +21,6 @@ pytestmark = pytest.mark.slow
 Unique = Callable[[str], str]
 Read = Callable[..., list[msgtx.Record]]
 Make = Callable[..., msgtx.Producer]
-
-
-def produced(read: Read, topic: str) -> list[bytes | None]:
-    return [record.value for record in read(topic)]
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
@@ -39,7 +35,7 @@ def test_output_and_acknowledgements_are_committed_together(
         tx.send_acknowledgements(one)
         if late:
             time.sleep(0.7)
-    assert produced(read, output) == [b"0", b"1", b"2", b"3"]
+    assert values(read(output)) == [b"0", b"1", b"2", b"3"]
     assert share.lag == 0
 
 
@@ -56,7 +52,7 @@ def test_an_abort_makes_the_records_available_at_once(
         time.sleep(0.3)
     producer.abort_transaction()
     assert seen(share().poll(0)) == [(b"0", 2), (b"1", 2)]
-    assert produced(read, output) == []
+    assert values(read(output)) == []
 
 
 def one_that_lost_its_first(
@@ -86,15 +82,15 @@ def test_a_record_that_was_lost_meanwhile_fails_the_transaction(
     with refuses(errors.InvalidRecordState, partition=0, offset=0):
         producer.commit_transaction()
     producer.abort_transaction()
-    assert produced(read, output) == []
+    assert values(read(output)) == []
     with producer.transaction() as tx:
         producer.send(output, b"next", partition=0)
         tx.send_acknowledgements(other)
-    assert produced(read, output) == [b"next"]
+    assert values(read(output)) == [b"next"]
 
 
 def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
-    output: str, share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, hook: Hook
 ) -> None:
     """Also if they were to be pending, and are not."""
     producer = make()
@@ -106,10 +102,9 @@ def test_when_a_lost_record_fails_the_transaction_its_abort_releases_the_others(
     producer.begin_transaction()
     producer.send_acknowledgements_to_transaction(one)
     wait_until(lambda: producer._state.has_failed, "they are handed over, and refused")
-    calls: list[object] = []
-    monkeypatch.setattr(sender, "acknowledge_in_transaction", lambda *_, **__: calls.append(None))
+    hook.seen.clear()
     time.sleep(0.1)
-    assert calls == [], "they are not handed over again"
+    assert hook.seen["before acknowledge_in_transaction"] == 0, "they are not handed over again"
     producer.abort_transaction()
     assert seen(other.poll(5))[-2:] == [(b"1", 3), (b"2", 3)]
 
@@ -143,31 +138,29 @@ def test_a_lock_that_begins_anew_is_of_no_transaction(share: Shares, make: Make)
 
 
 def test_a_lost_answer_to_the_whole_transaction_acknowledges_once(
-    output: str, share: Shares, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, read: Read, hook: Hook
 ) -> None:
     share.fill(2)
     one, producer = share(), make()
-    lost = lose_first_answer(monkeypatch, producer._transactions._group_commit, "commit")
+    hook.at("after append_acknowledge_decide", away, times=1)
     with producer.transaction() as tx:
         copy(one, producer, output)
         tx.send_acknowledgements(one)
-    assert lost
-    assert produced(read, output) == [b"0", b"1"]
+    assert hook.seen["before append_acknowledge_decide"] == 2
+    assert values(read(output)) == [b"0", b"1"]
     assert share.lag == 0
 
 
 def test_a_commit_that_had_no_answer_is_finished_before_a_transaction_has_answers(
-    share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch, long_locks: None
+    share: Shares, make: Make, hook: Hook, long_locks: None
 ) -> None:
     """I17: it was applied. Else the transaction would have its records, too, and would be refused."""
     share.fill(2)
     one, producer = share(request_timeout_ms=100, retry_backoff_ms=50), make()
     first, second = one.poll(5)
     one.acknowledge(first)
-    with monkeypatch.context() as patched:
-        lose_answers(patched, share_polls, "acknowledge_records")
-        with pytest.raises(errors.DatabaseUnavailable):
-            one.commit()
+    with hook.at("after acknowledge_records", away), pytest.raises(errors.DatabaseUnavailable):
+        one.commit()
     one.acknowledge(second)
     with producer.transaction() as tx:
         tx.send_acknowledgements(one)
@@ -175,57 +168,50 @@ def test_a_commit_that_had_no_answer_is_finished_before_a_transaction_has_answer
 
 
 def test_a_lost_answer_to_pending_acknowledgements_is_asked_for_again(
-    output: str, share: Shares, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, hook: Hook
 ) -> None:
     share.fill(2)
     one, producer = share(), make()
-    lost = lose_first_answer(monkeypatch, sender, "acknowledge_in_transaction")
+    hook.at("after acknowledge_in_transaction", away, times=1)
     with producer.transaction() as tx:
         accept(one, one.poll(5))
         tx.send_acknowledgements(one)
-        wait_until(lambda: lost)
+        wait_until(lambda: hook.seen["after acknowledge_in_transaction"])
         producer.send(output, b"out", partition=0)
     assert share.lag == 0
 
 
 def test_a_commit_waits_until_its_acknowledgements_are_stored(
-    output: str, share: Shares, make: Make, read: Read, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, read: Read, hook: Hook
 ) -> None:
     """A decision without them would have their records delivered, and the output written, once more (I17)."""
     share.fill(1)
     one, producer = share(), make()
-    call = sender.acknowledge_in_transaction
     committed = threading.Event()
     early: list[bool] = []
 
-    def held_up(*arguments: Any, **named: Any) -> None:
+    def held_up() -> None:
         wait_until(lambda: producer._state.value is ClientState.COMMITTING)
         early.append(committed.wait(0.2))
-        call(*arguments, **named)
 
-    monkeypatch.setattr(sender, "acknowledge_in_transaction", held_up)
+    hook.at("before acknowledge_in_transaction", held_up)
     with producer.transaction() as tx:
         copy(one, producer, output)
         producer.flush()
         tx.send_acknowledgements(one)
     committed.set()
     assert early == [False]
-    assert produced(read, output) == [b"0"]
+    assert values(read(output)) == [b"0"]
     assert share.lag == 0
 
 
 def test_a_commit_whose_acknowledgements_are_refused_meanwhile_raises_at_once(
-    output: str, share: Shares, make: Make, monkeypatch: pytest.MonkeyPatch
+    output: str, share: Shares, make: Make, hook: Hook
 ) -> None:
     producer = make(max_block_ms=10_000)
     one, _, records = one_that_lost_its_first(share, 1)
-    call = sender.acknowledge_in_transaction
-
-    def held_up(*arguments: Any, **named: Any) -> None:
-        wait_until(lambda: producer._state.value is ClientState.COMMITTING)
-        call(*arguments, **named)
-
-    monkeypatch.setattr(sender, "acknowledge_in_transaction", held_up)
+    is_committing = partial(wait_until, lambda: producer._state.value is ClientState.COMMITTING)
+    hook.at("before acknowledge_in_transaction", is_committing)
     producer.begin_transaction()
     producer.send(output, b"out", partition=0).result(30)
     one.acknowledge(records[0])
@@ -236,22 +222,8 @@ def test_a_commit_whose_acknowledgements_are_refused_meanwhile_raises_at_once(
     assert time.monotonic() - began < 5
 
 
-@pytest.fixture
-def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the calls that have acknowledgements wait for the end of their transaction."""
-    numbers: list[int] = []
-    call = sender.acknowledge_in_transaction
-
-    def noted(*arguments: Any, call_number: int, **named: Any) -> None:
-        numbers.append(call_number)
-        call(*arguments, call_number=call_number, **named)
-
-    monkeypatch.setattr(sender, "acknowledge_in_transaction", noted)
-    return numbers
-
-
 def test_acknowledgements_linger_and_go_with_the_end_or_by_themselves(
-    share: Shares, make: Make, handed_over: list[int], long_locks: None, monkeypatch: pytest.MonkeyPatch
+    share: Shares, make: Make, hook: Hook, long_locks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small transaction is one call; the locks of what a longer one has taken must not expire."""
     share.fill(3)
@@ -261,6 +233,9 @@ def test_acknowledgements_linger_and_go_with_the_end_or_by_themselves(
     def asleep() -> bool:
         return producer._accumulator.sender_sleeps
 
+    def handed_over() -> int:
+        return hook.seen["before acknowledge_in_transaction"]
+
     with monkeypatch.context() as lingering:
         lingering.setattr("msgtx.producer.transaction.LINGER_SECONDS", 3_600)
         for ending, calls in (("commit_transaction", 0), ("prepare_transaction", 1)):
@@ -268,15 +243,15 @@ def test_acknowledgements_linger_and_go_with_the_end_or_by_themselves(
             producer.begin_transaction()
             producer.send_acknowledgements_to_transaction(one)
             wait_until(asleep, "the sender has nothing to do")
-            assert handed_over == []
+            assert handed_over() == 0
             getattr(producer, ending)(10)
-            assert len(handed_over) == calls
+            assert handed_over() == calls
     producer.commit_transaction()
     one.acknowledge(records.pop())
     producer.begin_transaction()
     wait_until(asleep, "the sender has nothing to do")
     producer.send_acknowledgements_to_transaction(one)
-    wait_until(lambda: len(handed_over) == 2, "it is woken for them")
+    wait_until(lambda: handed_over() == 2, "it is woken for them")
     producer.commit_transaction()
     one.close()
     assert share().poll(0) == []
@@ -322,7 +297,7 @@ def test_a_thread_that_closes_the_producer_in_a_commit_leaves_no_half_of_it(
     with refuses(errors.TransactionAborted, reason="closed"):
         producer.commit_transaction(20)
     assert time.monotonic() - began < 10, "nothing more is to come"
-    assert produced(read, output) == []
+    assert values(read(output)) == []
 
 
 def test_what_is_handed_to_no_transaction_stays_the_consumers(client: msgtx.Client, share: Shares, make: Make) -> None:
