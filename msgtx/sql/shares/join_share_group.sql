@@ -46,8 +46,7 @@ begin
                 select quote_nullable(left(u, 50)) from unnest(in_topics) u where msgtx.is_topic_name(u) is not true
                     limit 1))] end;
     if refused is not null then
-        error := 'InvalidRequest: ' || refused[1];
-        detail := refused[2];
+        select 'InvalidRequest: ' || refused[1], refused[2] into error, detail;
         return;
     end if;
     detail := msgtx.why_no_session('share group', group_name, in_member_id, in_session_timeout_ms);
@@ -66,8 +65,7 @@ begin
     end if;
     refused := msgtx.why_no_dead_letters(group_name, msgtx.dead_letter_topic_of(group_name), in_topics);
     if refused is not null then
-        error := 'ConfigError: ' || refused[1];
-        detail := refused[2];
+        select 'ConfigError: ' || refused[1], refused[2] into error, detail;
         return;
     end if;
     select m.member_number into member_number from msgtx.group_member m
