@@ -87,17 +87,17 @@ def test_heartbeats_end_with_the_session_and_what_was_held_is_given_up(
     rounds = beat_counter(one, monkeypatch)
     monkeypatch.setattr("msgtx.shares.member.heartbeat", lambda *_, **__: beats.append(None))
     wait_until(lambda: len(rounds) > 2, "the thread goes on")
-    assert one.renew(one.handed_out) == []
+    assert one.answering.renew(one.waiting_records.handed_out) == []
     with refuses(errors.InvalidRecordState, reason="session over"):
-        one.accepting([first])
-    assert one.held([first]) == []
+        one.answering.accepting([first])
+    assert one.holdings.of([first]) == []
     rounds.clear()
     wait_until(lambda: len(rounds) > 2, "the thread goes on")
     assert beats == []
     assert seen(one.poll(PATIENCE_SECONDS)) == [(b"0", 2), (b"1", 2), (b"2", 2)]
     wait_until(lambda: beats, "the next member's heartbeat")
     one.close()
-    assert one.renew(one.handed_out) == []
+    assert one.answering.renew(one.waiting_records.handed_out) == []
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
@@ -185,7 +185,7 @@ def sleeping(client: msgtx.Client, background: ThreadPoolExecutor) -> Sleeping:
     def begin(member: msgtx.ShareConsumer) -> Future[list[msgtx.ShareRecord]]:
         member._waiter._waited = False
         polling: Future[list[msgtx.ShareRecord]] = background.submit(member.poll, 2 * PATIENCE_SECONDS)
-        wait_until(lambda: client._listener.confirmed and member._waiter._waited, "it waits to be woken")
+        wait_until(lambda: client.runtime.listener.confirmed and member._waiter._waited, "it waits to be woken")
         return polling
 
     return begin
@@ -212,7 +212,7 @@ def test_close_wakes_a_poll_that_waits(client: msgtx.Client, share: Shares, slee
     one.close()
     assert polling.result(PATIENCE_SECONDS) == []
     assert time.monotonic() - begun < PATIENCE_SECONDS
-    assert not client._listener._waiters
+    assert not client.runtime.listener._waiters
     share.fill(3)
     assert seen(other.poll(PATIENCE_SECONDS)) == [(b"0", 1), (b"1", 1), (b"2", 1)]
     assert share.described.members == 1
@@ -293,7 +293,7 @@ def test_who_is_closed_or_implicit_answers_for_nothing(
             lambda: one.poll(0),
             lambda: one.acknowledge(record),
             one.commit,
-            lambda: one.accepting([record]),
+            lambda: one.answering.accepting([record]),
             lambda: producer.begin_transaction().send_acknowledgements(one),
         ):
             with refuses(errors.IllegalState, reason="closed"):
@@ -311,7 +311,7 @@ def test_topics_of_a_share_group_are_there_as_they_are_needed(client: msgtx.Clie
         one.commit()
     assert f"{group}-dead-letters" not in client.topics.list()
     with client.share_consumer(topic, group=other) as one:
-        assert one.dead_letter_topic() == f"{other}-dead-letters"
+        assert one.answering.dead_letter_topic() == f"{other}-dead-letters"
     assert f"{other}-dead-letters" in client.topics.list()
     missing = unique("missing")
     one = client.share_consumer(missing, group=other)

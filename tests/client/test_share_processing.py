@@ -16,7 +16,7 @@ from msgtx import Acknowledgement, ProcessReport, Record, aio, errors
 from msgtx.process import shares
 from msgtx.producer import transaction
 from msgtx.producer.group_commit import GroupCommit
-from msgtx.shares.share_consumer import ShareConsumer
+from msgtx.shares.answering import Answering
 from msgtx.store.shares.answers import OffsetRange
 from tests.client.sharing import fill
 from tests.client.test_process import REFUSALS, refused_outputs
@@ -256,10 +256,10 @@ def test_ctrl_c_ends_all_workers_of_a_call(worker: Worker) -> None:
 
 def test_locks_are_renewed_once_in_a_third_of_their_time(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """With each look at the work there would be many."""
-    renew, times = ShareConsumer.renew, []
+    renew, times = Answering.renew, []
     stop = threading.Event()
 
-    def noted(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def noted(self: Answering, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         times.append(time.monotonic())
         return renew(self, ranges)
 
@@ -268,8 +268,8 @@ def test_locks_are_renewed_once_in_a_third_of_their_time(worker: Worker, monkeyp
         stop.set()
         return double(record)
 
-    monkeypatch.setattr(shares, "LOOK_SECONDS", 0.005)
-    monkeypatch.setattr(ShareConsumer, "renew", noted)
+    monkeypatch.setattr(shares, "LOOK_AT_WORK_SECONDS", 0.005)
+    monkeypatch.setattr(Answering, "renew", noted)
     worker.configure(record_lock_duration_ms="600ms")
     worker.fill(1)
     began = time.monotonic()
@@ -279,11 +279,11 @@ def test_locks_are_renewed_once_in_a_third_of_their_time(worker: Worker, monkeyp
 
 def test_the_thread_that_renews_locks_ends_before_its_worker(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would use what the worker has closed."""
-    renew = ShareConsumer.renew
+    renew = Answering.renew
     begun, stop = threading.Event(), threading.Event()
     running: list[None] = []
 
-    def slow(self: ShareConsumer, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def slow(self: Answering, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         running.append(None)
         begun.set()
         time.sleep(0.3)  # longer than a worker takes to its end
@@ -296,7 +296,7 @@ def test_the_thread_that_renews_locks_ends_before_its_worker(worker: Worker, mon
         stop.set()
         return double(record)
 
-    monkeypatch.setattr(ShareConsumer, "renew", slow)
+    monkeypatch.setattr(Answering, "renew", slow)
     worker.configure(record_lock_duration_ms="300ms")
     worker.fill(1)
     worker(transform, stop=stop)

@@ -86,7 +86,7 @@ def test_a_refusal_is_of_its_own_record_alone(
         member.acknowledge(record)
     with refuses(errors.InvalidRecordState, topic=wide, partition=0, offset=1):
         member.commit()
-    assert places(member.held(records)) == [place for place in places(records) if place != (0, 1)]
+    assert places(member.holdings.of(records)) == [place for place in places(records) if place != (0, 1)]
     member.commit()
     assert [(record.offset, record.delivery_count) for record in member.poll(5)] == [(1, 2)]
     assert member.poll(0) == []
@@ -343,7 +343,7 @@ def test_what_nobody_answers_for_is_forgotten_when_its_lock_is_over(share: Share
         one.commit()
         time.sleep(0.3)
         assert one.poll(0) == []
-    assert one.held(records) == [renewed]
+    assert one.holdings.of(records) == [renewed]
 
 
 def test_what_has_an_answer_is_held_until_its_commit_is_refused(share: Shares) -> None:
@@ -357,7 +357,7 @@ def test_what_has_an_answer_is_held_until_its_commit_is_refused(share: Shares) -
         assert one.poll(0) == []
     with refuses(errors.InvalidRecordState, partition=0, offset=0):
         one.commit()
-    assert one.held(records) == []
+    assert one.holdings.of(records) == []
 
 
 # ── iteration, and what cannot be read ──
@@ -443,7 +443,7 @@ def test_what_an_interrupt_kept_from_its_caller_is_handed_out_after_a_rewind(sha
 
 
 ROOM = ("share_consumer", "acquiring", "answering", "waiting", "holdings")
-HANDING_OUT = ["receiving/sole_use.py", *(f"shares/{name}.py" for name in ROOM)]
+HANDING_OUT = ["receiving/sole_use.py", "receiving/reader.py", *(f"shares/{name}.py" for name in ROOM)]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
@@ -539,10 +539,10 @@ def test_what_is_over_of_an_acquisition_is_handed_out_before_more_is_acquired(sh
     one, other = share(max_poll_records=3), share()
     share.configure(record_lock_duration_ms=60_000)
     assert next(iter(one)).offset == 0
-    assert one.lock_seconds == 60.0
+    assert one.waiting_records.lock_seconds == 60.0
     assert seen(one.poll(0, 1)) == [(b"1", 1)]
     assert seen(one.poll(0)) == [(b"2", 1)]
-    assert [held[1:] for held in one.handed_out] == [(2, 2)]
+    assert [held[1:] for held in one.waiting_records.handed_out] == [(2, 2)]
     assert seen(other.poll(0)) == [(b"3", 1), (b"4", 1), (b"5", 1)]
 
 
@@ -591,7 +591,7 @@ def test_implicit_mode_accepts_the_rest_before_it_finishes_an_acquisition(share:
         assert len(one.poll(PATIENCE_SECONDS)) == 2
         with hook.at("before acquire_records", away), pytest.raises(errors.DatabaseUnavailable):
             one.poll(0)
-        one._answering.answer_if_held(one.handed_out[:1], answering.PLAIN_RELEASE)
+        one.answering.answer_if_held(one.waiting_records.handed_out[:1], answering.PLAIN_RELEASE)
         with refuses(errors.InvalidRecordState, partition=0, offset=0):
             one.poll(0)
         assert seen(one.poll(0)) == [(b"0", 2)]
@@ -604,8 +604,8 @@ def test_only_what_is_held_is_renewed_and_in_one_call(share: Shares, hook: Hook)
     share.configure(record_lock_duration_ms=60_000)
     one.poll(PATIENCE_SECONDS, 2)
     other.poll(PATIENCE_SECONDS, 2)
-    for others, calls in (([], 1), (other.handed_out, 1 + 2)):
-        assert one.renew([*one.handed_out, *others]) == one.handed_out
+    for others, calls in (([], 1), (other.waiting_records.handed_out, 1 + 2)):
+        assert one.answering.renew([*one.waiting_records.handed_out, *others]) == one.waiting_records.handed_out
         assert hook.seen["before acknowledge_records"] == calls
 
 
