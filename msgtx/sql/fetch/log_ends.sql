@@ -1,5 +1,5 @@
--- log_ends(partitions, isolation) → the ends of logs; readable_end: that of a reader at this isolation. Plain SQL: it
--- becomes part of the calling statement. Reads what fetch_batches does.
+-- log_ends(partitions, isolation) → the ends of logs; readable_end: that of a reader at this isolation. Reads what
+-- fetch_batches does.
 create function msgtx.log_ends(partition_ids int[], isolation text)
 returns table (
     partition_id int, log_start_offset bigint, last_stable_offset bigint, log_end_offset bigint, readable_end bigint)

@@ -1,6 +1,5 @@
 -- rows_between(partition, first, last) → the rows of the log that hold offsets of this range, in order. An index on
--- base_offset alone cannot say in which row an offset lies. Plain SQL: it becomes part of the calling statement. Reads
--- record_batch.
+-- base_offset alone cannot say in which row an offset lies. Reads record_batch.
 create function msgtx.rows_between(in_partition_id int, first bigint, last bigint) returns setof msgtx.record_batch
 language sql stable as $$
     select b.* from msgtx.record_batch b

@@ -1,6 +1,6 @@
 -- spans_of(name, partitions) → where a committed transaction has records: on all of its partitions, or, when its history is
--- gone, on those of these partitions; partitions: how many it has, null when that is not known. Plain SQL: it becomes part
--- of the calling statement. Reads record_batch, transaction, transaction_decision, transaction_marker.
+-- gone, on those of these partitions; partitions: how many it has, null when that is not known. Reads record_batch,
+-- transaction, transaction_decision, transaction_marker.
 create function msgtx.spans_of(in_producer_id bigint, in_epoch int, in_number bigint, ids int[])
 returns table (id int, first_offset bigint, last_offset bigint, partitions int) language sql stable as $$
     select s.id, s.first_offset, s.last_offset, cardinality(d.partitions)

@@ -1,5 +1,5 @@
--- newest_heartbeat(member) → when a member was last heard of: its heartbeat with the highest number counts. Plain SQL: it
--- becomes part of the calling statement. Reads group_heartbeat.
+-- newest_heartbeat(member) → when a member was last heard of: its heartbeat with the highest number counts. Reads
+-- group_heartbeat.
 create function msgtx.newest_heartbeat(in_member_number bigint) returns table (heartbeat_at timestamptz)
 language sql stable as $$
     select h.heartbeat_at from msgtx.group_heartbeat h

@@ -1,5 +1,5 @@
--- session_of(member, moment) → a member's group, and whether its session is over; no row: there is no such member. Plain
--- SQL: it becomes part of the calling statement. Reads group_member, group_heartbeat.
+-- session_of(member, moment) → a member's group, and whether its session is over; no row: there is no such member. Reads
+-- group_member, group_heartbeat.
 create function msgtx.session_of(in_member_number bigint, moment timestamptz) returns table (group_id int, is_over boolean)
 language sql stable as $$
     select m.group_id, msgtx.is_session_over(newest.heartbeat_at, m.session_timeout_ms, moment)

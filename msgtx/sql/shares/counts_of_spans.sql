@@ -1,6 +1,5 @@
 -- counts_of_spans(spans, delivery_limit) → how many offsets these spans have in each state, and the first one; exhausted: of
--- the available ones, those that were delivered as often as they may be. Plain SQL: it becomes part of the calling
--- statement.
+-- the available ones, those that were delivered as often as they may be.
 create function msgtx.counts_of_spans(spans msgtx.share_span[], delivery_limit int)
 returns table (
     start_offset bigint, available bigint, acquired bigint, pending bigint, rejected bigint, exhausted bigint)

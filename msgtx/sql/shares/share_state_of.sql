@@ -1,5 +1,5 @@
--- share_state_of(group_id, partition) → what a share group has in flight in a partition: its newest version. Plain SQL: it
--- becomes part of the calling statement. Reads share_state.
+-- share_state_of(group_id, partition) → what a share group has in flight in a partition: its newest version. Reads
+-- share_state.
 create function msgtx.share_state_of(in_group_id int, in_partition_id int) returns setof msgtx.share_state
 language sql stable as $$
     select s.* from msgtx.share_state s

@@ -1,9 +1,7 @@
 -- raise_spark_floor(app_id, of_program) notes the first attempt of an application that may be undecided, so that a
--- batch's cost does not grow with past attempts. A program's batches end no attempts of queries, and have a floor of
--- their own. Its caller holds the application's lock: no attempt is registered beside it, and one that comes later has
--- a higher number. Reads, through recent_attempts, spark_attempt and spark_floor; producer, transaction_decision.
--- Writes spark_floor. Not flushed by
--- itself: one that a crash took back costs a longer look.
+-- batch's cost does not grow with past attempts; a program's batches have a floor of their own. Its caller holds the
+-- application's lock: an attempt that comes later has a higher number. Reads, through recent_attempts, spark_attempt and
+-- spark_floor; producer, transaction_decision. Writes spark_floor. Not flushed by itself.
 -- plan: look-ups, nested loops
 create function msgtx.raise_spark_floor(in_app_id text, in_of_program boolean) returns boolean language plpgsql volatile
 as $$

@@ -1,7 +1,6 @@
 -- bury_dead_shares(after, most) writes the dead letters that no member has written: of records at their delivery limit,
 -- where no member asks any more; and of records rejected in a transaction. It looks at `most` share partitions, and writes
 -- at most 500 letters or 8 MiB; → how many. One bad row does not stop the rest (P12).
---   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 -- Locks the leases (share); tries the locks of share partitions and of partitions of dead letters, and never waits. Reads
 -- share_state, share_group, group_member, group_heartbeat. Writes through settle_share_partition share_state, share_parked
 -- and dead letters. Flushed.

@@ -3,8 +3,7 @@
 -- A partition is looked at as fetch does it, from its floor; of the transactions there it takes the first 100. If there
 -- are more, behind a transaction that is prepared for an outside party for example, the history above the floor may be
 -- long. Then open transactions are found among the newest transactions of the producers, one per producer.
---   in_after, next_after   where the last call came to: 1 and a seal, 2 and a partition and whether one had more, 3 and a
---                          producer; null: from the start, and: this was the end
+--   after   1 and a seal, 2 and a partition and whether one had more, 3 and a producer
 --   shards, epochs         those of a coordinator, which ends the transactions of its shards; null: all
 -- Locks the leases (share); tries producers' locks and never waits. Updates transaction (seen_at); writes
 -- transaction_decision through expire_transaction. Flushed.

@@ -3,7 +3,6 @@
 -- ahead than it lasts. Its answer is flushed, so that no crash takes back the rows that a pass decides by.
 --   compacted_offset, until_offset   between them lie the rows that no pass has compacted, all of them decided
 --   partition_id                     null: none is
---   in_after, next_after             where the last call came to: partition; null: from the start, and: this was the end
 -- Locks the leases (share) and partitions' rows, passing by those that another cleaner has. Reads partition, topic,
 -- record_batch. Writes partition through count_bytes.
 -- right: admin of all topics

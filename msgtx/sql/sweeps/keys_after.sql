@@ -1,5 +1,4 @@
--- keys_after(kind, after…, most) → the next keys behind this one, ascending: see next_key. Plain SQL: it becomes part of the
--- calling statement.
+-- keys_after(kind, after…, most) → the next keys behind this one, ascending: see next_key.
 create function msgtx.keys_after(kind text, after_1 bigint, after_2 bigint, most int)
 returns table (key_1 bigint, key_2 bigint) language sql stable as $$
     with recursive keys(key_1, key_2) as (

@@ -1,13 +1,9 @@
 -- mark(everything, rest) is phase two, in bulk: markers for what is decided, then the floors. Repeatable; without the
--- marking lock it does nothing.
---   Decisions without markers are found by their dates: from 2 s before the newest marked one (some become visible late)
---   to now. Dates in the future (the clock was set back) are left out, and do not hide those of now. Decisions that are not
---   found by date are found by place (settle). everything      also the partitions that these decisions do not touch, all
---   at once (mark_partitions does them in steps);
---                   shards, epochs: those of a coordinator
---   rest_ms         of many clients one works: do nothing if somebody has marked what is newer than this. Who does nothing
---                   then answers null: the other one may not have seen all
--- At most 20,000 decisions, and some 20,000 markers, in one call.
+-- marking lock it does nothing. At most 20,000 decisions, and some 20,000 markers, in one call.
+-- Decisions without markers are found by their dates: from 2 s before the newest marked one (some become visible late) to
+-- now. Dates in the future (the clock was set back) do not hide those of now: they are found by place (settle).
+--   everything   also the partitions that these decisions do not touch, all at once (mark_partitions does them in steps)
+--   rest_ms      of many clients one works: do nothing, and answer null, if somebody has marked what is newer than this
 -- Locks the leases (share); tries the marking lock. Writes transaction_marker and partition_floor through insert_markers and
 -- settle. Not flushed by itself.
 -- right: produce, admin of all topics

@@ -1,6 +1,5 @@
 -- mark_partitions(after, most) writes missing markers and floors, after looking at `most` partitions: decisions that
 -- `mark` has not found by date are found here by place. Without the marking lock it does nothing.
---   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 -- Locks the leases (share); tries the marking lock. Reads partition, transaction_partition. Writes partition_floor and
 -- transaction_marker through settle. Not flushed by itself.
 -- right: admin of all topics

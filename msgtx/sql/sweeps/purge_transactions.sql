@@ -3,7 +3,6 @@
 -- the newest one of each existing producer id, and any other until the floor of each partition is above its last offset
 -- there (P29, P37) and its acknowledgements are settled. One bad row does not stop the rest. The history of one that lies
 -- further in the future than it lasts begins here.
---   in_after, next_after   where the last call came to: time in µs, and name; null: from the start, and: this was the end
 -- Locks the leases (share); tries the marking lock: no round of markers sees half of a transaction. Reads producer,
 -- transaction, transaction_decision, share_pending. Deletes through forget_transactions. Not flushed by itself.
 -- right: admin of all topics

@@ -1,8 +1,6 @@
 -- remove_decided_seals(after, most) removes the seals of transactions that are decided, after looking at `most` of
 -- them: a decision needs its seal no more, and the search for prepared transactions reads every seal. The offsets that
 -- waited for an ABORT go with it.
---   in_after, next_after   where the last call came to: the name of a transaction; null: from the start, and: this was the
---                          end
 -- Locks the leases (share); passes by rows that are locked. Reads transaction_decision, producer. Deletes from
 -- transaction_seal, group_offset. Not flushed by itself.
 -- right: admin of all topics

@@ -1,6 +1,5 @@
 -- remove_dedup_keys(after, most) removes dedup keys past dedup_window_ms, also of deleted topics, at most 10,000 in one
 -- call; → how many. The window of one that lies further in the future than it lasts begins here.
---   in_after, next_after   null: this was the end; else there is more
 -- Locks the leases (share); passes by rows that are locked. Deletes from and updates dedup_key. Not flushed by itself.
 -- right: admin of all topics
 -- commit: asynchronous

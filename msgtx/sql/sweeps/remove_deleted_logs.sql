@@ -1,7 +1,6 @@
 -- remove_deleted_logs(after, most) removes the logs of deleted topics, after looking at `most` partitions, at most
 -- 1,000 rows and some 32 MiB of a log; → how many rows. Nothing reads them any more. A partition that a call of before
 -- the deletion still holds is left for later.
---   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 -- Locks the leases (share); tries partitions' locks and never waits. Deletes from deleted_partition, and through remove_log.
 -- Not flushed by itself.
 -- right: admin

@@ -1,6 +1,5 @@
 -- remove_heartbeats(after, most) removes heartbeats below the newest of their member, and all of members that are gone
 -- (remove_superseded); → how many.
---   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
 -- Locks the leases (share); passes by rows that are locked. Deletes from group_heartbeat, through remove_superseded. Not
 -- flushed by itself.
 -- right: admin of all topics

@@ -1,6 +1,5 @@
 -- remove_members(after, most) removes members whose session is over from their groups, after looking at `most` of them; →
 -- how many. One bad row does not stop the rest.
---   in_after, next_after   where the last call came to: member number; null: from the start, and: this was the end
 -- Locks the leases (share); tries the groups' locks and never waits. Reads group_member, group_heartbeat, consumer_group.
 -- Deletes and writes through take_out_members. Flushed.
 -- right: admin of all topics

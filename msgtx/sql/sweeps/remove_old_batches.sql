@@ -1,7 +1,6 @@
 -- remove_old_batches(after, most) removes what retention has let go from the fronts of logs, after looking at `most`
 -- partitions, at most 1,000 rows and some 32 MiB; → how many (internals: cleaning#retention). One bad partition does not
 -- stop the rest.
---   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 -- Locks the leases (share); remove_front passes by partitions that another cleaner has locked. Reads partition, topic,
 -- record_batch. Deletes through remove_front. Flushed if a row goes.
 -- right: admin of all topics

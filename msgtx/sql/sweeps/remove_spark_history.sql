@@ -4,7 +4,6 @@
 -- never be because their id has expired or is fenced. Attempts without a committed batch go with the history; for rows that
 -- lie further in the future than it lasts it begins here. A floor goes that is superseded, or of an application without
 -- attempts. → how many rows.
---   in_after, next_after   null: this was the end; else there is more
 -- Locks the leases (share); passes by rows that are locked. Reads producer, transaction_decision. Deletes from spark_batch,
 -- spark_attempt, spark_range, spark_floor. Not flushed by itself.
 -- right: admin of all topics

@@ -1,6 +1,5 @@
 -- remove_superseded_floors(after, most) removes floors below the newest of their partition, and all of partitions that are
 -- gone (remove_superseded); → how many.
---   in_after, next_after   where the last call came to: partition; null: from the start, and: this was the end
 -- Locks the leases (share); passes by rows that are locked. Deletes from partition_floor, through remove_superseded. Not
 -- flushed by itself.
 -- right: admin of all topics

@@ -2,7 +2,6 @@
 -- keys (group and partition), and at most 10,000 rows; → how many. A pending one supersedes nothing (P43). Offsets
 -- committed during the deletion of their topic go, too. So does the last one of a group without members and commits there
 -- for offsets_retention_ms, unless one is pending.
---   in_after, next_after   where the last call came to: group, partition; null: from the start, and: this was the end
 -- Locks the leases (share); passes by rows that are locked. Reads partition, transaction_decision, transaction_seal,
 -- consumer_group, group_member, setting. Deletes from group_offset. Writes swept through note_swept. Not flushed by
 -- itself.

@@ -1,7 +1,6 @@
 -- remove_wake_ups(after, most) removes rows that listeners have seen long ago, at most 10,000 in one call, and rows dated
 -- more than a minute ahead (the clock was set back); → how many. A row is dated within its SQL transaction. A listener may
 -- miss a row that became visible a minute later; then it looks by itself (fetch_max_wait_ms).
---   in_after, next_after   null: this was the end; else there is more
 -- Locks the leases (share); passes by rows that are locked. Deletes from wake_up. Not flushed by itself.
 -- right: consume, admin of all topics
 -- commit: asynchronous

@@ -1,6 +1,8 @@
 -- require_leases(shards, epochs), of a sweep, lets a coordinator act for its shards to the end of the SQL transaction;
--- raises CoordinatorFenced if one of them has a newer coordinator epoch, NotCoordinator if it has no owner. shards null: the
--- caller acts for no coordinator (clients, cron), and for all shards. Locks the leases (share). Reads coordinator_shard.
+-- raises CoordinatorFenced if one of them has a newer coordinator epoch, NotCoordinator if it has no owner.
+--   shards, epochs         null: the caller acts for no coordinator (clients, cron), and for all shards
+--   in_after, next_after   of every sweep: where its last call came to; null: from the start, and: this was the end
+-- Locks the leases (share). Reads coordinator_shard.
 create function msgtx.require_leases(shards int[], epochs int[]) returns boolean language plpgsql volatile as $$
 declare
     lost record;

@@ -3,8 +3,6 @@
 -- decided ones. Then nothing needs their decisions any more. Delays that began further in the future than they last end
 -- (date_parked). One bad row does not stop the rest (P12).
 --   settled, expired       how many share partitions, and how many transactions were aborted
---   in_after, next_after   where the last call came to: the name of a transaction, group, partition; null: from the start,
---                          and: this was the end
 -- Locks the leases (share); tries producers' locks and those of share partitions, and never waits. Reads transaction,
 -- transaction_decision, transaction_seal. Writes through settle_share_partition share_state, share_parked and dead letters;
 -- transaction_decision through expire_transaction. Deletes from share_pending. Flushed.
