@@ -18,7 +18,7 @@ from msgtx.coordinator.compactor import Compactor
 from msgtx.database.connection import readable
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.store.fetch.fetch import FetchedBatch
-from tests.client.steps import SECONDS, asleep, listens, lose_rows
+from tests.client.steps import SECONDS, asleep, listens, lose_rows, store
 from tests.databases import Connection, wait_until
 from tests.hooks import Hook, away
 from tests.interrupts import interrupts, require_each_once, write_rows
@@ -590,9 +590,7 @@ def test_deserializers_apply(client: msgtx.Client, topic: str, iterate: bool, of
 def test_a_deserializer_that_fails_loses_nothing(
     client: msgtx.Client, topic: str, tp: TopicPartition, iterate: bool
 ) -> None:
-    with client.producer() as producer:
-        for value in (b"0", b"1", b"bad", b"3"):
-            producer.send(topic, value)
+    store(client, topic, b"0", b"1", b"bad", b"3")
     with client.consumer(topic, auto_offset_reset="earliest", value_deserializer=int) as consumer:
         source = iter(consumer)
 

@@ -143,9 +143,7 @@ def test_a_share_consumer_counts_as_another_does(client: msgtx.Client, topic: st
 def test_a_worker_counts_handlers_failures_and_dead_letters(
     client: msgtx.Client, topic: str, wide: str, sessions: Any, value: Value
 ) -> None:
-    with client.producer() as producer:
-        for text in (b"good", b"poison", b"good"):
-            producer.send(topic, text).result()
+    store(client, topic, b"good", b"poison", b"good")
     calls = []
 
     def handle(session: Any, record: msgtx.Record) -> None:

@@ -106,9 +106,7 @@ def test_what_cannot_be_read_says_why(client: msgtx.Client, topic: str, unique: 
         with refuses(TypeError, name="topics"):
             call(topic)
     begin = client.snapshot([topic])
-    with client.producer() as producer:
-        for value in (b"a", b"b", b"c"):
-            producer.send(topic, value).result(10)
+    store(client, topic, b"a", b"b", b"c")
     cut = client.snapshot([topic])
     with pytest.raises(errors.IncarnationChanged):
         values(client, Snapshot(cut.ends, INCARNATION))
