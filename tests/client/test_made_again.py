@@ -1,16 +1,15 @@
 """A topic that is deleted and made again under its name is another one; open clients continue with it (I1, I3)."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 import msgtx
 from msgtx import TopicPartition, errors
-from msgtx.consumer import positions
 from msgtx.shares import acquiring
 from msgtx.store.topics.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.hooks import Hook
 from tests.refusals import refuses
 
 SECONDS = PATIENCE_SECONDS
@@ -160,18 +159,10 @@ def test_a_consumer_reads_the_new_topic_from_its_beginning(client: msgtx.Client,
     assert got == [b"old"] * 5 + [b"new"] * 3
 
 
-def test_a_question_about_a_topic_that_goes_again_and_again_has_an_end(
-    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_about_a_topic_that_goes_again_and_again_has_an_end(client: msgtx.Client, topic: str, hook: Hook) -> None:
     """It is made again between each look at what is there and the question."""
-    real = positions.stable_ends
-
-    def late(*arguments: Any) -> Any:
-        make_again(client, topic)
-        return real(*arguments)
-
     with client.consumer(topic) as consumer:
-        monkeypatch.setattr(positions, "stable_ends", late)
+        hook.at("before list_offsets", lambda: make_again(client, topic))
         with refuses(errors.UnknownTopicOrPartition, topic=topic, partition=0):
             consumer.end_offsets()
 
