@@ -17,6 +17,7 @@ from msgtx.producer.group_commit import MOST_BYTES, GroupCommit
 from msgtx.store.append.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.groups.groups import NO_OFFSETS
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until
+from tests.hooks import Hook
 from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import Writer, committed_at, new_partition, new_topic, offsets_of, read
 
@@ -244,16 +245,11 @@ def test_one_that_waits_longer_than_it_may_raises_and_leaves_the_queue(held: Hel
     assert held.group_commit.calls.queue == []
 
 
-def test_one_that_is_interrupted_while_it_leads_lets_the_others_go(
-    held: Held, connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_interrupted_while_it_leads_lets_the_others_go(held: Held, connection: Connection) -> None:
     class Interrupted(BaseException):
         pass
 
-    def interrupted(*_: Any, **__: Any) -> Any:
-        raise Interrupted
-
-    monkeypatch.setattr("msgtx.producer.group_commit.append_and_decide_together", interrupted)
+    Hook(held.pool).at("before try_lock_transactions", Interrupted())
     partition = new_partition(connection)
     waiting = held.queue(*(whole(Writer(connection), partition, b"%d" % each) for each in range(3)))
     held.release()
