@@ -7,7 +7,7 @@ import pytest
 
 import msgtx
 from msgtx.process import shares
-from tests.client.steps import store
+from tests.client.steps import listens, store
 from tests.databases import wait_until
 from tests.hooks import Hook
 
@@ -45,4 +45,4 @@ def test_a_share_worker_goes_on_to_renew_its_locks(
 def test_consumers_are_woken_after_all(client: msgtx.Client, topic: str, hook: Hook) -> None:
     hook.at("connect", BROKEN, times=1, thread="msgtx-listener")
     with client.consumer(topic):
-        wait_until(lambda: client._listener.confirmed, "the listener connects again")
+        listens(client)
