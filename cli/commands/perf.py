@@ -1,5 +1,6 @@
 """`msgtx perf`: rates and delays, each from several runs on topics of its own."""
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,7 @@ def command() -> None:
 def produce(invocation: Invocation, /, **settings: Any) -> None:
     """Measure how fast records are sent and acknowledged."""
     perf = _perf()
-    with progress("producing", total=settings["repeats"]) as told:
-        measured = perf.produce(
-            invocation.url, perf.ProduceSettings(**settings), lambda index, _: told(index + 1, f"run {index + 1}")
-        )
-    _show(invocation, measured)
+    _measure(invocation, "producing", perf.produce, perf.ProduceSettings(**settings))
 
 
 @command.command("consume")
@@ -70,9 +67,7 @@ def consume(invocation: Invocation, /, *, isolation: str | None, transaction_rec
         transaction_records=transaction_records or None,
         **settings,
     )
-    with progress("consuming", total=settings["repeats"]) as told:
-        measured = perf.consume(invocation.url, asked, lambda index, _: told(index + 1, f"run {index + 1}"))
-    _show(invocation, measured)
+    _measure(invocation, "consuming", perf.consume, asked)
 
 
 @command.command("e2e")
@@ -85,17 +80,19 @@ def consume(invocation: Invocation, /, *, isolation: str | None, transaction_rec
 def e2e(invocation: Invocation, /, **settings: Any) -> None:
     """Measure the time from send until a consumer in another process has the record."""
     perf = _perf()
-    with progress("end to end", total=settings["repeats"]) as told:
-        measured = perf.end_to_end(
-            invocation.url, perf.EndToEndSettings(**settings), lambda index, _: told(index + 1, f"run {index + 1}")
-        )
-    _show(invocation, measured)
+    _measure(invocation, "end to end", perf.end_to_end, perf.EndToEndSettings(**settings))
 
 
 def _perf() -> Any:
     with deferred():
         from msgtx.cli.programs import perf
     return perf
+
+
+def _measure(invocation: Invocation, title: str, measure: Callable[..., "Measured[Any, Any]"], asked: Any) -> None:
+    with progress(title, total=asked.repeats) as told:
+        measured = measure(invocation.url, asked, lambda index, _: told(index + 1, f"run {index + 1}"))
+    _show(invocation, measured)
 
 
 def _show(invocation: Invocation, measured: "Measured[Any, Any]") -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Final
 
@@ -288,11 +288,5 @@ def _begun(
 
 def total(reports: Sequence[ProcessReport]) -> ProcessReport:
     """Return reports of workers as one; `seconds` are the longest."""
-    return ProcessReport(
-        transactions=sum(one.transactions for one in reports),
-        aborted=sum(one.aborted for one in reports),
-        records_in=sum(one.records_in for one in reports),
-        records_out=sum(one.records_out for one in reports),
-        seconds=max((one.seconds for one in reports), default=0.0),
-        failed=sum(one.failed for one in reports),
-    )
+    sums = {each.name: sum(getattr(one, each.name) for one in reports) for each in fields(ProcessReport)}
+    return ProcessReport(**sums | {"seconds": max((one.seconds for one in reports), default=0.0)})

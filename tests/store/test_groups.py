@@ -131,10 +131,10 @@ def test_groups_in_which_nobody_does_what_is_to_be_done_are_told(connection: Con
     now = start + timedelta(seconds=25)
     clock(now)
     expected = [
-        Neglected(halved.name, halved.generation, 1, 30_000, None, 1, 3, start, now),
-        Neglected(stale.name, stale.generation, 2, 22_000, start, 0, None, None, now),
+        Neglected(halved.name, halved.generation, 1, 30_000, None, 1, 3, start, now, 2),
+        Neglected(stale.name, stale.generation, 2, 22_000, start, 0, None, None, now, 2),
     ]
-    expected.sort(key=lambda one: one.name)
+    expected.sort(key=lambda one: one.group_name)
     assert neglected_groups(connection, most=9) == (expected, 2)
     assert neglected_groups(connection, most=1) == (expected[:1], 2)
 
@@ -335,7 +335,7 @@ def test_the_first_record_is_the_first_that_would_be_delivered(connection: Conne
     def first(position: int) -> tuple[int, int] | None:
         found = first_records(connection, {partition: position, empty: 0})
         assert set(found) <= {partition}
-        return (found[partition].offset, found[partition].age_ms) if found else None
+        return (found[partition].record_offset, found[partition].age_ms) if found else None
 
     expected = {0: (2, 5_000), 1: (2, 5_000), 2: (2, 5_000), 3: (3, 4_000), 4: (4, 3_000), 5: (5, 0), 6: None, 99: None}
     assert {position: first(position) for position in expected} == expected
@@ -358,7 +358,7 @@ def test_a_look_for_the_first_record_reads_no_more_than_it_must(connection: Conn
     for _ in range(300):
         plain(connection, partition, b"x")
     with connection.transaction():
-        assert first_records(connection, {partition: 150})[partition].offset == 150
+        assert first_records(connection, {partition: 150})[partition].record_offset == 150
         (read,) = connection.execute(
             "select pg_stat_get_xact_tuples_fetched('msgtx.record_batch'::regclass)"
             " + pg_stat_get_xact_tuples_returned('msgtx.record_batch'::regclass)"

@@ -177,7 +177,7 @@ def test_a_row_that_the_log_start_divides_is_read_when_it_is_stable(connection: 
     assert views() == [(2,)]
     assert count_records(connection, {partition: 2}, COMMITTED) == {partition: 1}
     assert list_offsets(connection, {partition: 400}, COMMITTED)[partition].offset == 2
-    assert first_records(connection, {partition: 2})[partition].offset == 2
+    assert first_records(connection, {partition: 2})[partition].record_offset == 2
 
 
 def test_an_append_behind_an_emptied_log_gets_the_next_offset(connection: Connection) -> None:

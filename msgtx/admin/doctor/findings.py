@@ -1,12 +1,14 @@
 """The shared parts of all checks of `doctor`: their connection, their thresholds, and their words."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from msgtx.database.connection import RawConnection
 from msgtx.store.operator.server import Server
+from msgtx.types import Finding, Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,13 @@ def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value) if isinstance(value, tuple) else value
+
+
+def more_of(total: int, found: Sequence[object], subject: str, words: str, advice: str = "") -> Iterator[Finding]:
+    """Tell how many there are behind the listed ones."""
+    if total > len(found):
+        more = total - len(found)
+        yield Finding(Level.INFORMATION, subject, f"{more} more {words}", advice, {"more": more})
 
 
 def span(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from msgtx.admin.doctor.findings import Look, data_of, since, span
+from msgtx.admin.doctor.findings import Look, data_of, more_of, since, span
 from msgtx.store.groups.groups import Neglected, neglected_groups
 from msgtx.types import Finding, Level
 from msgtx.units import counted
@@ -19,16 +19,14 @@ def neglected(look: Look) -> Iterator[Finding]:
             yield _dead(one)
         if one.stale_since is not None:
             yield _stale(one)
-    if total > len(found):
-        more = total - len(found)
-        yield Finding(Level.INFORMATION, "groups", f"{more} more groups are neglected", "", {"more": more})
+    yield from more_of(total, found, "groups", "groups are neglected")
 
 
 def _dead(one: Neglected) -> Finding:
     age = abs(since(one.heard_of_at, one.checked_at) or 0.0)
     partitions, members = counted(one.partitions or 0, "partition"), counted(one.dead, "member")
     text = f"nobody reads {partitions} of {members} last heard of {span(age)} ago"
-    return Finding(Level.PROBLEM, f"group {one.name}", text, SWEEP, data_of(one, age_seconds=age))
+    return Finding(Level.PROBLEM, f"group {one.group_name}", text, SWEEP, _data(one, age))
 
 
 def _stale(one: Neglected) -> Finding:
@@ -37,4 +35,9 @@ def _stale(one: Neglected) -> Finding:
         f"its partitions are divided among other members or topics than there are now, for {span(age)};"
         f" {one.members} members live, and none of them has divided them anew"
     )
-    return Finding(Level.WARNING, f"group {one.name}", text, DIVIDE, data_of(one, age_seconds=age))
+    return Finding(Level.WARNING, f"group {one.group_name}", text, DIVIDE, _data(one, age))
+
+
+def _data(one: Neglected, age: float) -> dict[str, object]:
+    told = data_of(one, age_seconds=age)
+    return {"name": told.pop("group_name"), **told}

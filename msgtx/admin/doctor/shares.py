@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
+from msgtx.admin.doctor.findings import Limits, Look, data_of, more_of, since, span
 from msgtx.admin.doctor.transactions import client_of
 from msgtx.admin.hanging import how_to_end
 from msgtx.store.operator.server import Session, describe_sessions
@@ -23,10 +23,7 @@ def waiting(look: Look) -> Iterator[Finding]:
     sessions = describe_sessions(look.connection, sorted(backends))
     for one in found:
         yield _waiting(one, sessions.get(one.database_backend or 0), look.limits)
-    if total > len(found):
-        more = total - len(found)
-        text = f"{more} more share partitions have something in flight, or nobody who reads them"
-        yield Finding(Level.INFORMATION, "share groups", text, "", {"more": more})
+    yield from more_of(total, found, "share groups", "share partitions have something in flight, or nobody who reads them")
 
 
 def _waiting(one: WaitingShare, session: Session | None, limits: Limits) -> Finding:

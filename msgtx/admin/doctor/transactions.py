@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from msgtx.admin.doctor.findings import Limits, Look, data_of, since, span
+from msgtx.admin.doctor.findings import Limits, Look, data_of, more_of, since, span
 from msgtx.admin.hanging import how_to_end, why
 from msgtx.store.operator.server import Session, describe_sessions
 from msgtx.store.transactions.undecided import (
@@ -28,9 +28,7 @@ def held_partitions(look: Look) -> Iterator[Finding]:
     sessions = describe_sessions(look.connection, sorted(pids))
     for one in found:
         yield _held(one, sessions.get(one.database_backend or 0), look.limits)
-    if total > len(found):
-        more = total - len(found)
-        yield Finding(Level.INFORMATION, "partitions", f"{more} more partitions are held back", MORE, {"more": more})
+    yield from more_of(total, found, "partitions", "partitions are held back", MORE)
 
 
 def _held(one: Undecided, session: Session | None, limits: Limits) -> Finding:
@@ -107,9 +105,7 @@ def prepared_transactions(look: Look) -> Iterator[Finding]:
     found, total = undecided_seals(look.connection, most=look.most)
     for one in found:
         yield _prepared(one, look.limits)
-    if total > len(found):
-        more = total - len(found)
-        yield Finding(Level.INFORMATION, "prepared", f"{more} more transactions are prepared", MORE, {"more": more})
+    yield from more_of(total, found, "prepared", "transactions are prepared", MORE)
 
 
 def _prepared(one: UndecidedSeal, limits: Limits) -> Finding:

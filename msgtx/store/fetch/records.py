@@ -5,7 +5,6 @@ import gc
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice, repeat
 
 from msgtx.database.calls import call
@@ -15,20 +14,14 @@ from msgtx.generated import calls
 from msgtx.store.fetch.fetch import FetchedBatch
 from msgtx.types import Headers, Isolation, Record, TopicPartition
 
-
-@dataclass(frozen=True, slots=True)
-class FirstRecord:
-    """The first record that a reader would be given: where it is, its time, and how old it is, in milliseconds."""
-
-    offset: int
-    timestamp: int
-    age_ms: int
+# The first record that a reader would be given: where it is, its time, and how old it is, in milliseconds.
+FirstRecord = calls.FirstRecordsRow
 
 
 def first_records(connection: RawConnection, positions: Mapping[int, int]) -> dict[int, FirstRecord]:
     """Return, by partition id, the first committed record at or after a position; where there is none, it is absent."""
     rows = call(connection, calls.FIRST_RECORDS, Int4Array(positions), Int8Array(positions.values()))
-    return {row.partition_id: FirstRecord(*row[1:]) for row in rows}
+    return {row.partition_id: row for row in rows}
 
 
 def count_records(connection: RawConnection, positions: Mapping[int, int], isolation: Isolation) -> dict[int, int]:

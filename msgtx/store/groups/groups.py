@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from msgtx.arguments import check_name
@@ -121,25 +120,14 @@ def list_groups(connection: RawConnection, names: Sequence[str] | None) -> list[
     return call(connection, calls.LIST_GROUPS, None if names is None else TextArray(names))
 
 
-@dataclass(frozen=True, slots=True)
-class Neglected:
-    """A group whose members have not rebalanced in time; see `neglected_groups.sql`. `members`: its live members."""
-
-    name: str
-    generation: int
-    members: int
-    session_timeout_ms: int | None
-    stale_since: datetime | None
-    dead: int
-    partitions: int | None
-    heard_of_at: datetime | None
-    checked_at: datetime
+# A group whose members have not rebalanced in time. `members`: its live members.
+Neglected = calls.NeglectedGroupsRow
 
 
 def neglected_groups(connection: RawConnection, *, most: int) -> tuple[list[Neglected], int]:
     """Return such groups, the oldest first, at most `most`; and how many there are."""
     rows = call(connection, calls.NEGLECTED_GROUPS, most)
-    return [Neglected(*row[:-1]) for row in rows], rows[0].found if rows else 0
+    return rows, rows[0].found if rows else 0
 
 
 def delete_group(connection: RawConnection, group: str) -> None:
