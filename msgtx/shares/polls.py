@@ -1,4 +1,4 @@
-"""Polls of members of one share group in one client that wait at the same time: in one call, with one flush.
+"""One call, with one flush, for several members of a share group in one client that poll at the same time.
 
 A pool of workers in one process polls one record each, many times a second. By themselves they would wait for each other's
 lock on the partition, and each for a flush of its own. So they also ask for the same partition at the same time.
@@ -16,10 +16,10 @@ from msgtx.database.together import MOST_TOGETHER, SharedCalls
 from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, Refused, acknowledge_records
 from msgtx.store.shares.shares import Acknowledging, Acquiring, Acquisition, acquire_records, acquire_records_together
 
-MOST_RECORDS: Final = 32  # of a poll that shares: what is larger gains nothing, and would hold the others up
-GATHER_SECONDS: Final = 0.001  # less than a call takes: what those save that go together
-TURN_SECONDS: Final = 0.1  # for which a partition is asked first, before others have their turn
-EMPTY_SECONDS: Final = 2.0  # for which one is passed over that had nothing while others had, unless there is news of it
+MOST_RECORDS: Final = 32  # of a poll in a shared call: a larger poll gains nothing, and delays the others
+GATHER_SECONDS: Final = 0.001  # for which a call waits for others: less than the time that a shared call saves
+TURN_SECONDS: Final = 0.1  # for which one partition is asked first; then it is the next one's turn
+EMPTY_SECONDS: Final = 2.0  # for which an empty partition loses its turn while others have records; a wake-up ends it
 
 Asked = Acquiring | Acknowledging
 
@@ -33,7 +33,7 @@ class SharePolls:
         self._groups: weakref.WeakValueDictionary[str, GroupPolls] = weakref.WeakValueDictionary()
 
     def of(self, group: str) -> "GroupPolls":
-        """Return those of a group, which its members have in common as long as there are any."""
+        """Return the polls of a group. Its members share the object as long as there are any."""
         with self._lock:
             found = self._groups.get(group)
             if found is None:
@@ -47,7 +47,7 @@ class GroupPolls:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._calls: dict[int, SharedCalls[Asked, Acquisition]] = {}  # by the partition that is asked first
+        self._calls: dict[int, SharedCalls[Asked, Acquisition]] = {}  # by the first partition asked
         self._turns = secrets.randbelow(1 << 16)  # so far; other clients begin with other partitions
         self._turn = -1
         self._place = -1
@@ -55,7 +55,7 @@ class GroupPolls:
         self._empty: dict[int, float] = {}  # until when a partition is passed over
 
     def place(self, partition_ids: Sequence[int]) -> int:
-        """Return the partition to ask first: each in turn, but those in which there was nothing new a moment ago."""
+        """Return the partition to ask first: each in turn, except partitions that were empty a moment ago."""
         now = time.monotonic()
         turn = int(now / TURN_SECONDS)
         with self._lock:
@@ -66,7 +66,7 @@ class GroupPolls:
             return self._place
 
     def heard(self, partition_ids: Collection[int] | None) -> None:
-        """Note that these may have something new; None: all of them."""
+        """Record that these partitions may have new records; None: all of them."""
         if partition_ids is None:
             self._empty.clear()
         else:
@@ -74,7 +74,7 @@ class GroupPolls:
                 self._empty.pop(each, None)
 
     def acquire(self, asked: Acquiring) -> Acquisition:
-        """Acquire records for a member. Answers and errors are those of a call by itself, see `acquire_records`."""
+        """Acquire records for a member. Return and raise what `acquire_records` does, also from a shared call."""
         first = asked.partition_ids[0]
         goes_alone = asked.max_records > MOST_RECORDS or asked.is_again
         if goes_alone or (asked.answers is not NO_ANSWERS and asked.accepted() is None) or self._is_unusual(first):
@@ -88,7 +88,7 @@ class GroupPolls:
     def acknowledge(
         self, group: str, member_number: int, call_number: int, answers: AnswerColumns, *, is_whole: bool
     ) -> Sequence[Refused]:
-        """Answer for what a member has; return what is refused, as `acknowledge_records`. `is_whole`: as `Acknowledging`."""
+        """Send a member's answers. Return the refused ones, as `acknowledge_records`. `is_whole`: see `Acknowledging`."""
         asked = Acknowledging(group, member_number, call_number, answers, is_whole)
         first = asked.partition_ids[0]
         if asked.accepted() is None or self._is_unusual(first):
@@ -120,6 +120,6 @@ class GroupPolls:
     def _together(self, several: Sequence[Asked]) -> Sequence[Acquisition | None]:
         with self._engine.connection() as connection:
             found = acquire_records_together(connection, several)
-        if not any(found):  # as with an order by key, or while something has to be delivered again
+        if not any(found):  # a group ordered by key, for one, or a partition with records to deliver again
             self._unusual[several[0].partition_ids[0]] = time.monotonic() + TURN_SECONDS
         return found

@@ -1,4 +1,4 @@
-"""The share consumer: a member of a share group, whose members are given records one by one."""
+"""The share consumer: a member of a share group. Each record goes to one member at a time."""
 
 import contextlib
 import logging
@@ -113,7 +113,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
         if self.holdings.has_undone:
             self.answering.settle_all()
             self.answering.give_back()
-        self.holdings.rewound = False  # what is handed out from here on is good, also if it is nothing
+        self.holdings.rewound = False  # later answers are for the records that this poll returns, also if it returns none
         if not self.holdings.implicit:
             self.holdings.forget_expired(self._acquisitions.longest_lock)
             self.answering.look_for_commits()
@@ -240,16 +240,16 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
         self.answering.not_committed(release=release)
 
     def settle(self) -> None:
-        """Be ready to give answers away: do what needs connections of its own."""
+        """Send what is to be sent on connections of its own, before answers are given to a transaction or session."""
         self.answering.ready()
 
     # ── the end ──
 
     def close(self) -> None:
-        """Send the answers given, release the rest and leave. May be called twice.
+        """Send the answers given, release the other records, and leave the group. May be called twice.
 
-        It takes no longer than `request_timeout_ms` in all. In another thread a poll that waits ends; another call that is
-        under way there is waited for.
+        It takes at most `request_timeout_ms`. A poll that waits in another thread ends at once; any other call there is
+        waited for.
         """
         self._close()
 
