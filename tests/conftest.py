@@ -1,6 +1,5 @@
 """The tests' foundation: one server for the run, one database for each module, an ordinary role."""
 
-import concurrent.futures
 import contextlib
 import gc
 import os
@@ -18,7 +17,7 @@ import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
 from tests import evidence
-from tests.databases import Connection, Server, Sessions, scratch, set_clock, use_server
+from tests.databases import Background, Clock, Connection, KeptSessions, Server, Sessions, scratch, set_clock, use_server
 from tests.hooks import Hook
 from tests.store import steps
 
@@ -177,14 +176,14 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def kept_sessions(engine: Engine) -> Iterator[Sessions]:
+def kept_sessions(engine: Engine) -> Iterator[KeptSessions]:
     """The module's sessions of PostgreSQL outside the pool."""
-    with contextlib.closing(Sessions(engine)) as kept:
+    with contextlib.closing(KeptSessions(engine)) as kept:
         yield kept
 
 
 @pytest.fixture
-def connection(kept_sessions: Sessions) -> Iterator[Connection]:
+def connection(kept_sessions: KeptSessions) -> Iterator[Connection]:
     """An autocommitting psycopg connection."""
     made = kept_sessions.take()
     yield made
@@ -192,7 +191,7 @@ def connection(kept_sessions: Sessions) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def open_connection(kept_sessions: Sessions) -> Iterator[Callable[[], Connection]]:
+def open_connection(kept_sessions: KeptSessions) -> Iterator[Sessions]:
     """Take more connections; what is left open is rolled back."""
     taken: list[Connection] = []
 
@@ -240,14 +239,14 @@ def output(client: msgtx.Client) -> str:
 
 
 @pytest.fixture
-def clock(database_url: str) -> Iterator[Callable[..., None]]:
+def clock(database_url: str) -> Iterator[Clock]:
     """Set the clock of the module's database: `clock('2 hours')`, `clock(datetime)`; afterwards it is real again."""
     yield lambda offset: set_clock(database_url, offset)
     set_clock(database_url)
 
 
 @pytest.fixture
-def background() -> Iterator[concurrent.futures.ThreadPoolExecutor]:
+def background() -> Iterator[Background]:
     """Threads for calls that wait for a lock."""
-    with concurrent.futures.ThreadPoolExecutor(16) as executor:
+    with Background(16) as executor:
         yield executor

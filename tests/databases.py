@@ -1,5 +1,6 @@
 """What tests know about databases: make one, replace its clock, wait for a lock."""
 
+import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -25,6 +26,10 @@ from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 
 Connection = psycopg.Connection[Any]
+# What the fixtures `open_connection`, `clock` and `background` are.
+Sessions = Callable[[], Connection]
+Clock = Callable[..., None]
+Background = concurrent.futures.ThreadPoolExecutor
 # A condition that is not met by then is a failure; nothing waits this long otherwise. Planted failures wait less.
 PATIENCE_SECONDS: Final = float(os.environ.get("PATIENCE_SECONDS", "30"))
 LOOK_SECONDS: Final = 0.002  # between two looks
@@ -116,7 +121,7 @@ class Server:
             connection.execute(f"drop database if exists {sqlalchemy.make_url(url).database} with (force)")
 
 
-class Sessions:
+class KeptSessions:
     """Sessions outside a pool that tests use one after another, each as new but for its plans.
 
     A third of the time of the store's tests went into new ones: each parses, compiles and plans every function again.

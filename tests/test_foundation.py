@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 import msgtx
-from tests.databases import Connection, Sessions, backend, wait_for_lock
+from tests.databases import Connection, KeptSessions, backend, wait_for_lock
 
 Executor = concurrent.futures.ThreadPoolExecutor
 
@@ -48,7 +48,7 @@ def test_a_client_sends_and_reads(client: msgtx.Client) -> None:
         assert [record.value for record in consumer.poll(10)] == [b"a"]
 
 
-def test_a_session_that_is_used_again_is_as_new(kept_sessions: Sessions) -> None:
+def test_a_session_that_is_used_again_is_as_new(kept_sessions: KeptSessions) -> None:
     """What a test has set, taken or left in it is gone."""
     session = kept_sessions.take()
     state = """
@@ -75,7 +75,7 @@ def test_a_session_that_is_used_again_is_as_new(kept_sessions: Sessions) -> None
 
 
 @pytest.mark.parametrize("ends", ["before", "after", "in a transaction"])
-def test_a_session_that_has_ended_is_not_used_again(kept_sessions: Sessions, connection: Connection, ends: str) -> None:
+def test_a_session_that_has_ended_is_not_used_again(kept_sessions: KeptSessions, connection: Connection, ends: str) -> None:
     """Whether a test ended it, or another one since; nor one that was left in a transaction."""
     session = kept_sessions.take()
     pid = backend(session)

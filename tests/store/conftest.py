@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from msgtx.store.transactions.transactions import expire_transactions
-from tests.databases import Connection
-from tests.store.steps import TABLES, Writer
+from tests.databases import Clock, Connection
+from tests.store.steps import TABLES, Writer, new_partition, unique
 
 Settings = Callable[..., None]
-Clock = Callable[..., None]
 
 
 @pytest.fixture
@@ -17,6 +16,24 @@ def bare(connection: Connection) -> None:
     """No row of another test is left: a sweep looks at all there is."""
     connection.execute(f"truncate {', '.join(f'msgtx.{table}' for table in TABLES)} cascade")
     connection.execute("update msgtx.coordinator_shard set coordinator_id = null, coordinator_epoch = 0, leased_at = null")
+
+
+@pytest.fixture
+def partition(connection: Connection) -> int:
+    """The partition of a new topic that has one."""
+    return new_partition(connection)
+
+
+@pytest.fixture
+def writer(connection: Connection) -> Writer:
+    """A new transactional producer."""
+    return Writer(connection)
+
+
+@pytest.fixture
+def group() -> str:
+    """The name of a group that does not exist yet."""
+    return unique("group")
 
 
 @pytest.fixture
@@ -39,9 +56,3 @@ def settings(connection: Connection) -> Iterator[Settings]:
 
     yield change
     change(**dict(before))
-
-
-@pytest.fixture
-def writer(connection: Connection) -> Writer:
-    """A transactional producer."""
-    return Writer(connection)

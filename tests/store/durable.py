@@ -32,7 +32,7 @@ from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
 from msgtx.store.transactions.transactions import end_transaction, expire_transactions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, batch, expire_transaction, new_partition, plain, unique
@@ -44,7 +44,7 @@ class Stage:
 
     aside: Connection
     session: Connection
-    clock: Callable[[str], None]
+    clock: Clock
 
     def later(self) -> None:
         """Let more time pass than any timeout or expiry."""

@@ -2,7 +2,6 @@
 
 import itertools
 import operator
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -13,12 +12,11 @@ from msgtx.declared.function import Function
 from msgtx.generated import calls
 from msgtx.store.shares.answers import NO_ANSWERS
 from msgtx.store.shares.shares import Acquiring, acquire_records, acquire_records_together
-from tests.databases import Connection, backend, wait_until
+from tests.databases import Connection, Sessions, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import new_partition, new_topic, plain
 from tests.store.test_compaction import compact, compacted_topic
 
-Sessions = Callable[[], Connection]
 LARGE: Final = 8 << 20  # more than a socket's buffers hold
 INLINE: Final = 16_384
 pytestmark = pytest.mark.usefixtures("bare")

@@ -4,7 +4,6 @@ The usual case is in `test_usual_acquisition`. These rules decide whenever somet
 with an order by key, and for a group that reads uncommitted records (internals: shares#acquiring).
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -14,12 +13,10 @@ from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.seal import seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import Writer, count, delete_topic_of, new_partition, new_topic, plain
 
-Clock = Callable[..., None]
-Sessions = Callable[[], Connection]
 SIZE: Final = 1_000
 DELAY_MS: Final = 60_000
 pytestmark = pytest.mark.usefixtures("bare")

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -18,7 +17,7 @@ from msgtx.store.topics.topics import delete_topic
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import end_transaction, mark
 from msgtx.types import ProducerId
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.steps import (
     UNCOMMITTED,
@@ -35,8 +34,6 @@ from tests.store.steps import (
     values,
 )
 
-Clock = Callable[[object], None]
-
 
 def idempotent(connection: Connection) -> ProducerId:
     return init_producer_id(connection, None, timeout_ms=60_000)
@@ -49,15 +46,13 @@ def error_class(answer: Appended) -> type[Exception] | None:
 # ── what is stored ──
 
 
-def test_offsets_are_dense_in_append_order(connection: Connection) -> None:
+def test_offsets_are_dense_in_append_order(connection: Connection, partition: int) -> None:
     """I2."""
-    partition = new_partition(connection)
     assert [plain(connection, partition, *[b"x"] * size) for size in (1, 3, 2)] == [0, 1, 4]
     assert ends(connection, partition) == (0, 6, 6)
 
 
-def test_a_row_keeps_every_column(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_row_keeps_every_column(connection: Connection, partition: int) -> None:
     row = batch(
         partition,
         b"\xff\x00",
@@ -140,10 +135,9 @@ def test_batches_out_of_order_of_partition_are_refused_as_a_whole(connection: Co
     ],
 )
 def test_columns_that_are_no_batch_are_refused(
-    connection: Connection, columns: dict[str, object], words: str | None
+    connection: Connection, partition: int, columns: dict[str, object], words: str | None
 ) -> None:
     """I16: also from a client in another language."""
-    partition = new_partition(connection)
     row = json.dumps({"partition_id": partition, "max_timestamp": 1_000, "values": ["a", "b"], **columns})
     with pytest.raises(errors.InvalidRequest, match=words) if words else contextlib.nullcontext():
         query(connection, "select * from msgtx.append(array[jsonb_populate_record(null::msgtx.batch, %s::jsonb)])", row)
@@ -155,8 +149,7 @@ def test_a_call_without_a_batch_is_refused(connection: Connection) -> None:
         append(connection, [])
 
 
-def test_a_row_is_never_dated_before_the_row_in_front_of_it(connection: Connection, clock: Clock) -> None:
-    partition = new_partition(connection)
+def test_a_row_is_never_dated_before_the_row_in_front_of_it(connection: Connection, partition: int, clock: Clock) -> None:
     clock("1 hour")
     plain(connection, partition, b"a")
     clock("-1 hour")
@@ -342,8 +335,7 @@ def test_a_plain_producer_needs_no_row_and_has_epoch_zero(connection: Connection
     assert isinstance(above.error, errors.InvalidProducerIdMapping)
 
 
-def test_an_epoch_above_the_producers_is_refused(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_an_epoch_above_the_producers_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
     answer = append_one(connection, writer.row(partition, b"a", producer=(writer.id.producer_id, 7)))
     assert isinstance(answer.error, errors.InvalidProducerIdMapping)
 
@@ -436,15 +428,13 @@ def test_sequences_and_offsets_above_32_bits_are_ordinary(connection: Connection
 # ── records ──
 
 
-def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connection, partition: int) -> None:
     answers = append(connection, [batch(partition, b"a"), batch(partition + 1_000_000, b"b")])
     assert [error_class(answer) for answer in answers] == [None, errors.UnknownTopicOrPartition]
     assert values(connection, partition) == [b"a"]
 
 
-def test_a_deleted_topic_is_refused(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_deleted_topic_is_refused(connection: Connection, partition: int) -> None:
     (name,) = connection.execute(
         "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s",
         [partition],
@@ -534,8 +524,7 @@ def test_a_compacted_topic_takes_what_has_keys_also_beside_other_batches(connect
     assert [type(answer.error) for answer in answers] == [type(None), errors.InvalidRecord]
 
 
-def test_tombstones_are_always_accepted(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_tombstones_are_always_accepted(connection: Connection, partition: int) -> None:
     plain(connection, partition, None, None)
     assert values(connection, partition) == [None, None]
 
@@ -554,8 +543,7 @@ def test_the_first_append_opens_the_transaction_with_its_own_timeout(connection:
     assert opened == [(1_234, True, connection.info.backend_pid)]
 
 
-def test_without_a_timeout_of_its_own_it_takes_its_producers(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_without_a_timeout_of_its_own_it_takes_its_producers(connection: Connection, partition: int) -> None:
     writers = [Writer(connection, timeout_ms=timeout_ms) for timeout_ms in (5_000, 7_000)]
     for writer in writers:
         writer.send(partition, b"a")
@@ -653,18 +641,16 @@ def test_a_late_append_after_commit_is_refused_and_joins_nothing(connection: Con
     assert values(connection, partition, isolation=UNCOMMITTED) == [b"a"]
 
 
-def test_a_late_append_after_abort_is_refused(connection: Connection) -> None:
+def test_a_late_append_after_abort_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
     """I8, P9."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     late = writer.row(partition, b"late")
     writer.abort()
     assert isinstance(append_one(connection, late).error, errors.InvalidTransactionState)
 
 
-def test_an_append_that_comes_after_its_own_abort_is_refused(connection: Connection) -> None:
+def test_an_append_that_comes_after_its_own_abort_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
     """P25: an abort that overtakes the first append leaves a decision for it to meet."""
-    partition, writer = new_partition(connection), Writer(connection)
     first = writer.row(partition, b"first")
     writer.tails = {partition: 0}
     writer.abort()
@@ -682,16 +668,14 @@ def test_an_append_to_a_transaction_that_an_administrator_aborted_says_so(connec
     assert "admin" in str(answer.error)
 
 
-def test_an_append_of_a_fenced_producer_is_refused(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_an_append_of_a_fenced_producer_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     fence_producer(connection, writer.transactional_id)
     answer = append_one(connection, writer.row(partition, b"b"))
     assert isinstance(answer.error, errors.ProducerFenced)
 
 
-def test_an_append_to_a_sealed_transaction_is_refused(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_an_append_to_a_sealed_transaction_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     seal(connection, writer)
     answer = append_one(connection, writer.row(partition, b"b"))
@@ -728,8 +712,7 @@ def test_a_number_that_is_not_the_newest_plus_one_is_over(connection: Connection
     writer.send(partition, b"a")
 
 
-def test_a_number_below_the_newest_that_has_no_rows_is_over(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_number_below_the_newest_that_has_no_rows_is_over(connection: Connection, partition: int, writer: Writer) -> None:
     for _ in range(3):
         writer.send(partition, b"a")
         writer.commit()
@@ -809,9 +792,7 @@ def test_so_is_a_call_that_tries_more_locks_than_there_are(connection: Connectio
         call(connection, calls.TRY_LOCK_TRANSACTIONS, *arguments)
 
 
-def test_of_several_transactions_those_are_told_that_lack_a_lock(
-    connection: Connection, open_connection: Callable[[], Connection]
-) -> None:
+def test_of_several_transactions_those_are_told_that_lack_a_lock(connection: Connection, open_connection: Sessions) -> None:
     """A group's lock is shared: what another session shares is not lacking."""
     writers, partitions = [Writer(connection) for _ in range(5)], new_topic(connection, 5)
     groups, positions, holder = [unique("group") for _ in range(5)], range(1, 6), open_connection()

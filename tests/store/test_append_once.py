@@ -1,8 +1,7 @@
 """append_once: a key of deduplication stores one record, also when repeated (internals: append#deduplication-by-key)."""
 
 import random
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -18,13 +17,11 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import lease_shards
 from msgtx.store.topics.retention import LOG_END, delete_records
 from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.conftest import Settings
 from tests.store.steps import append_one, batch, count, ends, new_partition, new_topic, plain, read, unique, values
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 pytestmark = pytest.mark.usefixtures("bare")
 SECONDS = 30.0
 AT_ONCE = 10_000  # rows that one call of the sweep removes at most
@@ -116,8 +113,7 @@ def test_a_key_that_comes_twice_in_a_call_is_stored_once(connection: Connection)
     assert (values(connection, low), values(connection, high)) == ([b"1"], [b"0"])
 
 
-def test_a_batch_keeps_every_column_of_the_records_that_are_new(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_batch_keeps_every_column_of_the_records_that_are_new(connection: Connection, partition: int) -> None:
     once(connection, partition, "held")
     append_once(
         connection,
@@ -154,8 +150,7 @@ def test_each_partition_of_a_call_gets_its_own_records_headers(connection: Conne
     assert rows == [(None, None, None), ([1], ["h1"], [b"1"]), ([2], ["h2", "h2"], [b"2", b"2"])]
 
 
-def test_columns_that_all_records_lack_take_no_room(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_columns_that_all_records_lack_take_no_room(connection: Connection, partition: int) -> None:
     append_once(connection, [record(partition, "a"), record(partition, "b")])
     stored = connection.execute(
         "select keys, timestamps, header_counts, header_keys, header_values from msgtx.record_batch where partition_id = %s",
@@ -180,8 +175,7 @@ def test_each_record_of_a_call_keeps_its_own_time(connection: Connection) -> Non
     assert [answer.timestamp for answer in first] == [answer.timestamp for answer in again] == [100, 101, 102]
 
 
-def test_a_record_that_retention_has_removed_is_still_the_first(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_record_that_retention_has_removed_is_still_the_first(connection: Connection, partition: int) -> None:
     place = once(connection, partition, "a")
     delete_records(connection, {partition: LOG_END})
     assert once(connection, partition, "a") == Placed(None, 0, place.offset, place.timestamp, duplicate=True)
@@ -241,8 +235,7 @@ def test_a_refused_record_does_not_bring_back_a_key_that_was_past_its_window(con
     assert places([once(connection, partition, "a")]) == [(0, 1, False)]
 
 
-def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connection, partition: int) -> None:
     answers = append_once(connection, [record(2_000_000_000, "a"), record(partition, "a"), record(2_000_000_000, "b")])
     assert isinstance(answers[0].error, errors.UnknownTopicOrPartition)
     assert "2000000000" in str(answers[2].error)
@@ -250,7 +243,7 @@ def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connec
 
 
 def test_a_topic_that_is_deleted_while_its_key_is_waited_for_keeps_nothing(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     partition, session, other = new_partition(connection), open_connection(), open_connection()
     (topic,) = connection.execute(
@@ -265,8 +258,7 @@ def test_a_topic_that_is_deleted_while_its_key_is_waited_for_keeps_nothing(
 
 
 @pytest.mark.parametrize("key", ["", "x" * 257, "ü" * 129, None])
-def test_a_key_has_1_to_256_bytes(connection: Connection, key: Any) -> None:
-    partition = new_partition(connection)
+def test_a_key_has_1_to_256_bytes(connection: Connection, partition: int, key: Any) -> None:
     with refuses(errors.InvalidRequest, name="dedup_key", limit=256):
         append_once(connection, [record(partition, "a"), record(partition, key)])
     assert (held(connection), ends(connection, partition)[2]) == ([], 0)
@@ -341,8 +333,7 @@ def test_after_the_window_of_the_first_record_a_key_may_be_used_anew(
     assert count(connection, "dedup_key") == 1
 
 
-def test_the_window_is_an_hour_unless_it_is_changed(connection: Connection, clock: Clock) -> None:
-    partition = new_partition(connection)
+def test_the_window_is_an_hour_unless_it_is_changed(connection: Connection, partition: int, clock: Clock) -> None:
     once(connection, partition, "a")
     clock("59 minutes")
     assert once(connection, partition, "a").duplicate
@@ -354,7 +345,7 @@ def test_the_window_is_an_hour_unless_it_is_changed(connection: Connection, cloc
 
 
 def test_a_key_that_another_call_holds_is_waited_for_and_answered_with_its_offset(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     low, high = new_topic(connection, 2)
     first, second = open_connection(), open_connection()
@@ -367,7 +358,7 @@ def test_a_key_that_another_call_holds_is_waited_for_and_answered_with_its_offse
 
 
 def test_a_key_whose_holder_rolls_back_goes_to_who_waits(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     partition, first, second = new_partition(connection), open_connection(), open_connection()
     with first.transaction(force_rollback=True):
@@ -379,7 +370,7 @@ def test_a_key_whose_holder_rolls_back_goes_to_who_waits(
 
 
 def test_a_key_past_its_window_is_replaced_by_one_of_two(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, clock: Clock
+    connection: Connection, open_connection: Sessions, background: Background, clock: Clock
 ) -> None:
     partition, first, second = new_partition(connection), open_connection(), open_connection()
     once(connection, partition, "a")
@@ -408,7 +399,7 @@ def test_a_holder_that_does_not_end_is_waited_for_no_longer_than_the_lock_timeou
 
 
 def test_calls_whose_keys_and_partitions_cross_never_wait_for_each_other(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, clock: Clock
+    connection: Connection, open_connection: Sessions, background: Background, clock: Clock
 ) -> None:
     """Each stores what is new, in whatever order it names it; some keys are past their window, some are new."""
     partitions = [*new_topic(connection, 2), new_partition(connection)]
@@ -432,7 +423,7 @@ def test_calls_whose_keys_and_partitions_cross_never_wait_for_each_other(
 
 
 def test_a_call_that_is_repeated_beside_itself_stores_once(
-    open_connection: Sessions, connection: Connection, background: ThreadPoolExecutor
+    open_connection: Sessions, connection: Connection, background: Background
 ) -> None:
     partitions = new_topic(connection, 3)
     records = [record(partitions[n % 3], f"{n}", b"%d" % n) for n in range(200)]
@@ -485,8 +476,7 @@ def test_the_sweep_passes_by_a_key_that_is_being_replaced(
     assert once(connection, partition, "a").duplicate
 
 
-def test_a_coordinator_removes_the_keys_of_its_shards(connection: Connection, clock: Clock) -> None:
-    partition = new_partition(connection)
+def test_a_coordinator_removes_the_keys_of_its_shards(connection: Connection, partition: int, clock: Clock) -> None:
     once(connection, partition, "a")
     (topic_id,) = connection.execute("select topic_id from msgtx.dedup_key").fetchone()
     clock("2 hours")
@@ -510,8 +500,7 @@ def test_a_call_of_the_sweep_is_bounded_and_the_next_one_goes_on(connection: Con
     assert sweep(engine, only=["dedup"]).dedup_keys_removed == 5
 
 
-def test_keys_beside_records_of_producers_and_plain_ones(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_keys_beside_records_of_producers_and_plain_ones(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"plain")
     once(connection, partition, "a", b"keyed")
     append_one(connection, batch(partition, b"plain again"))

@@ -17,7 +17,7 @@ from msgtx.store.groups.groups import commit_offsets
 from msgtx.store.spark import BatchName, record_range
 from msgtx.store.sweeps.coordinators import lease_shards, list_shards
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.store.batches import attempt
 from tests.store.conftest import Settings
 from tests.store.roster import Roster
@@ -27,7 +27,6 @@ from tests.store.test_append_once import once
 from tests.store.test_idle_ids import known, plain_id
 from tests.store.test_idle_ids import use as use_plain
 
-Clock = Callable[..., None]
 Over = Callable[[], bool]
 JUMPS: Final = ("1 hour", "1 day", "10 years")
 SLACK_SECONDS: Final = 2
@@ -40,7 +39,7 @@ class World:
 
     connection: Connection
     engine: Engine
-    open_connection: Callable[[], Connection]
+    open_connection: Sessions
     kept: list[Callable[[], bool]] = field(default_factory=list)  # what holds before the time is over
     sessions: list[Writer] = field(default_factory=list)
     groups: list[ShareGroup] = field(default_factory=list)  # whose members live
@@ -301,7 +300,7 @@ LENGTHS: Final = {
 
 
 @pytest.fixture
-def world(connection: Connection, engine: Engine, open_connection: Callable[[], Connection], settings: Settings) -> World:
+def world(connection: Connection, engine: Engine, open_connection: Sessions, settings: Settings) -> World:
     settings(**LENGTHS)
     return World(connection, engine, open_connection)
 

@@ -20,13 +20,11 @@ from msgtx.store.topics.topics import create_topic, describe_topics
 from msgtx.store.transactions.producers import init_producer_id
 from msgtx.store.transactions.seal import commit_in_session
 from msgtx.types import GroupMetadata
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import batch, committed_at, count, new_partition, new_topic, offsets_of, plain, unique, values
 
-Clock = Callable[..., None]
-Sessions = Callable[[], Connection]
 Level = psycopg.IsolationLevel
 
 
@@ -182,8 +180,7 @@ def test_its_rows_are_those_of_append(connection: Connection, clock: Clock, name
     assert len(rows(connection, partitions[1])) == 1 + 2 * len(contents)
 
 
-def test_an_emptied_partition_goes_on_where_its_log_starts(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_an_emptied_partition_goes_on_where_its_log_starts(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b")
     connection.execute("delete from msgtx.record_batch where partition_id = %s", [partition])
     connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])

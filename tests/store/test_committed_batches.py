@@ -51,8 +51,7 @@ def test_what_is_committed_is_there_on_both_sides_of_the_floor(engine: Engine, c
     assert seen(connection, partition, 20) == [*expected, (19, b"behind it")], "of this snapshot: bounds are the reader's"
 
 
-def test_headers_begin_where_the_view_says(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_headers_begin_where_the_view_says(connection: Connection, partition: int) -> None:
     pairs = [[("a", b"1"), ("b", None)], [], [("c", b"")]]
     plain(connection, partition, b"x", b"y", b"z", headers=pairs)
     plain(connection, partition, b"none")
@@ -70,9 +69,8 @@ def test_headers_begin_where_the_view_says(connection: Connection) -> None:
     assert no_starts == []
 
 
-def test_a_range_is_refused_where_it_is_not_what_was_planned(engine: Engine, connection: Connection) -> None:
+def test_a_range_is_refused_where_it_is_not_what_was_planned(partition: int, engine: Engine, connection: Connection) -> None:
     """I5, I14."""
-    partition = new_partition(connection)
     plain(connection, partition, b"a", b"b", b"c")
     Writer(connection).send(partition, b"open")
     incarnation = describe_installation(connection).incarnation

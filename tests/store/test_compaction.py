@@ -22,7 +22,7 @@ from msgtx.store.topics.topics import alter_topic
 from msgtx.store.transactions.producers import init_producer_id
 from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.store.steps import (
     COMMITTED,
     UNCOMMITTED,
@@ -40,8 +40,6 @@ from tests.store.steps import (
 from tests.store.test_growth import looks_of
 from tests.store.test_retention import now_ms, retain, topic_of, verified
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 NEVER = 10**15
 
@@ -247,9 +245,8 @@ def test_what_is_undecided_is_left_alone_and_supersedes_nothing(connection: Conn
     verified(client)
 
 
-def test_a_record_without_key_stays(connection: Connection, client: msgtx.Client) -> None:
+def test_a_record_without_key_stays(connection: Connection, partition: int, client: msgtx.Client) -> None:
     """Of a topic that was not compacted before."""
-    partition = new_partition(connection)
     put(connection, partition, "-1 a1 -2")
     plain(connection, partition, b"3")
     alter_topic(connection, topic_of(connection, partition), None, {"cleanup_policy": "compact"})
@@ -261,8 +258,7 @@ def test_a_record_without_key_stays(connection: Connection, client: msgtx.Client
     verified(client)
 
 
-def test_a_topic_that_is_not_compacted_is_left_alone(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_topic_that_is_not_compacted_is_left_alone(connection: Connection, partition: int) -> None:
     put(connection, partition, "a1 a2")
     assert compact(connection) == 0
     compacted = compacted_topic(connection)

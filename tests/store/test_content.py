@@ -7,7 +7,7 @@ from msgtx.store.append.append import append
 from tests.databases import Connection
 from tests.odd_records import CONTENTS
 from tests.store.sharing import ShareGroup
-from tests.store.steps import batch, new_partition, values
+from tests.store.steps import batch, values
 
 MANY = bytes(40_000_000)  # its escaped form is longer than PostgreSQL's longest text would be ten times over
 
@@ -70,9 +70,8 @@ def test_large_contents_have_a_value_too(connection: Connection) -> None:
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
 def test_a_share_group_is_given_every_record_whatever_its_header_of_delivery_is(
-    connection: Connection, ordering: str
+    connection: Connection, partition: int, ordering: str
 ) -> None:
-    partition = new_partition(connection)
     headers = [
         [("msgtx.deliver-at", content)] for content in CONTENTS if not (content.isdigit() and len(content) in {13, 14})
     ]

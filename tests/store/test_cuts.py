@@ -80,9 +80,8 @@ def test_records_below_a_log_start_do_not_count(connection: Connection) -> None:
     assert cut(connection, [one, two]) == {one: 0, two: 2}
 
 
-def test_an_end_at_the_log_start_is_held_by_nobody(connection: Connection) -> None:
+def test_an_end_at_the_log_start_is_held_by_nobody(connection: Connection, partition: int) -> None:
     """What was removed of a transaction lowers nothing: the end is the last stable offset."""
-    partition = new_partition(connection)
     split, open_one = Writer(connection), Writer(connection)
     split.send(partition, b"removed")
     open_one.send(partition, b"open")

@@ -15,7 +15,7 @@ from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, ProducerId, TransactionId
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.refusals import refuses
 from tests.store.steps import (
     UNCOMMITTED,
@@ -91,9 +91,8 @@ def test_the_same_outcome_again_is_a_success(connection: Connection, outcome: Li
     assert decisions(connection, writer.name) == [(outcome, "client")]
 
 
-def test_a_doubled_commit_does_not_end_a_later_transaction(connection: Connection) -> None:
+def test_a_doubled_commit_does_not_end_a_later_transaction(connection: Connection, partition: int, writer: Writer) -> None:
     """P10."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     first = writer.commit()
     writer.send(partition, b"b")
@@ -103,8 +102,7 @@ def test_a_doubled_commit_does_not_end_a_later_transaction(connection: Connectio
     assert values(connection, partition) == [b"a"]
 
 
-def test_a_commit_after_an_abort_is_refused_with_the_reason(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_commit_after_an_abort_is_refused_with_the_reason(partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     writer.decide(ABORT)
     answer = writer.decide(COMMIT)
@@ -115,9 +113,8 @@ def test_a_commit_after_an_abort_is_refused_with_the_reason(connection: Connecti
 
 @pytest.mark.parametrize("by", ["admin", "resolve"])
 def test_a_commit_after_somebody_elses_abort_names_who_it_was(
-    connection: Connection, by: Literal["admin", "resolve"]
+    connection: Connection, partition: int, writer: Writer, by: Literal["admin", "resolve"]
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     end_transaction(connection, writer.name, by)
     answer = writer.decide(COMMIT)
@@ -127,10 +124,9 @@ def test_a_commit_after_somebody_elses_abort_names_who_it_was(
 
 
 def test_a_commit_after_a_timeout_is_refused_and_the_producer_goes_on(
-    connection: Connection, clock: Callable[[object], None]
+    connection: Connection, partition: int, writer: Writer, clock: Clock
 ) -> None:
     """A timeout ends one transaction and leaves the producer alive."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     clock("2 hours")
     assert expire_transaction(connection, writer.name)
@@ -144,8 +140,7 @@ def test_a_commit_after_a_timeout_is_refused_and_the_producer_goes_on(
     assert values(connection, partition) == [b"b"]
 
 
-def test_a_commit_of_what_a_fence_aborted_is_fenced(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_commit_of_what_a_fence_aborted_is_fenced(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     fence_producer(connection, writer.transactional_id)
     assert type(writer.decide(COMMIT).error) is errors.ProducerFenced
@@ -161,8 +156,7 @@ def test_a_commit_of_what_init_aborted_is_fenced(connection: Connection) -> None
     assert values(connection, partition) == []
 
 
-def test_an_abort_of_a_committed_transaction_is_refused(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_an_abort_of_a_committed_transaction_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     writer.decide(COMMIT)
     answer = writer.decide(ABORT)
@@ -208,17 +202,15 @@ def test_a_plain_producer_cannot_decide(connection: Connection) -> None:
 # ── names without rows ──
 
 
-def test_offsets_only_commit(connection: Connection) -> None:
+def test_offsets_only_commit(connection: Connection, partition: int, writer: Writer, group: str) -> None:
     """P35: no row, no tails, and still a COMMIT."""
-    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
     name = writer.commit(offsets_of((group, partition, 42)))
     assert decisions(connection, name) == [("COMMIT", "client")]
     assert committed_offsets(connection, group, None)[partition].at == OffsetAndMetadata(42)
 
 
-def test_an_abort_by_name_without_rows_is_decided(connection: Connection) -> None:
+def test_an_abort_by_name_without_rows_is_decided(connection: Connection, partition: int, writer: Writer) -> None:
     """P25."""
-    partition, writer = new_partition(connection), Writer(connection)
     answer = writer.decide(ABORT, tails={partition: 3})
     assert (answer.error, answer.outcome, answer.last_sequences) == (None, "ABORT", {partition: -1})
     assert decisions(connection, writer.name) == [("ABORT", "client")]
@@ -275,10 +267,9 @@ def test_offsets_are_not_applied_when_the_tail_is_missing(connection: Connection
 @pytest.mark.parametrize("number", [1, 1_000])
 @pytest.mark.parametrize("outcome", [COMMIT, ABORT])
 def test_a_number_that_is_not_the_next_one_decides_nothing(
-    connection: Connection, number: int, outcome: Literal["COMMIT", "ABORT"]
+    connection: Connection, partition: int, writer: Writer, number: int, outcome: Literal["COMMIT", "ABORT"]
 ) -> None:
     """P46: deciding number 1000 by name would put the numbers below out of use."""
-    partition, writer = new_partition(connection), Writer(connection)
     answer = writer.decide(outcome, name=writer.name._replace(transaction_number=number), tails={partition: 0})
     assert isinstance(answer.error, errors.InvalidTransactionState)
     assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 0
@@ -286,9 +277,8 @@ def test_a_number_that_is_not_the_next_one_decides_nothing(
     writer.commit()
 
 
-def test_a_number_below_the_newest_without_rows_is_over(connection: Connection) -> None:
+def test_a_number_below_the_newest_without_rows_is_over(connection: Connection, partition: int, writer: Writer) -> None:
     """P46: it was purged, and nothing may be written for it."""
-    partition, writer = new_partition(connection), Writer(connection)
     for _ in range(3):
         writer.send(partition, b"a")
         writer.commit()
@@ -312,9 +302,8 @@ def test_offsets_only_commit_waits_for_the_earlier_transaction(connection: Conne
 
 @pytest.mark.parametrize("handed_over", [True, False])
 def test_the_next_number_can_be_aborted_by_name_while_the_earlier_one_is_undecided(
-    connection: Connection, handed_over: bool
+    connection: Connection, partition: int, writer: Writer, handed_over: bool
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     second = writer.name._replace(transaction_number=1)
     assert writer.decide(ABORT, name=second, tails={partition: 1} if handed_over else {}).outcome == "ABORT"
@@ -412,9 +401,8 @@ def test_offsets_that_cannot_be_committed_decide_nothing(
     assert writer.decide(ABORT).outcome == "ABORT"
 
 
-def test_offsets_of_a_group_without_a_name_decide_nothing(connection: Connection) -> None:
+def test_offsets_of_a_group_without_a_name_decide_nothing(connection: Connection, partition: int, writer: Writer) -> None:
     """I16: they are not even sent."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     with refuses(errors.InvalidRequest, name="a group"):
         writer.decide(COMMIT, offsets=offsets_of(("", partition, 1)))
@@ -422,15 +410,13 @@ def test_offsets_of_a_group_without_a_name_decide_nothing(connection: Connection
     assert writer.decide(ABORT).outcome == "ABORT"
 
 
-def test_offsets_of_a_partition_that_is_gone_decide_nothing(connection: Connection) -> None:
-    writer = Writer(connection)
+def test_offsets_of_a_partition_that_is_gone_decide_nothing(connection: Connection, writer: Writer) -> None:
     answer = writer.decide(COMMIT, offsets=offsets_of((unique("group"), 2**31 - 1, 1)))
     assert isinstance(answer.error, errors.UnknownTopicOrPartition)
     assert decisions(connection, writer.name) == []
 
 
-def test_metadata_of_4096_bytes_is_stored(connection: Connection) -> None:
-    partition, writer, group = new_partition(connection), Writer(connection), unique("group")
+def test_metadata_of_4096_bytes_is_stored(connection: Connection, partition: int, writer: Writer, group: str) -> None:
     writer.commit(offsets_of((group, partition, OffsetAndMetadata(1, "é" * 2_048))))
     assert committed_offsets(connection, group, [partition])[partition].at == OffsetAndMetadata(1, "é" * 2_048)
 
@@ -482,9 +468,8 @@ def test_each_of_several_whole_transactions_again_has_its_own_offsets(connection
         assert (again.error, again.base_offset, again.duplicate) == (None, at, True)
 
 
-def test_a_whole_transaction_again_is_not_taken_for_one_of_an_older_epoch(connection: Connection) -> None:
+def test_a_whole_transaction_again_is_not_taken_for_one_of_an_older_epoch(partition: int, writer: Writer) -> None:
     """I1: numbers start again with each epoch."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.commit_whole(writer.row(partition, b"older", b"older"))
     writer.init()
     row = writer.row(partition, b"newer")
@@ -516,10 +501,9 @@ def test_what_is_refused_as_a_whole_tells_of_each_batch_what_would_have_become_o
 
 @pytest.mark.parametrize("size", [1, 100])
 def test_a_whole_transaction_keeps_its_columns_also_if_only_its_records_are_below_the_limit(
-    connection: Connection, size: int
+    connection: Connection, writer: Writer, size: int
 ) -> None:
     """Records that are together larger than one may be are looked at one by one."""
-    writer = Writer(connection)
     partitions = [
         new_partition(connection, max_message_bytes=120, timestamp_type=kind) for kind in ("CreateTime", "LogAppendTime")
     ]
@@ -599,8 +583,7 @@ def test_a_whole_transaction_is_refused(
     assert not any(outcome == "COMMIT" for outcome, _ in decisions(connection, writer.name))
 
 
-def test_a_whole_transaction_behind_an_open_one_waits(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_whole_transaction_behind_an_open_one_waits(partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     writer.number = 1
     (answer,) = writer.whole(writer.row(partition, b"b"))
@@ -690,9 +673,7 @@ def test_offset_columns_name_member_and_generation() -> None:
 
 
 @pytest.mark.parametrize("ending", ["append", "fused", "commit", "abort", "timeout", "fence"])
-def test_a_transaction_over_thousands_of_partitions_can_end(
-    connection: Connection, ending: str, clock: Callable[..., None]
-) -> None:
+def test_a_transaction_over_thousands_of_partitions_can_end(connection: Connection, ending: str, clock: Clock) -> None:
     """P9: what tells the readers would not fit into one notification of PostgreSQL's."""
     partitions = sorted(new_topic(connection, 2_000))
     producer = init_producer_id(connection, unique("id"), timeout_ms=60_000)
@@ -718,9 +699,8 @@ def test_a_transaction_over_thousands_of_partitions_can_end(
 # ── what is not asked for ──
 
 
-def test_an_abort_judges_no_offsets_and_stores_none(connection: Connection) -> None:
+def test_an_abort_judges_no_offsets_and_stores_none(connection: Connection, partition: int, writer: Writer) -> None:
     """I10: what an abort names is not committed, and need not be right."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     before = count(connection, "group_offset")
     answer = writer.decide(ABORT, offsets=offsets_of(("group", partition, 10**9), ("group", 2**31 - 1, 0)))
@@ -728,9 +708,8 @@ def test_an_abort_judges_no_offsets_and_stores_none(connection: Connection) -> N
     assert count(connection, "group_offset") == before
 
 
-def test_a_commit_that_becomes_an_abort_stores_no_offsets(connection: Connection) -> None:
+def test_a_commit_that_becomes_an_abort_stores_no_offsets(connection: Connection, partition: int, writer: Writer) -> None:
     """P27: outputs and offsets, or neither."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     before = count(connection, "group_offset")
     answer = writer.decide(COMMIT, tails={partition: 7}, offsets=offsets_of(("group", partition, 1)))
@@ -738,9 +717,8 @@ def test_a_commit_that_becomes_an_abort_stores_no_offsets(connection: Connection
     assert count(connection, "group_offset") == before
 
 
-def test_what_is_sealed_is_committed_as_it_was_sealed(connection: Connection) -> None:
+def test_what_is_sealed_is_committed_as_it_was_sealed(connection: Connection, partition: int, writer: Writer) -> None:
     """Tails and offsets were judged by the seal, and are not asked for again."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     group = unique("group")
     sealed = seal(connection, writer.name, "external", tails=writer.tails, offsets=offsets_of((group, partition, 1)))
@@ -755,8 +733,7 @@ def test_what_is_sealed_is_committed_as_it_was_sealed(connection: Connection) ->
     assert (found.at.offset, found.pending) == (1, False)
 
 
-def test_a_refusal_says_what_is_wrong(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_refusal_says_what_is_wrong(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     committed = writer.commit()
     told = writer.decide(ABORT, name=committed).error
@@ -785,9 +762,8 @@ def test_a_commit_behind_an_undecided_one_whose_records_are_missing_aborts(conne
     assert decisions(connection, behind) == [("ABORT", "tail")]
 
 
-def test_a_decision_names_the_last_row_of_its_own_epoch(connection: Connection) -> None:
+def test_a_decision_names_the_last_row_of_its_own_epoch(connection: Connection, partition: int, writer: Writer) -> None:
     """The sequences of an epoch begin anew, and so do its numbers."""
-    partition, writer = new_partition(connection), Writer(connection)
     for _ in range(3):
         writer.send(partition, b"a", b"b")
     writer.commit()
@@ -812,9 +788,8 @@ def test_what_an_outside_party_has_committed_is_told_as_committed(connection: Co
     assert str(late) == f"transaction {writer.name} is over: it ended with COMMIT"
 
 
-def test_the_outcome_of_a_number_is_that_of_its_epoch(connection: Connection) -> None:
+def test_the_outcome_of_a_number_is_that_of_its_epoch(partition: int, writer: Writer) -> None:
     """I4: the numbers of an epoch begin anew, and a repeated decision is answered by its own name."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     aborted = writer.abort()
     writer.init()

@@ -7,7 +7,7 @@ import pytest
 
 from msgtx.database.calls import query
 from msgtx.store.shares.answers import acknowledge_records
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Clock, Connection, Sessions, backend, wait_for_lock
 from tests.store.durable import CASES, Stage
 from tests.store.sharing import ShareGroup
 from tests.store.steps import append_one, batch, new_partition
@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 def test_what_promises_to_last_is_flushed_where_the_session_does_not_flush(
     case: Callable[[Stage], None],
     connection: Connection,
-    open_connection: Callable[[], Connection],
-    clock: Callable[[str], None],
+    open_connection: Sessions,
+    clock: Clock,
 ) -> None:
     session = open_connection()
     query(session, "set synchronous_commit = off")
@@ -33,9 +33,7 @@ def test_what_promises_to_last_is_flushed_where_the_session_does_not_flush(
         assert query(session, "select pg_current_xact_id_if_assigned() is not null") == [(True,)], "there is what to flush"
 
 
-def test_an_append_that_need_not_last_flushes_nothing(
-    connection: Connection, open_connection: Callable[[], Connection]
-) -> None:
+def test_an_append_that_need_not_last_flushes_nothing(connection: Connection, open_connection: Sessions) -> None:
     """Those with acks=0 or acks=1, and those in a transaction, which its decision flushes."""
     partition, session = new_partition(connection), open_connection()
     query(session, "set synchronous_commit = off")
@@ -48,9 +46,7 @@ def test_an_append_that_need_not_last_flushes_nothing(
         assert query(session, "show synchronous_commit") == [("off",)]
 
 
-def test_an_answer_that_overtakes_its_first_try_makes_that_last(
-    connection: Connection, open_connection: Callable[[], Connection]
-) -> None:
+def test_an_answer_that_overtakes_its_first_try_makes_that_last(connection: Connection, open_connection: Sessions) -> None:
     """It finds nothing to do behind the lock, and the first try may have been made in a call that did not flush."""
     group = ShareGroup(connection, new_partition(connection))
     append_one(connection, batch(group.partition, b"a"))

@@ -1,6 +1,5 @@
 """Timeouts: any client that meets an overdue transaction aborts it, by name (I12)."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +13,7 @@ from msgtx.store.transactions.transactions import (
     transaction_outcome,
 )
 from msgtx.types import Isolation, Outcome, TransactionId
-from tests.databases import Connection, backend, wait_for_lock, wait_until
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock, wait_until
 from tests.store.steps import (
     Writer,
     append_one,
@@ -29,16 +28,11 @@ from tests.store.steps import (
     values,
 )
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
-
-
 pytestmark = pytest.mark.usefixtures("nothing_left_open")
 
 
-def test_each_transaction_has_its_own_timeout(connection: Connection, clock: Clock) -> None:
+def test_each_transaction_has_its_own_timeout(connection: Connection, partition: int, clock: Clock) -> None:
     """P11."""
-    partition = new_partition(connection)
     short, long, own = Writer(connection, timeout_ms=10_000), Writer(connection), Writer(connection, timeout_ms=10_000)
     for writer in (short, long):
         writer.send(partition, b"a")
@@ -52,18 +46,16 @@ def test_each_transaction_has_its_own_timeout(connection: Connection, clock: Clo
     assert expire_transactions(connection) == 0
 
 
-def test_one_that_is_not_overdue_is_left(connection: Connection) -> None:
-    writer = Writer(connection)
+def test_one_that_is_not_overdue_is_left(connection: Connection, writer: Writer) -> None:
     writer.send(new_partition(connection), b"a")
     assert not expire_transaction(connection, writer.name)
     assert transaction_outcome(connection, writer.name).outcome is Outcome.OPEN
 
 
 def test_a_transaction_of_a_future_that_was_taken_back_is_ended_with_its_session(
-    connection: Connection, open_connection: Sessions, clock: Clock
+    connection: Connection, partition: int, open_connection: Sessions, clock: Clock
 ) -> None:
     """The clock was set back: its age is not known. While the session that opened it is there, it is left."""
-    partition = new_partition(connection)
     clock("1 hour")
     theirs = open_connection()
     ended, alive = Writer(theirs), Writer(connection)
@@ -102,8 +94,7 @@ def test_a_transaction_that_was_opened_a_moment_in_the_future_has_its_time(
     assert expire_transactions(connection) == 1
 
 
-def test_one_by_name_is_ended_once_and_the_answer_repeats(connection: Connection, clock: Clock) -> None:
-    writer = Writer(connection)
+def test_one_by_name_is_ended_once_and_the_answer_repeats(connection: Connection, writer: Writer, clock: Clock) -> None:
     writer.send(new_partition(connection), b"a")
     clock("1 hour")
     assert [expire_transaction(connection, writer.name) for _ in range(2)] == [True, True]
@@ -111,8 +102,7 @@ def test_one_by_name_is_ended_once_and_the_answer_repeats(connection: Connection
 
 
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
-def test_what_the_client_decided_is_left(connection: Connection, clock: Clock, outcome: str) -> None:
-    writer = Writer(connection)
+def test_what_the_client_decided_is_left(connection: Connection, writer: Writer, clock: Clock, outcome: str) -> None:
     writer.send(new_partition(connection), b"a")
     writer.decide(outcome)
     clock("1 hour")
@@ -141,10 +131,9 @@ def test_an_expired_transaction_takes_no_late_writes_and_its_producer_lives_on(c
 
 
 def test_a_held_producer_is_passed_by_and_the_others_are_ended(
-    connection: Connection, open_connection: Sessions, clock: Clock
+    connection: Connection, partition: int, open_connection: Sessions, clock: Clock
 ) -> None:
     """P32: it tries the lock, it never waits."""
-    partition = new_partition(connection)
     held, other = Writer(connection), Writer(connection)
     held.send(partition, b"a")
     other.send(partition, b"b")
@@ -158,9 +147,8 @@ def test_a_held_producer_is_passed_by_and_the_others_are_ended(
     assert expire_transactions(connection) == 1
 
 
-def test_one_bad_row_does_not_stop_the_rest(connection: Connection, clock: Clock) -> None:
+def test_one_bad_row_does_not_stop_the_rest(connection: Connection, partition: int, clock: Clock) -> None:
     """P12."""
-    partition = new_partition(connection)
     writers = [Writer(connection) for _ in range(5)]
     for writer in writers:
         writer.send(partition, b"a")
@@ -178,8 +166,7 @@ def test_one_bad_row_does_not_stop_the_rest(connection: Connection, clock: Clock
     assert expire_transactions(connection) == 1
 
 
-def test_a_transaction_sealed_for_an_outside_party_is_exempt(connection: Connection, clock: Clock) -> None:
-    partition = new_partition(connection)
+def test_a_transaction_sealed_for_an_outside_party_is_exempt(connection: Connection, partition: int, clock: Clock) -> None:
     external, session = Writer(connection), Writer(connection)
     external.send(partition, b"a")
     session.send(partition, b"b")
@@ -192,9 +179,8 @@ def test_a_transaction_sealed_for_an_outside_party_is_exempt(connection: Connect
     assert end_transaction(connection, external.name, "admin") in {Outcome.OPEN, Outcome.ABORTED}
 
 
-def test_a_sealed_transaction_with_offsets_only_is_found(connection: Connection, clock: Clock) -> None:
+def test_a_sealed_transaction_with_offsets_only_is_found(connection: Connection, writer: Writer, clock: Clock) -> None:
     """P42: it has no row on any partition."""
-    writer = Writer(connection)
     connection.execute(
         "insert into msgtx.transaction (producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,"
         " database_backend) values (%s, %s, %s, msgtx.clock(), 1000, 0)",
@@ -233,8 +219,7 @@ def test_opened_at_is_the_time_of_the_append_also_late_in_a_long_sql_transaction
     assert transaction_outcome(connection, writer.name).outcome is Outcome.OPEN
 
 
-def test_every_overdue_transaction_goes_in_bounded_batches(connection: Connection, clock: Clock) -> None:
-    partition = new_partition(connection)
+def test_every_overdue_transaction_goes_in_bounded_batches(connection: Connection, partition: int, clock: Clock) -> None:
     for _ in range(7):
         Writer(connection).send(partition, b"a")
     clock("1 hour")
@@ -268,10 +253,9 @@ def test_what_is_left_alone_takes_no_place_in_a_bounded_batch(connection: Connec
 
 
 def test_what_another_sweep_has_ended_meanwhile_is_not_counted(
-    connection: Connection, open_connection: Sessions, clock: Clock
+    connection: Connection, partition: int, open_connection: Sessions, clock: Clock
 ) -> None:
     """The sweep has found them all before it ends the first one, where it waits here."""
-    partition = new_partition(connection)
     first, *others = (Writer(connection) for _ in range(5))
     for writer in (first, *others):
         writer.send(partition, b"a")
@@ -291,8 +275,7 @@ def test_what_another_sweep_has_ended_meanwhile_is_not_counted(
 # ── by hand ──
 
 
-def test_resolve_aborts_what_is_open_and_what_would_be_next(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_resolve_aborts_what_is_open_and_what_would_be_next(connection: Connection, partition: int, writer: Writer) -> None:
     assert transaction_outcome(connection, writer.name) == Decision(Outcome.UNKNOWN, None)
     assert end_transaction(connection, writer.name, "resolve") is Outcome.ABORTED
     writer.next()
@@ -320,10 +303,9 @@ def test_resolve_leaves_what_is_decided_over_stale_or_unknown(connection: Connec
 @pytest.mark.parametrize("how", ["an administrator", "a timeout"])
 @pytest.mark.parametrize("records", [0, 1])
 def test_what_a_producer_that_is_gone_has_left_open_can_be_ended(
-    connection: Connection, clock: Clock, records: int, how: str
+    connection: Connection, partition: int, writer: Writer, clock: Clock, records: int, how: str
 ) -> None:
     """I12: nobody else would, and readers would wait for ever. Without records, its offsets hold up a group."""
-    partition, writer = new_partition(connection), Writer(connection)
     if records:
         writer.send(partition, b"a")
     else:
@@ -339,21 +321,19 @@ def test_what_a_producer_that_is_gone_has_left_open_can_be_ended(
     assert values(connection, partition) == [b"b"]
 
 
-def test_an_administrator_does_not_decide_what_has_no_rows(connection: Connection) -> None:
-    writer = Writer(connection)
+def test_an_administrator_does_not_decide_what_has_no_rows(connection: Connection, writer: Writer) -> None:
     assert end_transaction(connection, writer.name, "admin") is Outcome.UNKNOWN
     assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 0
 
 
-def test_resolve_leaves_what_is_prepared_for_an_outside_decision(connection: Connection) -> None:
-    writer = Writer(connection)
+def test_resolve_leaves_what_is_prepared_for_an_outside_decision(connection: Connection, writer: Writer) -> None:
     writer.send(new_partition(connection), b"a")
     seal(connection, writer.name, "external")
     assert end_transaction(connection, writer.name, "resolve") is Outcome.OPEN
 
 
 def test_a_reader_and_a_sweep_at_once_end_it_once(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, clock: Clock
+    connection: Connection, open_connection: Sessions, background: Background, clock: Clock
 ) -> None:
     partition, writer = new_partition(connection), Writer(connection, unique("once"))
     writer.send(partition, b"a")

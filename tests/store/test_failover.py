@@ -9,7 +9,7 @@ from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome, ProducerId
 from tests.databases import Connection
-from tests.store.steps import Writer, append_one, batch, count, new_partition, new_topic, plain
+from tests.store.steps import Writer, append_one, batch, count, new_topic, plain
 
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -63,9 +63,8 @@ def test_a_call_looks_at_so_many_and_the_next_one_goes_on(connection: Connection
     assert count(connection, "producer", "epoch = 2") == 3
 
 
-def test_what_is_prepared_stays_and_all_else_that_is_open_is_aborted(connection: Connection) -> None:
+def test_what_is_prepared_stays_and_all_else_that_is_open_is_aborted(connection: Connection, partition: int) -> None:
     """I7: also where others were decided under the same number and epoch, and their seals are still there."""
-    partition = new_partition(connection)
     prepared, decided, sealed, open_one = (Writer(connection) for _ in range(4))
     for writer in (prepared, decided):
         for outcome in ("COMMIT", "ABORT"):

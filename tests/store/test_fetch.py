@@ -1,7 +1,6 @@
 """fetch: what a log reader is given, and where it stands afterwards (internals: visibility#fetch)."""
 
 import gc
-from collections.abc import Callable
 
 import pytest
 
@@ -10,7 +9,7 @@ from msgtx.store.fetch.records import uncollected
 from msgtx.store.topics.topics import delete_topic
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.transactions import mark
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.store.steps import (
     COMMITTED,
     UNCOMMITTED,
@@ -28,8 +27,7 @@ from tests.store.steps import (
 )
 
 
-def test_an_empty_partition_has_equal_ends_and_nothing_to_read(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_an_empty_partition_has_equal_ends_and_nothing_to_read(connection: Connection, partition: int) -> None:
     answer = look(connection, partition)
     assert (answer.log_start_offset, answer.last_stable_offset, answer.log_end_offset) == (0, 0, 0)
     assert (answer.batches, answer.position, answer.token, answer.truncated) == ([], 0, None, False)
@@ -45,8 +43,7 @@ def test_a_partition_that_is_gone_is_absent(connection: Connection) -> None:
     assert fetch(connection, asked, isolation=COMMITTED, max_bytes=1).keys() == {kept}
 
 
-def test_all_columns_come_back(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_all_columns_come_back(connection: Connection, partition: int) -> None:
     headers = [[("a", b"1"), ("b", None)], []]
     row = batch(partition, b"\xff", None, keys=[b"", None], timestamps=[7, 5], headers=headers)
     append_one(connection, row)
@@ -58,8 +55,7 @@ def test_all_columns_come_back(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED])
-def test_a_read_may_begin_at_any_record(connection: Connection, isolation: object) -> None:
-    partition = new_partition(connection)
+def test_a_read_may_begin_at_any_record(connection: Connection, partition: int, isolation: object) -> None:
     for base in (0, 3, 6):
         plain(connection, partition, *[b"%d" % (base + i) for i in range(3)])
     for start in range(10):
@@ -67,17 +63,15 @@ def test_a_read_may_begin_at_any_record(connection: Connection, isolation: objec
         assert read(connection, partition, start, isolation=isolation) == expected
 
 
-def test_a_fetch_from_the_middle_of_a_batch_returns_that_batch(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_fetch_from_the_middle_of_a_batch_returns_that_batch(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b", b"c")
     answer = look(connection, partition, 2)
     assert [row.base_offset for row in answer.batches] == [0]
     assert answer.position == 3
 
 
-def test_bytes_bound_an_answer_but_one_row_always_comes(connection: Connection) -> None:
+def test_bytes_bound_an_answer_but_one_row_always_comes(connection: Connection, partition: int) -> None:
     """A consumer is never stuck on a large row."""
-    partition = new_partition(connection)
     for _ in range(5):
         plain(connection, partition, b"x" * 1_000)
     assert len(look(connection, partition, max_bytes=1).batches) == 1
@@ -85,8 +79,7 @@ def test_bytes_bound_an_answer_but_one_row_always_comes(connection: Connection) 
     assert read(connection, partition, max_bytes=1) == [(i, b"x" * 1_000) for i in range(5)]
 
 
-def test_rows_bound_an_answer(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_rows_bound_an_answer(connection: Connection, partition: int) -> None:
     for _ in range(5):
         plain(connection, partition, b"x")
     assert len(look(connection, partition, max_rows=2).batches) == 2
@@ -177,9 +170,8 @@ def test_of_what_does_not_fit_nothing_leaves_the_database(connection: Connection
     assert rows == [(full, 1, 0, 5), (later, 2, None, 0), (empty, 0, None, 0)]
 
 
-def test_read_committed_stops_at_the_first_undecided_record(connection: Connection) -> None:
+def test_read_committed_stops_at_the_first_undecided_record(connection: Connection, partition: int) -> None:
     """I5, P2: records above an open transaction are not delivered first."""
-    partition = new_partition(connection)
     writer, other = Writer(connection), Writer(connection)
     plain(connection, partition, b"before")
     writer.send(partition, b"open")
@@ -252,9 +244,8 @@ def test_of_aborted_data_nothing_leaves_the_database(connection: Connection, mar
     assert rows == [(1, False, 0)]
 
 
-def test_markers_take_no_offsets(connection: Connection) -> None:
+def test_markers_take_no_offsets(connection: Connection, partition: int, writer: Writer) -> None:
     """P5."""
-    partition, writer = new_partition(connection), Writer(connection)
     for i in range(3):
         writer.send(partition, b"%d" % i)
         writer.commit()
@@ -263,8 +254,7 @@ def test_markers_take_no_offsets(connection: Connection) -> None:
     assert look(connection, partition, 3).position == 3
 
 
-def test_a_commit_is_readable_at_once_before_its_markers(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_commit_is_readable_at_once_before_its_markers(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     writer.commit()
     assert values(connection, partition) == [b"a"]
@@ -297,9 +287,8 @@ def test_partitions_of_a_transaction_have_their_own_last_stable_offsets(connecti
 # ── who holds it back ──
 
 
-def test_the_transaction_that_holds_a_reader_back_is_named(connection: Connection, clock: Callable[[object], None]) -> None:
+def test_the_transaction_that_holds_a_reader_back_is_named(connection: Connection, partition: int, clock: Clock) -> None:
     """I12."""
-    partition = new_partition(connection)
     earliest, later = Writer(connection, timeout_ms=60_000), Writer(connection, timeout_ms=1)
     earliest.send(partition, b"a")
     later.send(partition, b"b")
@@ -314,8 +303,7 @@ def test_the_transaction_that_holds_a_reader_back_is_named(connection: Connectio
     assert (answer.blocked_by, answer.blocked_overdue) == (later.name, True)
 
 
-def test_nobody_is_named_when_nothing_holds_a_reader_back(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_nobody_is_named_when_nothing_holds_a_reader_back(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a")
     assert look(connection, partition).blocked_by is None
 
@@ -377,8 +365,7 @@ def test_a_sought_position_above_the_last_stable_offset_gets_no_stable_token(con
     assert look(connection, partition, 1, token=token).last_stable_offset == 0
 
 
-def test_what_is_appended_behind_a_stable_token_is_searched(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_what_is_appended_behind_a_stable_token_is_searched(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a")
     token = look(connection, partition).token
     writer = Writer(connection)
@@ -398,9 +385,8 @@ def truncate(connection: Connection, partition: int, start: int) -> None:
             connection.execute(f"delete from msgtx.{table} where partition_id = %s and {column} >= %s", [partition, start])
 
 
-def test_a_reader_beyond_a_truncated_log_is_told(connection: Connection) -> None:
+def test_a_reader_beyond_a_truncated_log_is_told(connection: Connection, partition: int) -> None:
     """P38."""
-    partition = new_partition(connection)
     for value in (b"a", b"b", b"c"):
         plain(connection, partition, value)
     first = look(connection, partition)
@@ -410,9 +396,8 @@ def test_a_reader_beyond_a_truncated_log_is_told(connection: Connection) -> None
     assert answer.token is None
 
 
-def test_a_reader_whose_last_row_was_replaced_is_told(connection: Connection) -> None:
+def test_a_reader_whose_last_row_was_replaced_is_told(connection: Connection, partition: int) -> None:
     """P38: the log has grown past the position again with other rows."""
-    partition = new_partition(connection)
     plain(connection, partition, b"a")
     plain(connection, partition, b"b")
     first = look(connection, partition)
@@ -423,9 +408,8 @@ def test_a_reader_whose_last_row_was_replaced_is_told(connection: Connection) ->
     assert (answer.truncated, answer.batches) == (True, [])
 
 
-def test_a_token_from_before_a_truncation_is_no_stable_one(connection: Connection) -> None:
+def test_a_token_from_before_a_truncation_is_no_stable_one(connection: Connection, partition: int) -> None:
     """P38: what was written below it after the crash is not skipped."""
-    partition = new_partition(connection)
     plain(connection, partition, b"a")
     token = look(connection, partition).token
     truncate(connection, partition, 0)
@@ -436,8 +420,7 @@ def test_a_token_from_before_a_truncation_is_no_stable_one(connection: Connectio
     assert answer.last_stable_offset == 0
 
 
-def test_a_truncation_above_the_position_is_not_noticed(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_truncation_above_the_position_is_not_noticed(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a")
     token = look(connection, partition).token
     plain(connection, partition, b"b")
@@ -445,8 +428,7 @@ def test_a_truncation_above_the_position_is_not_noticed(connection: Connection) 
     assert not look(connection, partition, 1, token=token).truncated
 
 
-def test_rows_that_retention_removed_are_no_truncation(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_rows_that_retention_removed_are_no_truncation(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a")
     plain(connection, partition, b"b")
     answer = look(connection, partition)
@@ -460,9 +442,8 @@ def test_rows_that_retention_removed_are_no_truncation(connection: Connection) -
     assert [row.values for row in again.batches] == [[b"c"]]
 
 
-def test_what_was_replaced_in_front_of_the_log_start_is_no_truncation(connection: Connection) -> None:
+def test_what_was_replaced_in_front_of_the_log_start_is_no_truncation(connection: Connection, partition: int) -> None:
     """Whether its rows are there still, or retention has removed them: who reads on needs nothing of them."""
-    partition = new_partition(connection)
     plain(connection, partition, b"a")
     plain(connection, partition, b"b")
     token = look(connection, partition).token
@@ -478,8 +459,7 @@ def test_what_was_replaced_in_front_of_the_log_start_is_no_truncation(connection
         assert (answer.truncated, [row.values for row in answer.batches]) == (False, [[b"c"]])
 
 
-def test_a_position_beyond_the_end_without_a_token_is_told(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_position_beyond_the_end_without_a_token_is_told(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a")
     answer = look(connection, partition, 2)
     assert (answer.truncated, answer.batches) == (True, [])
@@ -488,8 +468,7 @@ def test_a_position_beyond_the_end_without_a_token_is_told(connection: Connectio
 # ── the log start ──
 
 
-def test_a_position_below_the_log_start_gets_the_ends_only(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_position_below_the_log_start_gets_the_ends_only(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b", b"c")
     connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])
     answer = look(connection, partition, 1)
@@ -507,9 +486,8 @@ def test_the_ends_stay_in_order_when_the_log_start_lies_above_an_open_transactio
     assert ends(connection, partition) == (2, 3, 3)
 
 
-def test_a_sparse_row_keeps_its_offsets(connection: Connection) -> None:
+def test_a_sparse_row_keeps_its_offsets(connection: Connection, partition: int) -> None:
     """Compaction leaves rows with holes; offsets never change."""
-    partition = new_partition(connection)
     plain(connection, partition, b"a", b"b", b"c", b"d")
     connection.execute(
         "update msgtx.record_batch set \"values\" = array['a'::bytea, 'd'], offset_deltas = array[0, 3],"

@@ -1,7 +1,5 @@
 """What an administrator asks of consumer groups, and does to them (internals: groups)."""
 
-import concurrent.futures
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -22,7 +20,7 @@ from msgtx.store.groups.groups import (
 from msgtx.store.groups.members import assign_partitions, describe_members, leave_group, release_partitions
 from msgtx.store.topics.topics import create_topic, describe_topics
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
@@ -63,8 +61,7 @@ def listed(connection: Connection, group: str) -> ListedGroup:
 # ── list ──
 
 
-def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connection, partition: int) -> None:
     one, other = sorted((unique("group"), unique("group")))
     for name in (other, one):
         commit(connection, name, partition, 1)
@@ -73,7 +70,7 @@ def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connecti
     assert list_groups(connection, []) == []
 
 
-def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Callable[..., None]) -> None:
+def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Clock) -> None:
     first, second = new_topic(connection, 2)
     group = unique("group")
     join(connection, unique("another"), "behind", pattern="t.*", topics_version=0)
@@ -108,7 +105,7 @@ def test_a_group_without_members_keeps_its_name_and_its_offsets_are_told(connect
 
 
 @pytest.mark.usefixtures("bare")
-def test_groups_in_which_nobody_does_what_is_to_be_done_are_told(connection: Connection, clock: Callable[..., None]) -> None:
+def test_groups_in_which_nobody_does_what_is_to_be_done_are_told(connection: Connection, clock: Clock) -> None:
     """Each by its own members, their own heartbeats and timeouts; those that are in order are not told."""
     start = datetime(2030, 1, 1, tzinfo=UTC)
     clock(start)
@@ -164,9 +161,8 @@ def test_a_group_that_is_not_there_is_not_deleted(connection: Connection) -> Non
 
 
 def test_a_group_with_members_is_not_deleted_until_their_sessions_are_over(
-    connection: Connection, clock: Callable[..., None]
+    connection: Connection, partition: int, group: str, clock: Clock
 ) -> None:
-    partition, group = new_partition(connection), unique("group")
     one = join(connection, group, "one")
     assigned(connection, group, {partition: one.member_number})
     with refuses(errors.GroupNotEmpty, group=group):
@@ -217,7 +213,7 @@ def test_an_offset_that_only_waits_for_a_decision_is_deleted(connection: Connect
     assert committed_offsets(connection, group, None) == {}
 
 
-def test_offsets_that_a_living_member_owns_are_not_deleted(connection: Connection, clock: Callable[..., None]) -> None:
+def test_offsets_that_a_living_member_owns_are_not_deleted(connection: Connection, clock: Clock) -> None:
     topic, group = unique("topic"), unique("group")
     create_topic(connection, topic, 2, {})
     first, second = describe_topics(connection, [topic])[topic].partition_ids
@@ -249,16 +245,14 @@ def test_a_reset_counts_over_what_was_committed_and_what_is_pending(connection: 
     reset_offsets(connection, group, {})
 
 
-def test_a_reset_of_a_group_that_is_not_there_makes_it(connection: Connection) -> None:
-    partition, group = new_partition(connection), unique("group")
+def test_a_reset_of_a_group_that_is_not_there_makes_it(connection: Connection, partition: int, group: str) -> None:
     reset_offsets(connection, group, {partition: 5})
     assert offsets(connection, group) == {partition: 5}
 
 
 def test_a_group_with_members_is_not_reset_and_those_whose_session_is_over_are_removed(
-    connection: Connection, clock: Callable[..., None]
+    connection: Connection, partition: int, group: str, clock: Clock
 ) -> None:
-    partition, group = new_partition(connection), unique("group")
     one = join(connection, group, "one")
     assigned(connection, group, {partition: one.member_number})
     with refuses(errors.GroupNotEmpty, group=group):
@@ -284,9 +278,8 @@ def test_a_group_with_members_is_not_reset_and_those_whose_session_is_over_are_r
     ],
 )
 def test_a_reset_that_cannot_be_changes_nothing(
-    connection: Connection, offset: int, refusal: type[errors.MsgtxError], words: str
+    connection: Connection, partition: int, group: str, offset: int, refusal: type[errors.MsgtxError], words: str
 ) -> None:
-    partition, group = new_partition(connection), unique("group")
     other = partition if offset < 0 else 2**31 - 1
     with pytest.raises(refusal, match=words):
         reset_offsets(connection, group, {partition: 1} | {other: offset})
@@ -295,8 +288,8 @@ def test_a_reset_that_cannot_be_changes_nothing(
 
 def test_what_an_administrator_changes_waits_for_commits_that_are_on_the_way(
     connection: Connection,
-    open_connection: Callable[[], Connection],
-    background: concurrent.futures.ThreadPoolExecutor,
+    open_connection: Sessions,
+    background: Background,
 ) -> None:
     """A commit holds the group's lock to its end: a reset is newer than it, a deletion takes it along."""
     for change, left in (
@@ -317,7 +310,7 @@ def test_what_an_administrator_changes_waits_for_commits_that_are_on_the_way(
 # ── first records ──
 
 
-def test_the_first_record_is_the_first_that_would_be_delivered(connection: Connection, clock: Callable[..., None]) -> None:
+def test_the_first_record_is_the_first_that_would_be_delivered(connection: Connection, clock: Clock) -> None:
     clock(datetime(2026, 1, 1, tzinfo=UTC))
     now_ms = 1_767_225_600_000
     beside, partition, empty = new_topic(connection, 3)
@@ -351,9 +344,8 @@ def test_the_first_record_is_the_first_that_would_be_delivered(connection: Conne
     assert first(0) == (5, 0), "a row that compaction has emptied"
 
 
-def test_a_look_for_the_first_record_reads_no_more_than_it_must(connection: Connection) -> None:
+def test_a_look_for_the_first_record_reads_no_more_than_it_must(connection: Connection, partition: int) -> None:
     """A plan made on an empty log reads one row of a long one."""
-    partition = new_partition(connection)
     assert first_records(connection, {partition: 0}) == {}
     for _ in range(300):
         plain(connection, partition, b"x")

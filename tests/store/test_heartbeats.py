@@ -1,8 +1,7 @@
 """Heartbeats: who lives, who is removed, by whom; the sweeps of members and of their heartbeats (internals: groups)."""
 
 import contextlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,13 +14,11 @@ from msgtx.store.groups.groups import commit_offsets
 from msgtx.store.groups.members import Beat, heartbeat
 from msgtx.store.topics.topics import topics_version
 from msgtx.types import OffsetAndMetadata
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.roster import Roster
 from tests.store.steps import count, new_topic, spoiled, unique
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 AT_ONCE = 10_000  # rows that one call removes at most
 TABLES = ("consumer_group", "group_member", "group_assignment", "group_heartbeat")
@@ -150,7 +147,7 @@ def test_a_static_member_that_was_replaced_is_fenced(group: Roster) -> None:
 
 
 def test_two_heartbeats_of_the_same_number_at_once_are_one(
-    group: Roster, open_connection: Sessions, background: ThreadPoolExecutor
+    group: Roster, open_connection: Sessions, background: Background
 ) -> None:
     group.join("a")
     slow, other = open_connection(), open_connection()

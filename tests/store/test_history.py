@@ -1,6 +1,5 @@
 """History: complete transactions past their time go, and no reader notices (internals: transactions; P29, P37)."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +14,7 @@ from msgtx.store.groups.groups import committed_offsets
 from msgtx.store.transactions.seal import complete_prepared
 from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, TransactionId
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.conftest import Settings
 from tests.store.steps import (
@@ -39,8 +38,6 @@ from tests.store.steps import (
     values,
 )
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 LATER = "7 days 1 minute"
 HISTORY = ("transaction", "transaction_partition", "transaction_seal", "transaction_decision")
@@ -235,9 +232,8 @@ def test_an_open_transaction_is_the_newest_of_its_id(connection: Connection, clo
 
 
 def test_the_newest_of_an_older_epoch_is_the_newest_while_the_new_epoch_has_none(
-    connection: Connection, clock: Clock
+    connection: Connection, partition: int, writer: Writer, clock: Clock
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     writer.commit()
     writer.init()
@@ -432,10 +428,9 @@ def _offsets(connection: Connection, group: str, partition: int) -> list[Any]:
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
 @pytest.mark.parametrize("call", ["commit", "abort", "offsets only", "append", "append more", "whole", "expire", "resolve"])
 def test_a_late_request_by_the_name_of_what_was_purged_writes_nothing(
-    connection: Connection, clock: Clock, call: str, outcome: Any
+    connection: Connection, partition: int, writer: Writer, clock: Clock, call: str, outcome: Any
 ) -> None:
     """I4, I8 (internals: transactions#the-name): a number that is not the newest and has no rows is over."""
-    partition, writer = new_partition(connection), Writer(connection)
     row = writer.row(partition, b"a")
     writer.send(partition, b"a")
     name = writer.name
@@ -492,10 +487,9 @@ def test_a_late_request_of_an_older_epoch_is_fenced(connection: Connection, cloc
 
 @pytest.mark.parametrize("most", [1, 2, 3, 7, 500])
 def test_a_pass_goes_on_where_it_came_to_also_among_decisions_of_one_moment(
-    connection: Connection, clock: Clock, most: int
+    connection: Connection, partition: int, clock: Clock, most: int
 ) -> None:
     """What may not go stands between what may, and each is looked at once."""
-    partition = new_partition(connection)
     clock(datetime(2026, 1, 1, 12, 0, 0, 123_457, tzinfo=UTC))
     writers = [Writer(connection) for _ in range(3)]
     for number in range(3):
@@ -530,9 +524,8 @@ def test_wide_transactions_go_in_more_than_one_call(connection: Connection, cloc
     assert purged == [2, 2, 1]
 
 
-def test_one_bad_transaction_does_not_stop_the_rest(connection: Connection, clock: Clock) -> None:
+def test_one_bad_transaction_does_not_stop_the_rest(connection: Connection, partition: int, clock: Clock) -> None:
     """P12. And nothing of the bad one is gone."""
-    partition = new_partition(connection)
     writers = [Writer(connection) for _ in range(5)]
     for writer in writers:
         writer.send(partition, b"a")

@@ -11,12 +11,8 @@ from msgtx.store.fetch.holders import Holder, expire_holders, stable_cut, stable
 from msgtx.store.transactions.seal import Kind, decide_sealed, seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Isolation, Outcome
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, new_partition, new_topic, offsets_of, plain, unique
-
-Clock = Callable[..., None]
-Sessions = Callable[[], Connection]
-
 
 pytestmark = pytest.mark.usefixtures("nothing_left_open")
 
@@ -55,8 +51,7 @@ def test_a_look_passes_what_is_overdue(name: str, connection: Connection, clock:
     assert [aborted(connection, writer) for writer in (*overdue, young)] == [True, True, True, False]
 
 
-def test_who_is_not_held_back_aborts_nothing(connection: Connection, clock: Clock) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_who_is_not_held_back_aborts_nothing(connection: Connection, partition: int, writer: Writer, clock: Clock) -> None:
     writer.send(partition, b"x")
     clock("61 seconds")
     assert stable_ends(connection, {partition: EARLIEST}, COMMITTED)[partition].offset == 0
@@ -111,10 +106,9 @@ def test_a_lock_that_is_taken_is_not_waited_for(connection: Connection, open_con
 
 @pytest.mark.parametrize("how", ["read only", "kept snapshot"])
 def test_who_may_not_write_is_told_and_goes_on(
-    how: str, connection: Connection, open_connection: Sessions, clock: Clock
+    partition: int, writer: Writer, how: str, connection: Connection, open_connection: Sessions, clock: Clock
 ) -> None:
     """A reader of a replica waits for the primary's sweep."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"x")
     clock("61 seconds")
     reader = open_connection()
@@ -132,9 +126,8 @@ def test_who_may_not_write_is_told_and_goes_on(
 
 @pytest.mark.parametrize("again", [Writer.next, Writer.init], ids=["number", "epoch"])
 def test_each_transaction_of_a_producer_is_as_old_as_it_is(
-    connection: Connection, clock: Clock, again: Callable[[Writer], None]
+    connection: Connection, partition: int, writer: Writer, clock: Clock, again: Callable[[Writer], None]
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"patient", timeout_ms=600_000)
     writer.decide("COMMIT")
     again(writer)
@@ -169,8 +162,7 @@ def test_a_prepared_transaction_is_named_for_ever(connection: Connection, clock:
     assert "prepared" in str(holders[partition])
 
 
-def test_a_seal_that_a_newer_commit_has_superseded_holds_nobody(connection: Connection) -> None:
-    group, partition = unique("group"), new_partition(connection)
+def test_a_seal_that_a_newer_commit_has_superseded_holds_nobody(connection: Connection, group: str, partition: int) -> None:
     sealed_offset(connection, group, partition)
     assert Writer(connection).commit(offsets_of((group, partition, 9)))
     assert expire_holders(connection, [partition], group) == []
@@ -193,10 +185,9 @@ def test_offsets_wait_for_their_own_groups_seals_on_their_own_partitions(connect
 
 
 def test_a_seal_whose_session_commits_now_is_left_to_it(
-    connection: Connection, open_connection: Sessions, clock: Clock
+    connection: Connection, group: str, partition: int, writer: Writer, open_connection: Sessions, clock: Clock
 ) -> None:
     """Its session holds the producer's lock until its COMMIT."""
-    group, partition, writer = unique("group"), new_partition(connection), Writer(connection)
     answer = seal(connection, writer.name, "session", tails={}, offsets=offsets_of((group, partition, 5)))
     assert answer.sealed is not None
     user = open_connection()
@@ -208,7 +199,6 @@ def test_a_seal_whose_session_commits_now_is_left_to_it(
     assert (found[partition].at is not None and found[partition].at.offset, holders) == (5, {})
 
 
-def test_read_uncommitted_is_no_reader_that_is_held_back(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_read_uncommitted_is_no_reader_that_is_held_back(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"x")
     assert stable_ends(connection, {partition: LATEST}, Isolation.READ_UNCOMMITTED)[partition].last_stable_offset == 0

@@ -1,7 +1,5 @@
 """Idle ids: what was not used for as long as its expiry goes, and what is open or unfinished never (I13)."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, ProducerId, TransactionId
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.store.conftest import Settings
 from tests.store.steps import (
     Writer,
@@ -29,8 +27,6 @@ from tests.store.steps import (
     values,
 )
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 pytestmark = pytest.mark.usefixtures("bare")
 LATER = "7 days 1 minute"  # than the expiry of a transactional id
 
@@ -65,8 +61,7 @@ def use(connection: Connection, producer: ProducerId, partition: int, sequence: 
 # ── idle since when ──
 
 
-def test_an_id_that_was_only_initialized_is_idle_since_then(connection: Connection, clock: Clock) -> None:
-    writer = Writer(connection)
+def test_an_id_that_was_only_initialized_is_idle_since_then(connection: Connection, writer: Writer, clock: Clock) -> None:
     clock("6 days 23 hours")
     assert remove(connection) == 0
     clock(LATER)
@@ -236,8 +231,7 @@ def test_the_last_offset_of_an_idle_ids_transaction_lies_below_the_floor_of_each
     assert known(connection, holder.id.producer_id)
 
 
-def test_a_deleted_topic_keeps_no_id(connection: Connection, clock: Clock) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_deleted_topic_keeps_no_id(connection: Connection, partition: int, writer: Writer, clock: Clock) -> None:
     writer.send(partition, b"a")
     writer.commit()
     delete_topic_of(connection, partition)
@@ -574,7 +568,7 @@ def test_an_id_on_so_many_partitions_that_they_take_more_than_one_call_stays_whe
 def test_an_id_that_is_used_while_it_is_looked_at_stays(
     connection: Connection,
     open_connection: Sessions,
-    background: ThreadPoolExecutor,
+    background: Background,
     clock: Clock,
     kind: str,
 ) -> None:

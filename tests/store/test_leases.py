@@ -1,7 +1,6 @@
 """Leases: who leads which shard, at which coordinator epoch, and who is refused (internals: coordinator)."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from msgtx.store.spark import BatchName, decide_batch, record_range
 from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import Leases, find_coordinator, lease_shards, list_shards, ranges, release_shards
 from msgtx.store.transactions.seal import complete_prepared
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.batches import attempt
 from tests.store.conftest import Settings
@@ -23,8 +22,6 @@ from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, count, counts, new_partition, offsets_of, plain, seal, unique
 from tests.store.test_append_once import once
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 ALL = set(range(50))
 STEPS = {
     "overdue": sweeps.expire_step,
@@ -409,8 +406,7 @@ def _done(parts: Any) -> dict[str, int]:
     return total
 
 
-def test_a_marker_carries_the_coordinator_epoch_of_its_shard(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_marker_carries_the_coordinator_epoch_of_its_shard(connection: Connection, partition: int) -> None:
     writer, other = Writer(connection), Writer(connection)
     for _ in range(3):
         leases = lease(connection)

@@ -29,7 +29,7 @@ from msgtx.store.transactions.producers import fence_producer, init_producer_id,
 from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
 from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, mark_partitions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Connection, Sessions, backend, wait_for_lock
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, batch, delete_topic_of, expire_transaction, new_topic, offsets_of, plain
@@ -313,7 +313,7 @@ def test_a_call_locks_these(bare: None, connection: Connection, name: str) -> No
 
 
 def test_a_whole_transaction_that_rejects_locks_in_order(
-    bare: None, connection: Connection, open_connection: Callable[[], Connection]
+    bare: None, connection: Connection, open_connection: Sessions
 ) -> None:
     """The group before partitions, and these ascending, though the dead letter is written behind the records."""
     world = World(connection)
@@ -345,7 +345,7 @@ def test_who_accepts_does_not_lock_where_dead_letters_would_go(bare: None, conne
 
 
 def test_a_redrive_locks_partitions_before_the_share_partition(
-    bare: None, connection: Connection, open_connection: Callable[[], Connection]
+    bare: None, connection: Connection, open_connection: Sessions
 ) -> None:
     world = World(connection)
     group = rejected(world)

@@ -1,7 +1,5 @@
 """Looking without reading: offsets by time, counts, views (internals: visibility)."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from msgtx.store.fetch.fetch import EARLIEST, LATEST, ListedOffset, list_offsets
 from msgtx.store.fetch.records import count_records
 from msgtx.store.transactions.transactions import mark
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Connection, Sessions, backend, wait_for_lock
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, append_one, batch, new_partition, new_topic, plain
 
 
@@ -29,8 +27,7 @@ def counted(connection: Connection, partition: int, position: int, isolation: An
 # ── offsets by time ──
 
 
-def test_the_first_record_at_or_after_a_time_is_found_inside_its_batch(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_the_first_record_at_or_after_a_time_is_found_inside_its_batch(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b", b"c", timestamps=[10, 30, 20])
     plain(connection, partition, b"d", b"e", timestamp=40)
     assert [found(connection, partition, time) for time in (0, 10, 11, 30, 31, 40, 41)] == [
@@ -44,8 +41,7 @@ def test_the_first_record_at_or_after_a_time_is_found_inside_its_batch(connectio
     ]
 
 
-def test_earliest_and_latest_respect_isolation(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_earliest_and_latest_respect_isolation(connection: Connection, partition: int, writer: Writer) -> None:
     plain(connection, partition, b"a", b"b")
     writer.send(partition, b"open")
     connection.execute("update msgtx.partition set log_start_offset = 1 where partition_id = %s", [partition])
@@ -73,8 +69,7 @@ def test_a_time_looks_past_aborted_records_and_not_past_the_last_stable_offset(c
     assert found(connection, partition, 61) == (2, 70)
 
 
-def test_a_time_does_not_look_below_the_log_start(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_time_does_not_look_below_the_log_start(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b", b"c", timestamps=[10, 20, 30])
     connection.execute("update msgtx.partition set log_start_offset = 1 where partition_id = %s", [partition])
     assert found(connection, partition, 0) == (1, 20)
@@ -102,15 +97,13 @@ def test_a_count_is_what_a_reader_would_still_be_given(connection: Connection) -
     assert [counted(connection, partition, position, UNCOMMITTED) for position in (0, 4, 7, 8)] == [8, 4, 1, 0]
 
 
-def test_a_count_begins_at_the_log_start(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_count_begins_at_the_log_start(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b", b"c", b"d")
     connection.execute("update msgtx.partition set log_start_offset = 3 where partition_id = %s", [partition])
     assert counted(connection, partition, 0) == 1
 
 
-def test_records_that_compaction_removed_do_not_count(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_records_that_compaction_removed_do_not_count(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b", b"c", b"d")
     connection.execute(
         "update msgtx.record_batch set \"values\" = array['a'::bytea, 'd'], offset_deltas = array[0, 3],"
@@ -123,8 +116,7 @@ def test_records_that_compaction_removed_do_not_count(connection: Connection) ->
 # ── views ──
 
 
-def test_records_show_every_column_of_every_record(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_records_show_every_column_of_every_record(connection: Connection, partition: int, writer: Writer) -> None:
     headers = [[("a", b"1"), ("b", None)], [], [("c", b"")]]
     row = writer.row(partition, b"x", None, b"z", keys=[b"k", None, b""], timestamps=[1, 3, 2], headers=headers)
     append_one(connection, row)
@@ -140,8 +132,7 @@ def test_records_show_every_column_of_every_record(connection: Connection) -> No
     ]
 
 
-def test_records_without_keys_timestamps_or_headers_show_what_is_there(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_records_without_keys_timestamps_or_headers_show_what_is_there(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"x", b"y", timestamp=9)
     rows = connection.execute(
         'select "offset", "timestamp", key, value, header_keys from msgtx.records where partition_id = %s order by 1',
@@ -150,8 +141,7 @@ def test_records_without_keys_timestamps_or_headers_show_what_is_there(connectio
     assert rows == [(0, 9, None, b"x", None), (1, 9, None, b"y", None)]
 
 
-def test_records_begin_at_the_log_start_also_inside_a_row(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_records_begin_at_the_log_start_also_inside_a_row(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"x", b"y", b"z")
     connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])
     for view in ("records", "committed_records", "committed_records_now"):
@@ -180,10 +170,9 @@ def test_committed_records_now_shows_a_transaction_on_all_partitions_or_on_none(
 
 
 def test_committed_records_are_those_of_the_statement_that_asks(
-    connection: Connection, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+    connection: Connection, partition: int, writer: Writer, open_connection: Sessions, background: Background
 ) -> None:
     """I5: with a bound that is newer than the rows, what is behind the open transaction would come before it."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"open")
     plain(connection, partition, b"behind")
     holder, reader, observer = open_connection(), open_connection(), open_connection()
@@ -201,8 +190,7 @@ def test_committed_records_are_those_of_the_statement_that_asks(
     assert reader.execute(statement, [partition]).fetchall() == [(b"open",), (b"behind",)]
 
 
-def test_partitions_show_their_ends_and_sizes(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_partitions_show_their_ends_and_sizes(connection: Connection, partition: int, writer: Writer) -> None:
     plain(connection, partition, b"x" * 100)
     writer.send(partition, b"open")
     row = connection.execute(
@@ -236,8 +224,7 @@ def test_transactions_name_the_open_one_and_where_it_begins(connection: Connecti
     )
 
 
-def test_transactions_show_a_sealed_one_as_prepared(connection: Connection) -> None:
-    writer = Writer(connection)
+def test_transactions_show_a_sealed_one_as_prepared(connection: Connection, writer: Writer) -> None:
     writer.send(new_partition(connection), b"a")
     connection.execute(
         "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
@@ -273,8 +260,7 @@ def test_a_transaction_with_a_marker_on_one_of_two_partitions_is_not_complete(co
     assert transaction_row(connection, writer, "state") == ("CompleteCommit",)
 
 
-def test_plain_producers_are_no_transactions(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_plain_producers_are_no_transactions(connection: Connection, partition: int) -> None:
     before = connection.execute("select count(*) from msgtx.transactions").fetchone()
     append_one(connection, batch(partition, b"a", producer=(2**50, 0), sequence=0))
     assert connection.execute("select count(*) from msgtx.transactions").fetchone() == before

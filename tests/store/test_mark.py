@@ -1,7 +1,5 @@
 """mark: phase two and the floors (internals: transactions#markers)."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal
 
@@ -13,7 +11,7 @@ from msgtx.store.sweeps.coordinators import lease_shards
 from msgtx.store.sweeps.sweeps import purge_transactions, remove_idle_producers
 from msgtx.store.transactions.producers import fence_producer
 from msgtx.store.transactions.transactions import expire_transactions, mark, mark_in_turn, mark_partitions
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.store.steps import (
     Writer,
     count,
@@ -30,8 +28,6 @@ from tests.store.steps import (
     unique,
     values,
 )
-
-Sessions = Callable[[], Connection]
 
 
 def floor(connection: Connection, partition: int) -> int:
@@ -100,8 +96,7 @@ def test_a_sweep_takes_what_dates_find_before_it_goes_from_partition_to_partitio
         assert (swept.done, swept.after) == ({"markers_written": 1, "floors_moved": 1}, sweeps.FIRST_PLACE)
 
 
-def test_the_states_go_from_prepare_to_complete(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_the_states_go_from_prepare_to_complete(connection: Connection, partition: int, writer: Writer) -> None:
 
     def state() -> str:
         row = connection.execute(
@@ -126,8 +121,7 @@ def test_the_states_go_from_prepare_to_complete(connection: Connection) -> None:
     ]
 
 
-def test_the_floor_stops_at_the_first_undecided_transaction(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_the_floor_stops_at_the_first_undecided_transaction(connection: Connection, partition: int) -> None:
     early, late = Writer(connection), Writer(connection)
     plain(connection, partition, b"x")
     early.send(partition, b"a")
@@ -140,9 +134,8 @@ def test_the_floor_stops_at_the_first_undecided_transaction(connection: Connecti
     assert floor(connection, partition) == 3
 
 
-def test_the_floor_does_not_pass_an_abort_without_its_marker(connection: Connection) -> None:
+def test_the_floor_does_not_pass_an_abort_without_its_marker(connection: Connection, partition: int) -> None:
     """P36: below the floor, absence of an ABORT marker means committed."""
-    partition = new_partition(connection)
     writer, other = Writer(connection), Writer(connection)
     writer.send(partition, b"aborted")
     writer.abort()
@@ -177,7 +170,7 @@ def test_an_abort_that_becomes_visible_late_is_marked_before_the_floor_passes(co
 
 
 @pytest.mark.parametrize("first", ["1 hour", "-1 hour"])
-def test_a_clock_that_was_set_hides_no_decision(connection: Connection, clock: Callable[..., None], first: str) -> None:
+def test_a_clock_that_was_set_hides_no_decision(connection: Connection, clock: Clock, first: str) -> None:
     """Decisions of the other hour stand before and behind those of now; each round finds those of now by their dates."""
     mark(connection, everything=True)
     partitions = new_topic(connection, 4)
@@ -203,9 +196,8 @@ def test_a_clock_that_was_set_hides_no_decision(connection: Connection, clock: C
 
 
 @pytest.mark.usefixtures("bare")
-def test_nobody_rests_for_a_date_in_the_future(connection: Connection, clock: Callable[..., None]) -> None:
+def test_nobody_rests_for_a_date_in_the_future(connection: Connection, partition: int, writer: Writer, clock: Clock) -> None:
     """The clock was set back: what was marked before tells nothing of now."""
-    partition, writer = new_partition(connection), Writer(connection)
     clock("1 hour")
     writer.commit_whole(writer.row(partition, b"a"))
     mark(connection)
@@ -215,10 +207,9 @@ def test_nobody_rests_for_a_date_in_the_future(connection: Connection, clock: Ca
 
 @pytest.mark.usefixtures("bare")
 def test_a_client_does_not_rest_for_a_decision_that_touches_no_partition(
-    connection: Connection, clock: Callable[..., None]
+    connection: Connection, partition: int, writer: Writer, clock: Clock
 ) -> None:
     """Which never has a marker: whether there was a round is told by the oldest decision that has."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.commit(offsets_of((unique("group"), partition, 1)))
     clock("1 second")
     writer.commit_whole(writer.row(partition, b"a"))
@@ -228,7 +219,7 @@ def test_a_client_does_not_rest_for_a_decision_that_touches_no_partition(
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_marker_of_a_namesake_hides_no_decision(connection: Connection, clock: Callable[..., None]) -> None:
+def test_a_marker_of_a_namesake_hides_no_decision(connection: Connection, clock: Clock) -> None:
     """P10: of the same number and epoch, producer and number, or producer and epoch; nor does a client rest for it."""
     partition, other = new_topic(connection, 2)
     writer, stranger = Writer(connection), Writer(connection)
@@ -250,9 +241,8 @@ def test_a_marker_of_a_namesake_hides_no_decision(connection: Connection, clock:
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_round_leaves_alone_what_is_marked(connection: Connection) -> None:
+def test_a_round_leaves_alone_what_is_marked(connection: Connection, partition: int, writer: Writer) -> None:
     """What lies behind it is for those who look at all partitions. Who has found nothing answers zeros: it has looked."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     writer.commit()
     assert mark(connection) == (1, 1)
@@ -263,7 +253,7 @@ def test_a_round_leaves_alone_what_is_marked(connection: Connection) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_round_does_not_go_through_decisions_of_the_future(connection: Connection, clock: Callable[..., None]) -> None:
+def test_a_round_does_not_go_through_decisions_of_the_future(connection: Connection, clock: Clock) -> None:
     """The clock was set back: they would be looked at in every round until their time comes."""
     partition, writer = new_partition(connection), Writer(connection)
     clock("1 hour")
@@ -356,9 +346,8 @@ def test_a_late_commit_needs_no_marker_once_the_floor_is_above_it(connection: Co
     ).fetchone() == ("CompleteCommit",)
 
 
-def test_reading_does_not_change_with_markers_and_floors(connection: Connection) -> None:
+def test_reading_does_not_change_with_markers_and_floors(connection: Connection, partition: int, writer: Writer) -> None:
     """Readers notice nothing of phase two."""
-    partition, writer = new_partition(connection), Writer(connection)
     for i in range(6):
         writer.send(partition, b"%d" % i)
         (writer.abort if i % 3 == 1 else writer.commit)()
@@ -380,8 +369,7 @@ def test_committed_data_below_the_floor_needs_no_decision_any_more(connection: C
     assert ends(connection, partition) == (0, 4, 4)
 
 
-def test_fused_transactions_are_marked_too(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_fused_transactions_are_marked_too(connection: Connection, partition: int, writer: Writer) -> None:
     writer.commit_whole(writer.row(partition, b"a"))
     writer.commit_whole(writer.row(partition, b"b"))
     mark(connection)
@@ -389,8 +377,7 @@ def test_fused_transactions_are_marked_too(connection: Connection) -> None:
     assert floor(connection, partition) == 2
 
 
-def test_a_decision_without_partitions_needs_no_marker(connection: Connection) -> None:
-    writer = Writer(connection)
+def test_a_decision_without_partitions_needs_no_marker(connection: Connection, writer: Writer) -> None:
     writer.decide("ABORT", tails={new_partition(connection): 0})
     mark(connection)
     assert count(connection, "transaction_marker", "producer_id = %s", writer.id.producer_id) == 0
@@ -430,8 +417,7 @@ def test_partitions_are_marked_page_by_page(connection: Connection) -> None:
     assert page(second) == (0, 0, None)
 
 
-def test_who_leads_no_shards_any_more_marks_no_partition(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_who_leads_no_shards_any_more_marks_no_partition(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     writer.commit()
     leases = lease_shards(connection, None, host="here", process=1)
@@ -442,10 +428,9 @@ def test_who_leads_no_shards_any_more_marks_no_partition(connection: Connection)
 
 
 def test_the_floor_does_not_pass_a_transaction_that_has_not_yet_committed_its_first_append(
-    connection: Connection, open_connection: Sessions
+    connection: Connection, partition: int, open_connection: Sessions
 ) -> None:
     """P44, P1: what is not yet visible lies above the log end that the marker sees."""
-    partition = new_partition(connection)
     plain(connection, partition, b"x")
     late, other = open_connection(), Writer(open_connection())
     other.send(partition, b"first")
@@ -463,7 +448,7 @@ def test_the_floor_does_not_pass_a_transaction_that_has_not_yet_committed_its_fi
 
 
 def test_a_transaction_that_opens_while_markers_are_written_holds_the_floor(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     """P44: what is undecided and where the log ends are seen at one moment."""
     partition, decided, opened = new_partition(connection), Writer(connection), Writer(connection)
@@ -486,10 +471,9 @@ def test_a_transaction_that_opens_while_markers_are_written_holds_the_floor(
 
 
 def test_a_commit_that_waits_in_its_session_holds_the_floor(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, open_connection: Sessions, background: Background
 ) -> None:
     """P44."""
-    partition = new_partition(connection)
     stalled, writer = Writer(connection), Writer(connection)
     stalled.send(partition, b"a")
     writer.send(partition, b"b")
@@ -530,7 +514,7 @@ def test_a_deleted_topic_leaves_nothing_to_mark(connection: Connection, everythi
 
 
 def test_two_sweeps_at_once_end_everything_once(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, clock: Callable[[object], None]
+    connection: Connection, open_connection: Sessions, background: Background, clock: Clock
 ) -> None:
     clock("1 hour")
     expire_transactions(connection)  # what other tests of this module left open
@@ -713,8 +697,7 @@ def test_the_marker_of_an_earlier_epoch_lets_the_floor_pass_that_one_alone(conne
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_floor_that_does_not_move_is_not_counted(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_floor_that_does_not_move_is_not_counted(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"open")
     assert mark(connection, everything=True) == (0, 0)
     assert count(connection, "partition_floor") == 0
@@ -741,7 +724,7 @@ def test_by_place_a_coordinator_settles_the_partitions_of_its_shards(connection:
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_markers_of_a_deleted_topic_are_not_written_again(
-    connection: Connection, everything: bool, clock: Callable[[object], None]
+    connection: Connection, everything: bool, clock: Clock
 ) -> None:
     kept, gone, writer = new_partition(connection), new_partition(connection), Writer(connection)
     for partition in (kept, gone):
@@ -763,9 +746,8 @@ def test_the_markers_of_a_deleted_topic_are_not_written_again(
 
 
 def test_a_marker_that_outlived_its_history_goes_with_its_topic(
-    connection: Connection, clock: Callable[[object], None]
+    connection: Connection, partition: int, writer: Writer, clock: Clock
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     writer.abort()
     writer.commit_whole(writer.row(partition, b"b"))
@@ -780,7 +762,7 @@ def test_a_marker_that_outlived_its_history_goes_with_its_topic(
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
 def test_a_transaction_that_only_touched_a_deleted_topic_leaves_nothing_when_its_history_goes(
-    connection: Connection, outcome: Literal["COMMIT", "ABORT"], clock: Callable[[object], None]
+    connection: Connection, outcome: Literal["COMMIT", "ABORT"], clock: Clock
 ) -> None:
     gone, writer = new_partition(connection), Writer(connection)
     writer.send(gone, b"a")
@@ -796,7 +778,7 @@ def test_a_transaction_that_only_touched_a_deleted_topic_leaves_nothing_when_its
 
 @pytest.mark.usefixtures("bare")
 def test_an_open_transaction_that_only_touched_a_deleted_topic_is_still_expired(
-    connection: Connection, clock: Callable[[object], None]
+    connection: Connection, clock: Clock
 ) -> None:
     """I12: where it began tells where it is to be found."""
     gone, writer = new_partition(connection), Writer(connection)

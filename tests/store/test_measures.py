@@ -18,7 +18,7 @@ from msgtx.store.monitoring import (
     measure_shares,
 )
 from msgtx.types import Acknowledgement, TopicPartition
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.store.steps import Writer, plain, seal
 from tests.store.test_growth import LOOKS
 
@@ -74,7 +74,7 @@ def send_aborted(client: msgtx.Client, topic: str, count: int, *, each: bool = F
 
 
 def test_a_group_is_measured_by_its_members(
-    client: msgtx.Client, connection: Connection, topic: str, unique: Unique, clock: Callable[..., None]
+    client: msgtx.Client, connection: Connection, topic: str, unique: Unique, clock: Clock
 ) -> None:
     """And more than are asked for are told of by a None behind them."""
     group, empty = unique("group"), unique("empty")
@@ -123,9 +123,8 @@ def test_bytes_of_a_long_log_are_estimated_from_its_rows_and_follow_its_start(
 
 
 def test_lag_is_counted_to_the_last_stable_offset_and_dated_by_the_records(
-    client: msgtx.Client, connection: Connection, clock: Callable[..., None], topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, clock: Clock, topic: str, unique: Unique
 ) -> None:
-    group = unique("group")
     with client.producer() as producer:
         producer.send_batch(topic, [b"x"] * 5).result()
         producer.flush()
@@ -145,9 +144,8 @@ def test_lag_is_counted_to_the_last_stable_offset_and_dated_by_the_records(
 
 
 def test_a_group_that_has_read_all_but_aborted_records_has_no_lag(
-    client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, topic: str, unique: Unique
 ) -> None:
-    group = unique("group")
     with client.producer() as producer:
         producer.send(topic, b"read").result()
     commit(client, group, topic, 1)
@@ -200,9 +198,8 @@ def test_a_share_group_that_reads_uncommitted_has_open_records_before_it(
 
 
 def test_a_group_before_more_aborted_rows_than_are_looked_at_is_not_taken_for_caught_up(
-    client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, topic: str, unique: Unique
 ) -> None:
-    group = unique("group")
     commit(client, group, topic, 0)
     send_aborted(client, topic, 100, each=True)
     assert lag_of(connection, group).records == 0
@@ -213,9 +210,8 @@ def test_a_group_before_more_aborted_rows_than_are_looked_at_is_not_taken_for_ca
 
 
 def test_a_group_whose_offset_is_in_front_of_the_log_start_lags_from_there(
-    client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, topic: str, unique: Unique
 ) -> None:
-    group = unique("group")
     with client.producer() as producer:
         producer.send_batch(topic, [b"x"] * 10).result()
     commit(client, group, topic, 0)
@@ -224,7 +220,7 @@ def test_a_group_whose_offset_is_in_front_of_the_log_start_lags_from_there(
 
 
 def test_a_share_group_has_what_is_not_done(
-    client: msgtx.Client, connection: Connection, clock: Callable[..., None], topic: str, unique: Unique
+    client: msgtx.Client, connection: Connection, clock: Clock, topic: str, unique: Unique
 ) -> None:
     """Delayed, held, released, accepted; then aborted and committed records that nobody has seen yet."""
     group = unique("share")

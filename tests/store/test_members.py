@@ -22,13 +22,11 @@ from msgtx.store.groups.members import (
 )
 from msgtx.store.topics.topics import create_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.refusals import refuses
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
 from tests.store.steps import count, delete_topic_of, new_partition, unique
-
-Clock = Callable[[object], None]
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from msgtx.rules.transaction import MOVES, Event, State
 from msgtx.store.sweeps import sweeps
 from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
 from msgtx.store.transactions.transactions import mark
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.store.steps import Writer, append_one, new_partition, offsets_of
 
-Clock = Callable[..., None]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
 

@@ -29,8 +29,7 @@ from msgtx.store.transactions.transactions import (
 )
 from msgtx.store.transactions.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 from msgtx.types import Outcome, TransactionId
-from tests.databases import Connection
-from tests.store.conftest import Clock
+from tests.databases import Clock, Connection
 from tests.store.steps import (
     COMMITTED,
     Writer,

@@ -3,14 +3,13 @@
 What belongs to a neighbour stays as it is, also where its rows come first in the order of the keys.
 """
 
-import concurrent.futures
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgtx import errors
 from msgtx.store.spark import abort_batch, decide_batch, last_batch, record_range, renew_attempts
 from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Outcome
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.batches import attempt, name, noted, outcome
 from tests.store.steps import committed_at, new_partition, new_topic, plain, unique, values
@@ -39,9 +38,8 @@ def note(
 # ── attempts ──
 
 
-def test_the_attempts_of_one_batch_are_renewed_and_no_others(connection: Connection, clock: Callable[..., None]) -> None:
+def test_the_attempts_of_one_batch_are_renewed_and_no_others(connection: Connection, partition: int, clock: Clock) -> None:
     """I12: what no task works on is overdue when its session is."""
-    partition = new_partition(connection)
     earlier, later = two_queries()
     of = name(5, query=later)
     neighbours = [
@@ -61,8 +59,7 @@ def test_the_attempts_of_one_batch_are_renewed_and_no_others(connection: Connect
     abort_batch(connection, of)
 
 
-def test_a_streams_batch_ends_neither_a_later_one_nor_a_programs(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_streams_batch_ends_neither_a_later_one_nor_a_programs(connection: Connection, partition: int) -> None:
     of = name(3, query=unique("query"))
     others = [of._replace(batch_id=4), of._replace(query_id="", batch_id=1)]
     left = [attempt(connection, each, partition, b"left") for each in others]
@@ -189,7 +186,7 @@ def test_what_is_planned_anew_is_a_batch_of_one_query(connection: Connection) ->
 
 
 def test_two_sources_that_note_one_partition_at_once_are_one_behind_the_other(
-    open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
+    open_connection: Sessions, background: Background
 ) -> None:
     """The second waits for the row and finds what the first has noted, whose other rows it passes by: none is refused."""
     one, two, observer = open_connection(), open_connection(), open_connection()
@@ -208,7 +205,7 @@ def test_two_sources_that_note_one_partition_at_once_are_one_behind_the_other(
 
 
 def test_tasks_that_note_the_same_for_one_source_do_not_wait_for_each_other(
-    open_connection: Callable[[], Connection],
+    open_connection: Sessions,
 ) -> None:
     one, two = open_connection(), open_connection()
     source, query = new_partition(one), unique("query")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -22,7 +21,7 @@ from msgtx.store.groups.groups import (
 from msgtx.store.groups.members import release_partitions
 from msgtx.store.topics.topics import delete_topic
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Connection, Sessions, backend, wait_for_lock
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, count, look, new_partition, new_topic, offsets_of, plain, seal, unique
@@ -171,15 +170,13 @@ def test_plain_and_transactional_commits_are_ordered_by_their_time(connection: C
 
 
 @pytest.mark.parametrize("name", ["Ünï-çødé 🚀", "a'b\"c;--", "x" * 500])
-def test_group_names_with_odd_characters_are_ordinary(connection: Connection, name: str) -> None:
-    partition = new_partition(connection)
+def test_group_names_with_odd_characters_are_ordinary(connection: Connection, partition: int, name: str) -> None:
     commit(connection, name, partition, 1, "Ünï 🚀\n\t'")
     assert committed_offsets(connection, name, [partition]) == {partition: at(1, "Ünï 🚀\n\t'")}
 
 
-def test_a_nul_in_a_name_is_a_bad_request(connection: Connection) -> None:
+def test_a_nul_in_a_name_is_a_bad_request(connection: Connection, partition: int) -> None:
     """I16: PostgreSQL's text has no NUL; it is refused with a typed error."""
-    partition = new_partition(connection)
     with pytest.raises(errors.InvalidRequest):
         commit(connection, "a\0b", partition, 1)
     with pytest.raises(errors.InvalidRequest):
@@ -418,7 +415,7 @@ def test_a_transaction_of_a_member_that_lost_its_partition_decides_nothing(
 
 
 def test_a_commit_that_waits_for_a_release_is_refused_behind_it(
-    connection: Connection, group: Roster, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+    connection: Connection, group: Roster, open_connection: Sessions, background: Background
 ) -> None:
     """P31, P39: the check sees what was committed while it waited."""
     slow, member = open_connection(), open_connection()
@@ -435,7 +432,7 @@ def test_a_commit_that_waits_for_a_release_is_refused_behind_it(
 
 
 def test_a_release_waits_for_a_commit_that_has_been_checked(
-    connection: Connection, group: Roster, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+    connection: Connection, group: Roster, open_connection: Sessions, background: Background
 ) -> None:
     """P31: what the successor reads is the newest commit of the one before."""
     slow, member = open_connection(), open_connection()
@@ -448,8 +445,7 @@ def test_a_release_waits_for_a_commit_that_has_been_checked(
 
 
 @pytest.mark.parametrize("name", ["''", "null"])
-def test_a_group_without_a_name_is_refused_to_calls_by_hand(connection: Connection, name: str) -> None:
-    partition = new_partition(connection)
+def test_a_group_without_a_name_is_refused_to_calls_by_hand(connection: Connection, partition: int, name: str) -> None:
     row = connection.execute(
         f"select error from msgtx.commit_offsets(array[{name}]::text[], array[%s], array[1::bigint], array[''],"
         " array[null]::text[], array[null]::int[])".encode(),

@@ -1,15 +1,12 @@
 """init and fence: ids and epochs (internals: producers)."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from msgtx import errors
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import Decision, transaction_outcome
 from msgtx.types import Outcome, ProducerId
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.steps import Writer, count, ends, new_partition, unique, values
 
@@ -69,8 +66,7 @@ def test_init_aborts_a_sealed_transaction(connection: Connection) -> None:
     assert transaction_outcome(connection, zombie.name).outcome is Outcome.ABORTED
 
 
-def test_init_leaves_what_is_decided(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_init_leaves_what_is_decided(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     name = writer.commit()
     Writer(connection, writer.transactional_id)
@@ -78,8 +74,7 @@ def test_init_leaves_what_is_decided(connection: Connection) -> None:
     assert values(connection, partition) == [b"a"]
 
 
-def test_numbers_and_sequences_start_again_in_a_new_epoch(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_numbers_and_sequences_start_again_in_a_new_epoch(connection: Connection, partition: int, writer: Writer) -> None:
     for _ in range(3):
         writer.send(partition, b"a")
         writer.commit()
@@ -174,8 +169,7 @@ def test_ids_with_odd_characters_are_ordinary(connection: Connection, name: str)
     assert init(connection, name).producer_id == init(connection, name).producer_id
 
 
-def test_a_fence_raises_the_epoch_and_aborts(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_fence_raises_the_epoch_and_aborts(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     assert fence_producer(connection, writer.transactional_id) == (writer.id.producer_id, 1)
     assert transaction_outcome(connection, writer.name) == Decision(Outcome.ABORTED, "fence")
@@ -197,10 +191,9 @@ def test_a_transactional_id_is_not_empty(connection: Connection) -> None:
 
 
 def test_an_id_that_expires_while_its_next_owner_waits_begins_anew(
-    connection: Connection, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+    connection: Connection, writer: Writer, open_connection: Sessions, background: Background
 ) -> None:
     """I13: the sweep has removed it by the time the lock is free."""
-    writer = Writer(connection)
     sweeping, waiting = open_connection(), open_connection()
     with sweeping.transaction():
         sweeping.execute("select msgtx.lock_producer(%s)", [writer.id.producer_id])
@@ -214,7 +207,7 @@ def test_an_id_that_expires_while_its_next_owner_waits_begins_anew(
 
 
 def test_of_two_that_take_a_new_id_at_once_the_later_one_owns_it(
-    connection: Connection, open_connection: Callable[[], Connection], background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     """I7: it waits for the other one's COMMIT, and fences it; no third one is touched."""
     others = [Writer(connection) for _ in range(2)]

@@ -1,6 +1,6 @@
 """The public face of the store, in the caller's SQL transaction (`msgtx.protocol`)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -18,7 +18,7 @@ from msgtx.types import (
     TopicPartition,
     TransactionId,
 )
-from tests.databases import Connection, wait_until
+from tests.databases import Connection, Sessions, wait_until
 from tests.refusals import refuses
 
 
@@ -239,7 +239,7 @@ def test_decisions_together_have_all_producers_before_they_lock_a_group(
     database: sqlalchemy.Engine,
     partitions: list[TopicPartition],
     connection: Connection,
-    open_connection: Callable[[], Connection],
+    open_connection: Sessions,
 ) -> None:
     """Else two sessions could wait for each other: a group's lock comes behind all producers'."""
     holder = open_connection()

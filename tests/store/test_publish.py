@@ -7,7 +7,6 @@ import subprocess
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,14 +20,13 @@ from msgtx.database.embedded import binaries
 from msgtx.rules.partitioner import by_crc32
 from msgtx.store.fetch.wakeups import woken_since
 from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
-from tests.databases import Connection, Server, backend, connect, partitions_held, wait_for_lock
+from tests.databases import Background, Connection, Server, Sessions, backend, connect, partitions_held, wait_for_lock
 from tests.refusals import refuses
 from tests.roles import Roles, open_roles
 from tests.store.steps import count, plain, unique, values
 
 pytestmark = pytest.mark.slow
 
-Sessions = Callable[[], Connection]
 SECONDS = 30.0
 
 
@@ -335,7 +333,7 @@ def test_no_partition_is_held_while_the_session_goes_on_working(
 
 
 def test_a_commit_waits_for_the_partition_and_appends_behind(
-    connection: Connection, open_connection: Sessions, topic: str, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, topic: str, background: Background
 ) -> None:
     """P1: the offsets are given behind the lock."""
     first, second = open_connection(), open_connection()
@@ -376,7 +374,7 @@ def test_a_session_that_may_hold_partitions_is_ended_when_it_idles(connection: C
 
 @pytest.mark.parametrize("first", ["publish", "child"])
 def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
-    connection: Connection, open_connection: Sessions, topic: str, background: ThreadPoolExecutor, first: str
+    connection: Connection, open_connection: Sessions, topic: str, background: Background, first: str
 ) -> None:
     """P32: a deferred foreign key is checked at COMMIT, ahead of the partitions, whatever was done first."""
     parent, child = f"public.parent_{first}", f"public.child_{first}"
@@ -404,7 +402,7 @@ def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
 
 
 def test_a_commit_waits_for_a_partition_no_longer_than_its_session_allows(
-    connection: Connection, open_connection: Sessions, topic: str, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, topic: str, background: Background
 ) -> None:
     buyer = open_connection()
     buyer.execute("set lock_timeout = '20ms'")

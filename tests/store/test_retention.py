@@ -1,6 +1,5 @@
 """Retention: the log start moves, rows go from the front, and nothing else changes (internals: cleaning#retention)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -19,7 +18,7 @@ from msgtx.store.topics.topics import alter_topic
 from msgtx.store.transactions.producers import describe_producers, init_producer_id
 from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.conftest import Settings
 from tests.store.steps import (
@@ -41,8 +40,6 @@ from tests.store.steps import (
     values,
 )
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 pytestmark = pytest.mark.usefixtures("bare")
 HOUR_MS = 3_600_000
 
@@ -86,8 +83,7 @@ def verified(client: msgtx.Client) -> None:
 # ── delete_records ──
 
 
-def test_the_log_start_moves_at_once_also_into_a_row(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_the_log_start_moves_at_once_also_into_a_row(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b", b"c")
     plain(connection, partition, b"d")
     assert delete_records(connection, {partition: 2}) == {partition: 2}
@@ -180,8 +176,7 @@ def test_a_row_that_the_log_start_divides_is_read_when_it_is_stable(connection: 
     assert first_records(connection, {partition: 2})[partition].record_offset == 2
 
 
-def test_an_append_behind_an_emptied_log_gets_the_next_offset(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_an_append_behind_an_emptied_log_gets_the_next_offset(connection: Connection, partition: int) -> None:
     plain(connection, partition, b"a", b"b")
     delete_records(connection, {partition: LOG_END})
     assert append_one(connection, batch(partition, b"c")).base_offset == 2
@@ -442,10 +437,9 @@ def sweep_ids(connection: Connection) -> None:
 
 @pytest.mark.parametrize("first", ["retention", "history"])
 def test_an_abort_marker_goes_with_its_history_and_its_last_batch(
-    connection: Connection, clock: Clock, client: msgtx.Client, first: str
+    connection: Connection, partition: int, writer: Writer, clock: Clock, client: msgtx.Client, first: str
 ) -> None:
     """P29: while one of them is there, it is."""
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
     writer.send(partition, b"b")
     writer.abort()
@@ -530,9 +524,8 @@ def test_the_history_of_an_emptied_log_can_go(connection: Connection, clock: Clo
 # ── readers ──
 
 
-def test_a_reader_goes_on_with_its_token_and_its_commits_over_a_cleaning(connection: Connection) -> None:
+def test_a_reader_goes_on_with_its_token_and_its_commits_over_a_cleaning(connection: Connection, partition: int) -> None:
     """A row that retention removed is no truncation; one below the log start is out of range."""
-    partition = new_partition(connection)
     for value in (b"a", b"b", b"c", b"d"):
         plain(connection, partition, value)
     answer = look(connection, partition, max_rows=2)

@@ -27,7 +27,7 @@ from msgtx.store.transactions.seal import (
 )
 from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TransactionId
-from tests.databases import Connection, backend, wait_for_lock, wait_until
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock, wait_until
 from tests.refusals import refuses
 from tests.store.steps import (
     Writer,
@@ -47,8 +47,6 @@ from tests.store.steps import (
 
 pytestmark = pytest.mark.slow
 
-Clock = Callable[..., None]
-Sessions = Callable[[], Connection]
 Level = psycopg.IsolationLevel
 LEVELS = (Level.READ_COMMITTED, Level.REPEATABLE_READ, Level.SERIALIZABLE)
 KINDS: tuple[Kind, ...] = ("session", "external")
@@ -289,7 +287,7 @@ def test_a_session_that_stands_idle_after_its_decision_is_ended(connection: Conn
 
 
 def test_sweeps_pass_by_a_decision_that_is_being_committed_and_init_waits(
-    connection: Connection, open_connection: Sessions, clock: Clock, background: Any
+    connection: Connection, open_connection: Sessions, clock: Clock, background: Background
 ) -> None:
     """P32, I7, I12."""
     partition, writer, user, other = new_partition(connection), Writer(connection), open_connection(), open_connection()
@@ -444,8 +442,7 @@ def test_a_seal_without_what_was_sent_is_an_abort_and_tells_what_is_stored(conne
     assert (answer.sealed, answer.last_sequences) == (None, {partition: 0, earlier: 0, untouched: -1})
 
 
-def test_a_refused_seal_says_why(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_refused_seal_says_why(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     nowhere = offsets_of(("group", 2**31 - 1, 0))
     unknown = seal(connection, writer.name, "external", tails=writer.tails, offsets=nowhere).error
@@ -465,9 +462,8 @@ def test_readers_are_woken_by_a_seal_that_becomes_an_abort(connection: Connectio
     assert woken_since(listener, snapshot)[1] == str(partition)
 
 
-def test_a_seal_names_the_offsets_of_each_of_its_groups(connection: Connection) -> None:
+def test_a_seal_names_the_offsets_of_each_of_its_groups(connection: Connection, partition: int, writer: Writer) -> None:
     """P43: they are what goes with an abort."""
-    partition, writer = new_partition(connection), Writer(connection)
     groups = [unique("group") for _ in range(2)]
     seal(connection, writer.name, "external", tails={}, offsets=offsets_of(*((each, partition, 0) for each in groups)))
     named = connection.execute(
@@ -511,8 +507,7 @@ def test_a_seal_names_its_own_offset_where_another_producer_commits_one_meanwhil
 
 
 @pytest.mark.parametrize("kind", ["another", None])
-def test_what_is_no_kind_of_a_seal_is_refused(connection: Connection, kind: Any) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_what_is_no_kind_of_a_seal_is_refused(connection: Connection, partition: int, writer: Writer, kind: Any) -> None:
     writer.send(partition, b"a")
     with refuses(errors.InvalidRequest, name="kind"):
         seal(connection, writer.name, kind, tails=writer.tails)
@@ -633,8 +628,7 @@ def test_decide_ends_what_is_prepared_also_without_its_tails(connection: Connect
     assert committed_at(connection, group, partition) == (5 if result == "COMMIT" else None, False)
 
 
-def test_decide_does_not_commit_what_a_session_decides(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_decide_does_not_commit_what_a_session_decides(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"x")
     sealed(writer)
     answer = writer.decide("COMMIT")
@@ -644,9 +638,8 @@ def test_decide_does_not_commit_what_a_session_decides(connection: Connection) -
     assert (answer.error, answer.outcome, answer.last_sequences) == (None, "ABORT", {partition: 0})
 
 
-def test_init_aborts_what_is_prepared_unless_it_is_to_keep_it(connection: Connection) -> None:
+def test_init_aborts_what_is_prepared_unless_it_is_to_keep_it(connection: Connection, partition: int) -> None:
     """KIP-939. What is merely open, or sealed for a session, is aborted all the same (I7)."""
-    partition = new_partition(connection)
     for kind, keep, expected in (
         ("external", False, Outcome.ABORTED),
         ("external", True, Outcome.OPEN),

@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
 
 import pytest
 import sqlalchemy
@@ -17,7 +16,7 @@ from msgtx.store.operator.server import (
     lock_holders,
     snapshot_holders,
 )
-from tests.databases import Connection, Server, backend, connect, wait_for_lock, wait_until
+from tests.databases import Background, Connection, Server, backend, connect, wait_for_lock, wait_until
 
 Open = Callable[..., Connection]
 GROUP, PARTITION, SHARE_PARTITION, OF_USERS = 1836279554, 1836279555, 1836279561, 1836279500
@@ -57,7 +56,7 @@ def test_only_those_sessions_here_are_described_that_are_asked_for(connection: C
     assert describe_sessions(connection, [backend(other)]).keys() == {backend(other)}
 
 
-def test_locks_are_those_of_this_program_here(connection: Connection, opened: Open, background: Executor) -> None:
+def test_locks_are_those_of_this_program_here(connection: Connection, opened: Open, background: Background) -> None:
     """Those who wait are counted with whom they wait for."""
     first, second, third, waiting, there, user = (opened(there=at == 4) for at in range(6))
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -17,7 +16,7 @@ from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.roster import Roster, join
 from tests.store.steps import (
@@ -38,8 +37,6 @@ from tests.store.steps import (
     values,
 )
 
-Sessions = Callable[[], Connection]
-
 
 @contextlib.contextmanager
 def stalled(session: Connection) -> Iterator[Connection]:
@@ -53,10 +50,9 @@ def stalled(session: Connection) -> Iterator[Connection]:
 
 @pytest.mark.parametrize("isolation", [None, UNCOMMITTED])
 def test_no_reader_passes_the_offsets_of_a_session_that_stalls_before_its_commit(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, isolation: object
+    connection: Connection, partition: int, open_connection: Sessions, background: Background, isolation: object
 ) -> None:
     """P1: numbers are given behind the lock, so a later append waits and nothing overtakes."""
-    partition = new_partition(connection)
     plain(connection, partition, b"a")
     first, second, observer = open_connection(), open_connection(), open_connection()
     options = {} if isolation is None else {"isolation": isolation}
@@ -71,10 +67,9 @@ def test_no_reader_passes_the_offsets_of_a_session_that_stalls_before_its_commit
 
 
 def test_two_simultaneous_retries_of_a_batch_store_it_once(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, open_connection: Sessions, background: Background
 ) -> None:
     """P7, I1."""
-    partition = new_partition(connection)
     producer = init_producer_id(connection, None, timeout_ms=60_000)
     row = batch(partition, b"a", producer=producer, sequence=0)
     first, second, observer = open_connection(), open_connection(), open_connection()
@@ -88,10 +83,9 @@ def test_two_simultaneous_retries_of_a_batch_store_it_once(
 
 
 def test_a_batch_whose_first_attempt_is_rolled_back_is_stored_by_the_retry(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, open_connection: Sessions, background: Background
 ) -> None:
     """P6: sequence, offset and rows move together."""
-    partition = new_partition(connection)
     producer = init_producer_id(connection, None, timeout_ms=60_000)
     row = batch(partition, b"a", producer=producer, sequence=0)
     first, second, observer = open_connection(), open_connection(), open_connection()
@@ -104,7 +98,7 @@ def test_a_batch_whose_first_attempt_is_rolled_back_is_stored_by_the_retry(
 
 
 def test_two_simultaneous_fused_calls_of_one_transaction_store_it_once(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     """An original and its retry do not deadlock."""
     first_partition, second_partition = new_topic(connection, 2)
@@ -123,9 +117,8 @@ def test_two_simultaneous_fused_calls_of_one_transaction_store_it_once(
 
 
 def test_a_decision_waits_for_the_append_that_is_on_its_way_and_then_sees_it(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, writer: Writer, open_connection: Sessions, background: Background
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     first, second, observer = open_connection(), open_connection(), open_connection()
     row = writer.row(partition, b"a")
     with stalled(first):
@@ -137,10 +130,9 @@ def test_a_decision_waits_for_the_append_that_is_on_its_way_and_then_sees_it(
 
 
 def test_an_append_that_waits_behind_the_abort_is_refused(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, writer: Writer, open_connection: Sessions, background: Background
 ) -> None:
     """P25."""
-    partition, writer = new_partition(connection), Writer(connection)
     first, second, observer = open_connection(), open_connection(), open_connection()
     with stalled(first):
         decide(first, writer.name, "ABORT", tails={partition: 0})
@@ -151,10 +143,9 @@ def test_an_append_that_waits_behind_the_abort_is_refused(
 
 
 def test_an_append_that_waits_behind_a_bump_of_its_epoch_is_refused(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, open_connection: Sessions, background: Background
 ) -> None:
     """P26: a producer that has raised its epoch and renumbered cannot be met by its old request."""
-    partition = new_partition(connection)
     old = init_producer_id(connection, None, timeout_ms=60_000)
     first, second, observer = open_connection(), open_connection(), open_connection()
     with stalled(first):
@@ -167,10 +158,9 @@ def test_an_append_that_waits_behind_a_bump_of_its_epoch_is_refused(
 
 
 def test_a_bump_waits_for_the_old_append_and_the_new_numbers_follow_it(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, open_connection: Sessions, background: Background
 ) -> None:
     """P26."""
-    partition = new_partition(connection)
     old = init_producer_id(connection, None, timeout_ms=60_000)
     first, second, observer = open_connection(), open_connection(), open_connection()
     with stalled(first):
@@ -183,7 +173,7 @@ def test_a_bump_waits_for_the_old_append_and_the_new_numbers_follow_it(
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_init_waits_for_a_decision_that_is_just_being_committed(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, committed: bool
+    connection: Connection, open_connection: Sessions, background: Background, committed: bool
 ) -> None:
     """I7: what is decided stays, what is not is aborted."""
     partition, zombie = new_partition(connection), Writer(connection)
@@ -200,7 +190,7 @@ def test_init_waits_for_a_decision_that_is_just_being_committed(
 
 
 def test_a_commit_that_waits_behind_a_fence_is_fenced(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     """Fence during commit: the first decision counts."""
     partition, zombie = new_partition(connection), Writer(connection)
@@ -226,7 +216,7 @@ def test_appends_of_one_producer_to_two_partitions_run_beside_each_other(
 
 
 def test_appends_to_crosswise_partitions_do_not_deadlock(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     partitions = new_topic(connection, 4)
 
@@ -246,7 +236,7 @@ def test_appends_to_crosswise_partitions_do_not_deadlock(
 
 
 def test_eight_inits_of_one_new_id_at_once_get_one_id_and_eight_epochs(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     name = unique("id")
     sessions = [open_connection() for _ in range(8)]
@@ -257,10 +247,9 @@ def test_eight_inits_of_one_new_id_at_once_get_one_id_and_eight_epochs(
 
 
 def test_a_session_that_holds_a_partition_too_long_is_a_lock_timeout(
-    connection: Connection, open_connection: Sessions
+    connection: Connection, partition: int, open_connection: Sessions
 ) -> None:
     """P32: nothing waits forever; the limit belongs to the function and is shortened here."""
-    partition = new_partition(connection)
     session = open_connection()
     with connection.transaction(force_rollback=True):
         # Held by another session; the functions' own limit is 10 s.
@@ -306,10 +295,9 @@ def test_every_function_that_waits_for_a_lock_has_a_limit(connection: Connection
 
 
 def test_an_offset_commit_waits_for_a_rebalance(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor
+    connection: Connection, partition: int, group: str, open_connection: Sessions, background: Background
 ) -> None:
     """P31: the check and the commit stand behind the group's lock."""
-    partition, group = new_partition(connection), unique("group")
     rebalance, member, observer = open_connection(), open_connection(), open_connection()
     offsets = {GroupMetadata(group): {partition: OffsetAndMetadata(1)}}
     with stalled(rebalance):
@@ -334,7 +322,7 @@ CHANGES_OF_A_GROUP: dict[str, Callable[[Roster], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES_OF_A_GROUP)
 def test_a_change_of_a_group_waits_for_a_commit_that_was_checked_before(
-    connection: Connection, open_connection: Sessions, background: ThreadPoolExecutor, change: str
+    connection: Connection, open_connection: Sessions, background: Background, change: str
 ) -> None:
     """P31, P39: the commit holds the lock in share mode."""
     group, session = Roster(connection, 1), open_connection()
@@ -441,8 +429,7 @@ def test_a_kept_snapshot_is_refused_before_all_else(connection: Connection, open
         session.execute(f"select * from msgtx.{name}({nothing})".encode())
 
 
-def test_reading_is_allowed_at_every_level(connection: Connection, open_connection: Sessions) -> None:
-    partition = new_partition(connection)
+def test_reading_is_allowed_at_every_level(connection: Connection, partition: int, open_connection: Sessions) -> None:
     plain(connection, partition, b"a")
     session = open_connection()
     session.execute("begin isolation level repeatable read read only")
@@ -461,9 +448,8 @@ def settings(session: Connection) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("level", ["off", "local", "on"])
 def test_an_append_leaves_no_setting_changed_in_a_users_transaction(
-    connection: Connection, open_connection: Sessions, level: str
+    partition: int, writer: Writer, open_connection: Sessions, level: str
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     session = open_connection()
     with stalled(session):
         session.execute(f"set local synchronous_commit = {level}")
@@ -476,10 +462,9 @@ def test_an_append_leaves_no_setting_changed_in_a_users_transaction(
     ("level", "expected"), [("off", "on"), ("local", "local"), ("on", "on"), ("remote_write", "remote_write")]
 )
 def test_a_decision_raises_off_to_on_and_leaves_all_other_settings_alone(
-    connection: Connection, open_connection: Sessions, level: str, expected: str
+    connection: Connection, partition: int, open_connection: Sessions, level: str, expected: str
 ) -> None:
     """I9, P28: an ABORT is flushed, too."""
-    partition = new_partition(connection)
     for outcome in ("COMMIT", "ABORT"):
         writer = Writer(connection)
         writer.send(partition, b"a")
@@ -519,10 +504,9 @@ def member_of_a_group(session: Connection, partition: int) -> Roster:
     ],
 )
 def test_what_must_last_is_flushed_also_where_a_user_has_turned_it_off(
-    connection: Connection, open_connection: Sessions, action: Callable[..., object]
+    partition: int, writer: Writer, open_connection: Sessions, action: Callable[..., object]
 ) -> None:
     """I9."""
-    partition, writer = new_partition(connection), Writer(connection)
     session = open_connection()
     with stalled(session):
         session.execute("set local synchronous_commit = off")
@@ -530,17 +514,13 @@ def test_what_must_last_is_flushed_also_where_a_user_has_turned_it_off(
         assert session.execute("show synchronous_commit").fetchone() == ("on",)
 
 
-def test_an_unflushed_append_of_the_library_relaxes_its_own_statement_only(
-    connection: Connection,
-) -> None:
+def test_an_unflushed_append_of_the_library_relaxes_its_own_statement_only(connection: Connection, partition: int) -> None:
     """acks=0 and 1, and what lies in a transaction: on the library's own autocommitted connections."""
-    partition = new_partition(connection)
     append(connection, [batch(partition, b"a")], flushed=False)
     assert connection.execute("show synchronous_commit").fetchone() == ("on",)
 
 
-def test_no_lock_outlives_the_call(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_no_lock_outlives_the_call(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"a")
     writer.commit(offsets_of((unique("group"), partition, 1)))
     mark(connection)

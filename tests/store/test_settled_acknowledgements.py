@@ -1,7 +1,6 @@
 """What transactions have acknowledged becomes real even if nobody polls any more (internals: share-answers#transactions)."""
 
 import copy
-from collections.abc import Callable
 
 import pytest
 
@@ -9,12 +8,10 @@ from msgtx.store.append.append import append
 from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import Writer, batch, count, new_partition, spoiled
 
-Clock = Callable[..., None]
-Sessions = Callable[[], Connection]
 Place = list[int] | None
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -64,9 +61,8 @@ def test_what_is_pending_is_settled_and_ended_under_its_own_name(connection: Con
     assert (group.spans, pending(connection)) == ([(7, 7, "available", 1)], 0)
 
 
-def test_what_a_session_that_is_gone_has_sealed_is_ended(connection: Connection, group: ShareGroup) -> None:
+def test_what_a_session_that_is_gone_has_sealed_is_ended(connection: Connection, writer: Writer, group: ShareGroup) -> None:
     """I12: at once, whatever its timeout."""
-    writer = Writer(connection)
     group.acquire("a")
     group.answer_in(writer.name, "a", {0: "accept"})
     assert seal(connection, writer.name, "session", tails={}, seat=4711).error is None
@@ -141,9 +137,8 @@ def test_a_share_partition_that_somebody_works_on_is_passed_by(
     assert settle(connection) == (1, 0, None)
 
 
-def test_what_is_settled_is_so_by_the_settings_of_its_own_group(connection: Connection) -> None:
+def test_what_is_settled_is_so_by_the_settings_of_its_own_group(connection: Connection, partition: int) -> None:
     """An order by keys lets a member hold nothing behind an earlier record of the key; without one it goes on."""
-    partition = new_partition(connection)
     append(connection, [batch(partition, b"0", b"1", keys=[b"k", b"k"])])
     ShareGroup(connection, partition, ordering="key")
     group, writer = ShareGroup(connection, partition), Writer(connection)

@@ -1,13 +1,12 @@
 """Saved snapshots by hand: what is refused is not kept, and each refusal says what it is."""
 
-from collections.abc import Callable
 from datetime import UTC
 
 import pytest
 
 from msgtx.store.fetch.snapshots import SavedText, save_snapshot, saved_snapshots
 from msgtx.store.operator.installation import describe_installation
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.store.steps import count, unique
 
 LONGEST = 16_777_216
@@ -46,7 +45,7 @@ def test_what_is_refused_is_not_kept(connection: Connection, incarnation: str) -
 
 
 def test_a_name_is_taken_by_what_it_holds_and_not_by_what_others_hold(
-    connection: Connection, incarnation: str, clock: Callable[[object], None]
+    connection: Connection, incarnation: str, clock: Clock
 ) -> None:
     other, name = unique("cut"), unique("cut")
     first, second = f"{incarnation} first", f"{incarnation} second"

@@ -25,7 +25,7 @@ from msgtx.store.transactions.producers import lock_producers
 from msgtx.store.transactions.seal import complete_prepared
 from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Outcome
-from tests.databases import Connection, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.batches import TIMEOUT_MS, attempt, begin_many, name, noted, outcome, undecided, write
 from tests.store.roster import Roster
@@ -78,9 +78,8 @@ def test_an_earlier_batch_is_skipped_too(connection: Connection) -> None:
     assert not is_batch_committed(connection, of._replace(batch_id=8))
 
 
-def test_an_attempt_that_goes_on_after_the_decision_is_refused(connection: Connection) -> None:
+def test_an_attempt_that_goes_on_after_the_decision_is_refused(connection: Connection, partition: int) -> None:
     """I8."""
-    partition = new_partition(connection)
     of = name()
     late = begin_attempt(connection, of, timeout_ms=TIMEOUT_MS)
     assert late is not None
@@ -89,17 +88,15 @@ def test_an_attempt_that_goes_on_after_the_decision_is_refused(connection: Conne
         write(connection, late, partition, b"late")
 
 
-def test_an_abort_of_a_committed_batch_undoes_nothing(connection: Connection) -> None:
+def test_an_abort_of_a_committed_batch_undoes_nothing(connection: Connection, partition: int) -> None:
     """P20: Spark calls abort when its own commit log failed after ours."""
-    partition = new_partition(connection)
     of = name()
     decide_batch(connection, of, [attempt(connection, of, partition, b"a")])
     assert abort_batch(connection, of) == 0
     assert values(connection, partition) == [b"a"]
 
 
-def test_an_abort_ends_every_attempt_at_once_so_that_readers_go_on(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_an_abort_ends_every_attempt_at_once_so_that_readers_go_on(connection: Connection, partition: int) -> None:
     of = name()
     attempt(connection, of, partition, b"a")
     attempt(connection, of._replace(batch_id=0), partition, b"b")
@@ -121,9 +118,8 @@ def test_a_commit_that_cannot_be_leaves_everything_undecided(connection: Connect
 
 
 def test_a_batch_that_outlived_its_timeout_is_refused_and_says_why(
-    connection: Connection, clock: Callable[..., None]
+    connection: Connection, partition: int, clock: Clock
 ) -> None:
-    partition = new_partition(connection)
     of = name()
     slow = attempt(connection, of, partition, b"a")
     clock("2 minutes")
@@ -141,9 +137,7 @@ def test_a_timeout_above_the_installations_is_refused(connection: Connection) ->
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_snapshot_that_is_kept_is_refused(
-    connection: Connection, open_connection: Callable[[], Connection], level: str
-) -> None:
+def test_a_snapshot_that_is_kept_is_refused(connection: Connection, open_connection: Sessions, level: str) -> None:
     """Also where the answer would be that nothing is decided: it would be one of an old moment."""
     of = name(query=unique("query"))
     decide_batch(connection, of, [])
@@ -463,9 +457,8 @@ def test_a_stream_whose_batch_lies_before_the_newest_is_refused(connection: Conn
     assert "fell behind" in str(old.error)
 
 
-def test_a_second_write_of_one_batch_in_the_same_run_is_refused(connection: Connection) -> None:
+def test_a_second_write_of_one_batch_in_the_same_run_is_refused(connection: Connection, partition: int) -> None:
     """Two sinks in one foreachBatch; a retry after a lost answer, and the next run's repetition, are skipped."""
-    partition = new_partition(connection)
     of = name(query=unique("query"))
     first = attempt(connection, of, partition, b"a")
     assert decide_batch(connection, of, [first], run_id="run 1").error is None
@@ -478,9 +471,8 @@ def test_a_second_write_of_one_batch_in_the_same_run_is_refused(connection: Conn
     assert (repeated.skipped, repeated.error) == (True, None)
 
 
-def test_of_two_writes_of_one_batch_at_once_the_second_is_refused(connection: Connection) -> None:
+def test_of_two_writes_of_one_batch_at_once_the_second_is_refused(connection: Connection, partition: int) -> None:
     """The first has aborted what the second wrote, which is no repetition of it: skipped, its records would be lost."""
-    partition = new_partition(connection)
     of = name(query=unique("query"))
     first, second = (attempt(connection, of, partition, value) for value in (b"a", b"b"))
     assert decide_batch(connection, of, [first], run_id="run").error is None
@@ -615,9 +607,8 @@ def test_a_batch_that_is_not_known_any_more_is_not_taken_for_new(connection: Con
 # ── abandoned batches ──
 
 
-def test_attempts_live_as_long_as_somebody_renews_them(connection: Connection, clock: Callable[..., None]) -> None:
+def test_attempts_live_as_long_as_somebody_renews_them(connection: Connection, partition: int, clock: Clock) -> None:
     """I12: a session is short; the timeout bounds what renewals may give in all."""
-    partition = new_partition(connection)
     of = name()
     written = attempt(connection, of, partition, b"a")
     for number in range(1, 4):
@@ -634,9 +625,8 @@ def test_attempts_live_as_long_as_somebody_renews_them(connection: Connection, c
     assert renew_attempts(connection, of._replace(batch_id=1), session_ms=1, timeout_ms=1) == 0
 
 
-def test_the_next_query_of_an_application_ends_what_another_one_left(connection: Connection) -> None:
+def test_the_next_query_of_an_application_ends_what_another_one_left(connection: Connection, partition: int) -> None:
     """The old one's checkpoint is lost, its driver was killed: no other client knows of its attempts."""
-    partition = new_partition(connection)
     old = name(7, query=unique("query"))
     left = attempt(connection, old, partition, b"left")
     new = old._replace(query_id=unique("query"), batch_id=0)
@@ -645,8 +635,7 @@ def test_the_next_query_of_an_application_ends_what_another_one_left(connection:
     assert values(connection, partition) == [b"new"]
 
 
-def test_an_abort_that_does_not_know_the_query_ends_the_batch_of_each(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_an_abort_that_does_not_know_the_query_ends_the_batch_of_each(connection: Connection, partition: int) -> None:
     of = name(3, query=unique("query"))
     attempt(connection, of, partition, b"left")
     later = attempt(connection, of._replace(batch_id=4), partition, b"later")
@@ -665,9 +654,8 @@ def test_a_batch_of_a_program_leaves_the_attempts_of_queries_alone(connection: C
     assert abort_batch(connection, query) == 1, "it is known to the batches of queries as before"
 
 
-def test_a_batch_that_is_committed_is_not_kept_alive(connection: Connection) -> None:
+def test_a_batch_that_is_committed_is_not_kept_alive(connection: Connection, partition: int) -> None:
     """I12: what its decision has left open holds readers for a session, also where tasks still work on it."""
-    partition = new_partition(connection)
     of = name()
     accepted, left = attempt(connection, of, partition, b"a"), begin_many(connection, of, AT_ONCE + 1)
     assert decide_batch(connection, of, [accepted]).aborted == AT_ONCE
@@ -676,7 +664,7 @@ def test_a_batch_that_is_committed_is_not_kept_alive(connection: Connection) -> 
     assert renew_attempts(connection, of, session_ms=100_000, timeout_ms=100_000) == 0
 
 
-def test_attempts_whose_ids_are_gone_are_in_nobodys_way(connection: Connection, clock: Callable[..., None]) -> None:
+def test_attempts_whose_ids_are_gone_are_in_nobodys_way(connection: Connection, clock: Clock) -> None:
     """They began and wrote nothing, for as long as ids are kept: no decision can be about them, and none is needed."""
     of = name()
     gone, fenced, left = begin_many(connection, of, 3)
@@ -725,9 +713,8 @@ def test_an_abort_locks_few_attempts_at_a_time(connection: Connection) -> None:
     assert steps.fetchall() == [(1,), (AT_ONCE,), (AT_ONCE,)]
 
 
-def test_a_decision_locks_what_it_accepts_and_few_others(connection: Connection) -> None:
+def test_a_decision_locks_what_it_accepts_and_few_others(connection: Connection, partition: int) -> None:
     """What it leaves is nobody's part: aborted by name afterwards (I5, I8)."""
-    partition = new_partition(connection)
     of = name()
     others = begin_many(connection, of, AT_ONCE + 2)
     accepted = [attempt(connection, of, partition, b"a"), attempt(connection, of, partition, b"b")]
@@ -768,9 +755,7 @@ def test_a_batch_of_more_tasks_than_locks_is_refused(connection: Connection) -> 
 # ── at once ──
 
 
-def test_of_two_drivers_that_decide_the_same_batch_one_commits(
-    open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
-) -> None:
+def test_of_two_drivers_that_decide_the_same_batch_one_commits(open_connection: Sessions, background: Background) -> None:
     first, second = open_connection(), open_connection()
     partition = new_partition(first)
     of = name()
@@ -784,7 +769,7 @@ def test_of_two_drivers_that_decide_the_same_batch_one_commits(
 
 
 def test_a_decision_locks_all_its_attempts_in_their_order_before_it_decides_one(
-    open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
+    open_connection: Sessions, background: Background
 ) -> None:
     """Else it could wait for one that waits for it: while the last one is locked, it has the lock of every other."""
     holder, driver, observer = open_connection(), open_connection(), open_connection()
@@ -799,7 +784,7 @@ def test_a_decision_locks_all_its_attempts_in_their_order_before_it_decides_one(
 
 
 def test_an_attempt_that_begins_beside_the_decision_waits_and_is_refused(
-    open_connection: Callable[[], Connection], background: concurrent.futures.ThreadPoolExecutor
+    open_connection: Sessions, background: Background
 ) -> None:
     """No attempt is left undecided: it is part of the decision, or it sees the fence row."""
     driver, task = open_connection(), open_connection()
@@ -814,8 +799,7 @@ def test_an_attempt_that_begins_beside_the_decision_waits_and_is_refused(
 # ── what is left ──
 
 
-def test_the_sweep_keeps_what_still_counts(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_the_sweep_keeps_what_still_counts(connection: Connection, partition: int) -> None:
     of = name(query=unique("query"))
     source = new_partition(connection)
     for number in range(3):
@@ -835,7 +819,7 @@ def test_the_sweep_keeps_what_still_counts(connection: Connection) -> None:
     assert begin_attempt(connection, of._replace(batch_id=1), timeout_ms=TIMEOUT_MS) is None
 
 
-def test_an_attempt_that_is_open_is_known_however_old_it_is(connection: Connection, clock: Callable[..., None]) -> None:
+def test_an_attempt_that_is_open_is_known_however_old_it_is(connection: Connection, clock: Clock) -> None:
     """Its batch's next run ends it, whoever has swept before."""
     of = name(query=unique("query"))
     left = attempt(connection, of, new_partition(connection), b"left")
@@ -866,7 +850,7 @@ def test_a_fence_is_superseded_in_its_own_application_alone(connection: Connecti
 
 
 def test_of_a_query_without_a_batch_the_last_two_ranges_stay_for_the_time_of_the_history(
-    connection: Connection, clock: Callable[..., None]
+    connection: Connection, clock: Clock
 ) -> None:
     """They expose one that fell behind; the range of the newest committed batch does so forever."""
     source = new_partition(connection)

@@ -14,7 +14,7 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.store.steps import (
     Writer,
     count,
@@ -30,8 +30,6 @@ from tests.store.steps import (
     values,
 )
 
-Clock = Callable[[object], None]
-Sessions = Callable[[], Connection]
 pytestmark = pytest.mark.usefixtures("bare")
 AT_ONCE = 10_000  # rows that one call removes at most
 
@@ -92,9 +90,8 @@ def test_only_the_newest_commit_of_a_group_and_partition_stays(connection: Conne
     assert remove_offsets(connection) == [0]
 
 
-def test_a_pending_one_supersedes_nothing(connection: Connection) -> None:
+def test_a_pending_one_supersedes_nothing(connection: Connection, partition: int, writer: Writer) -> None:
     """P43: it may be aborted, and the committed one is asked for again."""
-    partition, writer = new_partition(connection), Writer(connection)
     commit(connection, "group", partition, 1, 2)
     seal(connection, writer.name, "external", offset=("group", partition, 3))
     assert remove_offsets(connection) == [1]
@@ -131,9 +128,8 @@ def test_the_last_offset_of_a_group_without_members_expires(connection: Connecti
 
 
 def test_offsets_of_a_group_with_members_do_not_expire_and_then_count_from_the_last_leave(
-    connection: Connection, clock: Clock
+    connection: Connection, partition: int, clock: Clock
 ) -> None:
-    partition = new_partition(connection)
     clock(days(0))
     commit(connection, "group", partition, 1)
     member = {"group_instance_id": None, "client_host": None, "client_process": None, "strategy": "range", "topics": ["t"]}
@@ -225,9 +221,8 @@ def test_a_sealed_one_counts_when_it_is_decided_commit(connection: Connection, o
     assert committed(connection, "group", partition) == (2 if outcome == "COMMIT" else 1, False)
 
 
-def test_a_pending_one_below_one_that_counts_goes(connection: Connection) -> None:
+def test_a_pending_one_below_one_that_counts_goes(connection: Connection, partition: int, writer: Writer) -> None:
     """The newest commit wins whatever becomes of it."""
-    partition, writer = new_partition(connection), Writer(connection)
     seal(connection, writer.name, "external", offset=("group", partition, 3))
     commit(connection, "group", partition, 1)
     before = committed(connection, "group", partition)
@@ -264,8 +259,7 @@ def test_a_commit_counts_also_when_its_history_is_gone(
     assert committed(connection, "group", partition) == (3, False)
 
 
-def test_a_key_without_anything_that_counts_keeps_all(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_a_key_without_anything_that_counts_keeps_all(connection: Connection, partition: int) -> None:
     for offset in (1, 2):
         seal(connection, Writer(connection).name, "external", offset=("group", partition, offset))
     assert remove_offsets(connection) == [0]
@@ -311,8 +305,7 @@ def test_one_bad_key_does_not_stop_the_rest(connection: Connection) -> None:
     assert remove_offsets(connection) == [1]
 
 
-def test_rows_that_somebody_holds_are_passed_by(connection: Connection, open_connection: Sessions) -> None:
-    partition = new_partition(connection)
+def test_rows_that_somebody_holds_are_passed_by(connection: Connection, partition: int, open_connection: Sessions) -> None:
     commit(connection, "group", partition, 1, 2, 3)
     holder = open_connection()
     with holder.transaction():
@@ -481,8 +474,7 @@ def test_many_states_of_a_share_group_are_removed_in_parts(connection: Connectio
     assert remove_shares(connection) == [AT_ONCE, 4, AT_ONCE, 4]
 
 
-def test_states_of_what_is_gone_go_and_calls_of_members_that_left(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_states_of_what_is_gone_go_and_calls_of_members_that_left(connection: Connection, partition: int) -> None:
     share(connection, "a", partition, 2)
     leave_group(connection, "a", "a")
     delete_topic_of(connection, partition)

@@ -1,6 +1,5 @@
 """Sweeps of what was superseded, while somebody holds a snapshot: what they removed stays in the index (decision 0014)."""
 
-from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -9,13 +8,12 @@ from msgtx.store.groups.groups import commit_offsets, delete_offsets
 from msgtx.store.groups.members import leave_group
 from msgtx.store.shares.shares import describe_share_groups, join_share_group, tidy
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection
+from tests.databases import Connection, Sessions
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup, four_records
 from tests.store.steps import new_partition, unique
 from tests.store.test_superseded import membership, remove
 
-Sessions = Callable[[], Connection]
 pytestmark = pytest.mark.usefixtures("bare")
 ROWS: Final = 20_000
 

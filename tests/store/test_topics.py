@@ -1,8 +1,6 @@
 """Topics: names, settings, deletion."""
 
-import concurrent.futures
 import itertools
-from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -19,7 +17,7 @@ from msgtx.store.topics.topics import (
     topics_version,
 )
 from msgtx.store.transactions.transactions import mark
-from tests.databases import PATIENCE_SECONDS, Connection
+from tests.databases import PATIENCE_SECONDS, Background, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.steps import Writer, append_one, batch, count, fill, forget, plain, spoiled, unique, values
 
@@ -239,7 +237,7 @@ def test_the_library_deletes_a_topic_of_many_partitions_and_of_many_rows_at_once
 
 
 def test_a_write_on_its_way_to_a_topic_that_is_deleted_leaves_nothing_either(
-    connection: Connection, open_connection: Callable[[], Connection]
+    connection: Connection, open_connection: Sessions
 ) -> None:
     """It is as if it had come before: nothing waits, and its row goes with the next sweep."""
     name = unique("topic")
@@ -274,7 +272,7 @@ def sweep_deleted(connection: Connection, after: int, most: int = 250) -> tuple[
 
 
 def test_logs_of_deleted_topics_go_page_by_page_past_one_that_is_in_use(
-    connection: Connection, open_connection: Callable[[], Connection]
+    connection: Connection, open_connection: Sessions
 ) -> None:
     """A row of each log and the note of its partition: two for each."""
     used, *others = [deleted_log(connection, 1) for _ in range(4)]
@@ -289,8 +287,8 @@ def test_logs_of_deleted_topics_go_page_by_page_past_one_that_is_in_use(
 
 def test_deleting_a_topic_ends_however_many_logs_of_others_are_in_use(
     connection: Connection,
-    open_connection: Callable[[], Connection],
-    background: concurrent.futures.ThreadPoolExecutor,
+    open_connection: Sessions,
+    background: Background,
 ) -> None:
     """Each call goes on behind those that the last one has met."""
     name, user = unique("topic"), open_connection()

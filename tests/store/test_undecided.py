@@ -1,17 +1,13 @@
 """What an operator asks about producers and undecided transactions (internals: transactions, coordinator)."""
 
-from collections.abc import Callable
-
 import pytest
 
 from msgtx.store.transactions.producers import describe_producers, fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import end_transaction, mark, transaction_outcome
 from msgtx.store.transactions.undecided import Undecided, undecided_seals, undecided_transactions, unfinished_decisions
 from msgtx.types import Outcome, ProducerId, TransactionId
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.store.steps import Writer, append_one, batch, delete_topic_of, ends, new_partition, new_topic, plain, values
-
-Clock = Callable[..., None]
 
 
 def undecided(connection: Connection, *partitions: int, each: int = 1, most: int = 100) -> list[Undecided]:
@@ -96,8 +92,7 @@ def test_a_partition_tells_its_producers_with_their_newest_epoch_and_sequence(co
     assert describe_producers(connection, new_partition(connection)) == []
 
 
-def test_what_retention_kept_of_a_producer_is_told_and_newer_rows_count_more(connection: Connection) -> None:
-    partition = new_partition(connection)
+def test_what_retention_kept_of_a_producer_is_told_and_newer_rows_count_more(connection: Connection, partition: int) -> None:
     for producer_id, epoch in ((7, 3), (2**40, 0)):
         connection.execute(
             "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
@@ -195,8 +190,7 @@ def test_an_administrator_leaves_what_waits_for_an_outside_decision(connection: 
     assert transaction_outcome(connection, writer.name).outcome is Outcome.ABORTED
 
 
-def test_a_name_without_rows_is_not_aborted_by_an_administrator(connection: Connection) -> None:
-    writer = Writer(connection)
+def test_a_name_without_rows_is_not_aborted_by_an_administrator(connection: Connection, writer: Writer) -> None:
     assert end_transaction(connection, writer.name, "admin") is Outcome.UNKNOWN
 
 

@@ -419,9 +419,8 @@ def test_the_usual_case_of_a_fetch_answers_as_the_general_one(connection: Connec
     assert usual > STEPS, "few questions had the tokens of a usual reader"
 
 
-def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection: Connection) -> None:
+def test_a_whole_transaction_is_judged_by_its_own_producers_sequences(connection: Connection, partition: int) -> None:
     """I1: another producer's batch with the same epoch, and the sequence before, is in the log."""
-    partition = new_partition(connection)
     other, last, own = Writer(connection), Writer(connection), Writer(connection)
     for _ in range(2):
         row = other.row(partition, b"1", b"2", b"3")

@@ -19,13 +19,11 @@ from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer
 from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
 from msgtx.store.transactions.transactions import end_transaction
-from tests.databases import Connection
+from tests.databases import Clock, Connection, Sessions
 from tests.store.batches import attempt
-from tests.store.conftest import Clock
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, batch, count, ends, expire_transaction, new_partition, new_topic, plain, unique
 
-Sessions = Callable[[], Connection]
 SQL = Path(msgtx.__file__).parent / "sql"
 
 
@@ -237,8 +235,7 @@ def test_a_look_reads_what_is_new_however_much_is_dead(connection: Connection, o
     observer.execute("rollback")
 
 
-def test_what_was_seen_long_ago_is_removed(connection: Connection, clock: Callable[..., None]) -> None:
-    partition = new_partition(connection)
+def test_what_was_seen_long_ago_is_removed(connection: Connection, partition: int, clock: Clock) -> None:
     remove_wake_ups(connection)
     before = count(connection, "wake_up")
     tell_readers(connection, [partition])
