@@ -18,8 +18,7 @@ from msgtx.store.topics.topics import describe_topics
 from tests.databases import Connection
 from tests.refusals import refuses
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, offsets_of, plain, seal, unique
-from tests.store.test_offsets import decide_by_hand
+from tests.store.steps import Writer, decide_by_hand, offsets_of, plain, seal, unique
 
 pytestmark = pytest.mark.slow
 

@@ -1,14 +1,17 @@
 """Fixtures of the tests of the store."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
 from msgtx.store.transactions.transactions import expire_transactions
-from tests.databases import Clock, Connection
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.store.steps import TABLES, Writer, new_partition, unique
 
 Settings = Callable[..., None]
+Blocked = Callable[..., Future[Any]]
 
 
 @pytest.fixture
@@ -31,9 +34,28 @@ def writer(connection: Connection) -> Writer:
 
 
 @pytest.fixture
+def session(open_connection: Sessions) -> Connection:
+    """Another session than that of `connection`."""
+    return open_connection()
+
+
+@pytest.fixture
 def group() -> str:
     """The name of a group that does not exist yet."""
     return unique("group")
+
+
+@pytest.fixture
+def blocked(open_connection: Sessions, background: Background) -> Blocked:
+    """Begin a call in a session of its own, and wait until it waits for a lock: `blocked(append_one, row).result(30)`."""
+
+    def begin(function: Callable[..., Any], *arguments: object, **named: object) -> Future[Any]:
+        session = open_connection()
+        call = background.submit(function, session, *arguments, **named)
+        wait_for_lock(open_connection(), backend(session))
+        return call
+
+    return begin
 
 
 @pytest.fixture

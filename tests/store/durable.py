@@ -100,10 +100,6 @@ def in_a_call_of(function: str, *arguments: object, stage: Stage) -> object:
 # ── records and decisions ──
 
 
-def batch_with_acks_all(stage: Stage) -> None:
-    append(stage.session, [batch(new_partition(stage.aside), b"a")])
-
-
 def idempotent_batch(stage: Stage) -> None:
     producer = init_producer_id(stage.aside, None, timeout_ms=60_000)
     append(stage.session, [batch(new_partition(stage.aside), b"a", producer=producer, sequence=0)])
@@ -148,10 +144,6 @@ def abort(stage: Stage) -> None:
     assert decide(stage.session, writer.name, "ABORT", tails=writer.tails).outcome == "ABORT"
 
 
-def abort_by_a_reader(stage: Stage) -> None:
-    end_transaction(stage.session, stage.sent().name, "resolve")
-
-
 def abort_of_one_that_is_overdue(stage: Stage) -> None:
     name = stage.sent().name
     stage.later()
@@ -168,10 +160,6 @@ def sweep_of_overdue_transactions(stage: Stage) -> None:
     stage.sent()
     stage.later()
     assert expire_transactions(stage.session)
-
-
-def bare_decision(stage: Stage) -> None:
-    in_a_call_of("insert_decision", *stage.sent().name, "ABORT", "fence", stage=stage)
 
 
 def seal_for_a_session(stage: Stage) -> None:
@@ -198,22 +186,6 @@ def commit_of_what_is_prepared(stage: Stage) -> None:
 
 
 # ── producers ──
-
-
-def new_producer_id(stage: Stage) -> None:
-    init_producer_id(stage.session, None, timeout_ms=60_000)
-
-
-def new_transactional_id(stage: Stage) -> None:
-    init_producer_id(stage.session, unique("id"), timeout_ms=60_000)
-
-
-def next_epoch(stage: Stage) -> None:
-    init_producer_id(stage.session, Writer(stage.aside).transactional_id, timeout_ms=60_000)
-
-
-def fence(stage: Stage) -> None:
-    fence_producer(stage.session, Writer(stage.aside).transactional_id)
 
 
 def fence_of_all(stage: Stage) -> None:
@@ -248,10 +220,6 @@ def reset(stage: Stage) -> None:
 def removal_of_offsets(stage: Stage) -> None:
     group, partition = stage.group()
     assert delete_offsets(stage.session, group, [partition]) == [partition]
-
-
-def removal_of_a_group(stage: Stage) -> None:
-    delete_group(stage.session, stage.group()[0])
 
 
 def join(stage: Stage) -> None:
@@ -350,10 +318,6 @@ def acknowledgement_of_a_session(stage: Stage) -> None:
     stage.session.execute("set constraints all immediate")  # as its COMMIT does
 
 
-def settings_of_a_share_group(stage: Stage) -> None:
-    configure_share_group(stage.session, unique("share"), {"delivery_count_limit": 7})
-
-
 def reset_of_a_share_group(stage: Stage) -> None:
     name, partition = unique("share"), stage.partition()
     configure_share_group(stage.aside, name, {})
@@ -373,10 +337,6 @@ def step_over_what_is_no_dead_letter(stage: Stage) -> None:
     ensure_dead_letters(stage.aside, group.name)
     plain(stage.aside, describe_topics(stage.aside, [f"{group.name}-dead-letters"]).popitem()[1].partition_ids[0], b"x")
     assert redrive_dead_letters(stage.session, group.name, 0, upto=None, most=9, skip_missing=False).sent == 0
-
-
-def topic_of_dead_letters(stage: Stage) -> None:
-    ensure_dead_letters(stage.session, ShareGroup(stage.aside, stage.partition()).name)
 
 
 def settled_acknowledgement(stage: Stage) -> None:
@@ -420,10 +380,6 @@ def members_taken_out(stage: Stage) -> None:
     in_a_call_of("take_out_members", group.state.group_id, [group.numbers["a"]], stage=stage)
 
 
-def raised_generation(stage: Stage) -> None:
-    in_a_call_of("raise_generation", stage.members().state.group_id, True, stage=stage)
-
-
 def removal_of_members(stage: Stage) -> None:
     stage.members()
     stage.later()
@@ -431,18 +387,6 @@ def removal_of_members(stage: Stage) -> None:
 
 
 # ── topics ──
-
-
-def new_topic(stage: Stage) -> None:
-    create_topic(stage.session, unique("topic"), 1, {})
-
-
-def altered_topic(stage: Stage) -> None:
-    alter_topic(stage.session, stage.topic(), 2, {})
-
-
-def removal_of_a_topic(stage: Stage) -> None:
-    delete_topic(stage.session, stage.topic())
 
 
 def log_start_by_hand(stage: Stage) -> None:
@@ -469,10 +413,6 @@ def search_for_a_dirty_log(stage: Stage) -> None:
 
 
 # ── the installation ──
-
-
-def other_incarnation(stage: Stage) -> None:
-    change_incarnation(stage.session)
 
 
 def new_coordinator(stage: Stage) -> None:
@@ -522,46 +462,54 @@ def abort_of_a_batch(stage: Stage) -> None:
 
 CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "abort_batch": (abort_of_a_batch,),
-    "alter_topic": (altered_topic,),
-    "append": (batch_with_acks_all, idempotent_batch),
+    "alter_topic": (lambda stage: alter_topic(stage.session, stage.topic(), 2, {}),),
+    "append": (lambda stage: append(stage.session, [batch(new_partition(stage.aside), b"a")]), idempotent_batch),
     "append_and_decide": (whole_transaction,),
     "append_once": (records_with_keys, records_whose_keys_are_held),
     "append_plain": (plain_batch,),
     "assign_partitions": (assignment,),
     "begin_attempt": (new_attempt,),
-    "change_incarnation": (other_incarnation,),
+    "change_incarnation": (lambda stage: change_incarnation(stage.session),),
     "commit_in_session": (records_of_a_session,),
     "commit_offsets": (offsets,),
     "complete_prepared": (commit_of_what_is_prepared,),
-    "create_topic": (new_topic,),
-    "insert_topic": (new_topic,),
+    "create_topic": (lambda stage: create_topic(stage.session, unique("topic"), 1, {}),),
+    "insert_topic": (lambda stage: create_topic(stage.session, unique("topic"), 1, {}),),
     "decide": (commit, abort),
     "decide_batch": (batch_of_spark, batch_without_records),
     "decide_sealed": (commit_of_what_is_sealed,),
-    "delete_group": (removal_of_a_group,),
+    "delete_group": (lambda stage: delete_group(stage.session, stage.group()[0]),),
     "delete_offsets": (removal_of_offsets,),
     "delete_records": (log_start_by_hand,),
     "delete_snapshot": (removal_of_a_snapshot,),
-    "delete_topic": (removal_of_a_topic,),
-    "end_transaction": (abort_by_a_reader,),
+    "delete_topic": (lambda stage: delete_topic(stage.session, stage.topic()),),
+    "end_transaction": (lambda stage: end_transaction(stage.session, stage.sent().name, "resolve"),),
     "expire_holders": (abort_of_what_holds_a_reader_back,),
     "expire_transaction": (abort_of_one_that_is_overdue,),
     "expire_overdue": (sweep_of_overdue_transactions,),
     "fence_everybody": (fence_of_all,),
     "fence_plain_producers": (fence_of_plain_ones,),
-    "fence_producer": (fence,),
+    "fence_producer": (lambda stage: fence_producer(stage.session, Writer(stage.aside).transactional_id),),
     "find_dirty_log": (search_for_a_dirty_log,),
-    "init_producer_id": (new_producer_id, new_transactional_id, next_epoch),
-    "insert_decision": (bare_decision,),
+    "init_producer_id": (
+        lambda stage: init_producer_id(stage.session, None, timeout_ms=60_000),
+        lambda stage: init_producer_id(stage.session, unique("id"), timeout_ms=60_000),
+        lambda stage: init_producer_id(stage.session, Writer(stage.aside).transactional_id, timeout_ms=60_000),
+    ),
+    "insert_decision": (lambda stage: in_a_call_of("insert_decision", *stage.sent().name, "ABORT", "fence", stage=stage),),
     "join_group": (join, join_again_for_the_same, join_again_with_another_timeout),
     "answer_or_raise": (acknowledgement_of_a_session, pending_acknowledgement),
     "acknowledge_in_session": (acknowledgement_of_a_session,),
     "acknowledge_in_transaction": (pending_acknowledgement,),
     "acknowledge_records": (acknowledgement, acknowledgement_that_is_repeated),
     "append_acknowledge_decide": (whole_transaction_with_acknowledgements,),
-    "configure_share_group": (settings_of_a_share_group,),
+    "configure_share_group": (
+        lambda stage: configure_share_group(stage.session, unique("share"), {"delivery_count_limit": 7}),
+    ),
     "reset_share_offsets": (reset_of_a_share_group,),
-    "ensure_dead_letters": (topic_of_dead_letters,),
+    "ensure_dead_letters": (
+        lambda stage: ensure_dead_letters(stage.session, ShareGroup(stage.aside, stage.partition()).name),
+    ),
     "redrive_dead_letters": (dead_letters_that_go_back, step_over_what_is_no_dead_letter),
     "settle_shares": (settled_acknowledgement,),
     "bury_dead_shares": (last_delivery,),
@@ -571,7 +519,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "join_share_group": (join_to_share,),
     "lease_shards": (new_coordinator, shards_that_change_hands),
     "leave_group": (leave,),
-    "raise_generation": (raised_generation,),
+    "raise_generation": (lambda stage: in_a_call_of("raise_generation", stage.members().state.group_id, True, stage=stage),),
     "release_partitions": (release,),
     "remove_front": (removal_of_the_front,),
     "remove_idle_producers": (removal_of_idle_producers,),

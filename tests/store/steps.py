@@ -5,12 +5,14 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import call
+from msgtx.database.calls import call, query
 from msgtx.database.wire import BatchColumns
 from msgtx.declared.function import Function
 from msgtx.store.append.append import Appended, append, append_and_decide
 from msgtx.store.fetch.fetch import FetchedPartition, Position, fetch
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, committed_offsets, offset_columns
+from msgtx.store.sweeps.coordinators import Leases
+from msgtx.store.sweeps.sweeps import Step
 from msgtx.store.topics.topics import create_topic, delete_topic, describe_topics
 from msgtx.store.transactions.decide import Decided, decide
 from msgtx.store.transactions.producers import init_producer_id
@@ -38,11 +40,16 @@ def unique(prefix: str) -> str:
     return f"{prefix}-{next(_number)}"
 
 
+def named_topic(connection: Connection, partitions: int = 1, **settings: object) -> tuple[str, list[int]]:
+    """Create a topic. Returns its name and its partition ids."""
+    name = unique("topic")
+    create_topic(connection, name, partitions, settings)
+    return name, list(describe_topics(connection, [name])[name].partition_ids)
+
+
 def new_topic(connection: Connection, partitions: int = 1, **settings: object) -> list[int]:
     """Create a topic that keeps its records forever, unless the settings say otherwise. Returns its partition ids."""
-    name = unique("topic")
-    create_topic(connection, name, partitions, {"retention_ms": -1, **settings})
-    return list(describe_topics(connection, [name])[name].partition_ids)
+    return named_topic(connection, partitions, **{"retention_ms": -1, **settings})[1]
 
 
 def new_partition(connection: Connection, **settings: object) -> int:
@@ -89,6 +96,12 @@ def plain(connection: Connection, partition: int, *values: bytes | None, **colum
     answer = append_one(connection, batch(partition, *values, **columns))
     assert answer.error is None, answer.error
     return answer.base_offset
+
+
+def plain_batches(connection: Connection, partition: int, *values: bytes) -> None:
+    """Append each value in a batch of its own, outside any transaction."""
+    for value in values:
+        plain(connection, partition, value)
 
 
 def offsets_of(*entries: tuple[str | GroupMetadata, int, int | OffsetAndMetadata]) -> OffsetColumns:
@@ -152,6 +165,24 @@ class Writer:
         assert not answer.duplicate
         self.counted(row)
         return answer.base_offset
+
+    def send_and_commit(self, partition: int, *values: bytes | None, **columns: Any) -> TransactionId:
+        """Append, commit and go on. Returns the name of what was committed."""
+        self.send(partition, *values, **columns)
+        return self.commit()
+
+    def send_and_abort(self, partition: int, *values: bytes | None, **columns: Any) -> TransactionId:
+        """Append, abort and go on. Returns the name of what was aborted."""
+        self.send(partition, *values, **columns)
+        return self.abort()
+
+    @property
+    def state(self) -> str:
+        """What the view of transactions tells of this producer."""
+        ((found,),) = query(
+            self.connection, "select state from msgtx.transactions where producer_id = %s", self.id.producer_id
+        )
+        return str(found)
 
     def decide(
         self,
@@ -217,22 +248,25 @@ def look(
     return answers[partition]
 
 
-def read(
-    connection: Connection,
-    partition: int,
-    start: int = 0,
-    *,
-    isolation: Isolation = COMMITTED,
-    max_bytes: int = 1 << 20,
-    max_rows: int = 1_000,
-) -> list[tuple[int, bytes | None]]:
-    """Read on from a position, as a consumer does, until nothing moves. Returns offsets and values."""
-    position, token, found = start, None, []
+def answers(
+    connection: Connection, partition: int, start: int = 0, **options: Any
+) -> Iterator[tuple[int, FetchedPartition]]:
+    """Read on from a position, as a consumer does, until nothing moves. Yields each position with what is found there."""
+    position, token = start, None
     while True:
-        answer = look(
-            connection, partition, position, token=token, isolation=isolation, max_bytes=max_bytes, max_rows=max_rows
-        )
+        answer = look(connection, partition, position, token=token, **options)
         assert not answer.truncated
+        yield position, answer
+        if answer.position == position:
+            return
+        assert answer.position > position, "a position never goes back"
+        position, token = answer.position, answer.token
+
+
+def read(connection: Connection, partition: int, start: int = 0, **options: Any) -> list[tuple[int, bytes | None]]:
+    """Return the offsets and values that a consumer gets from a position on."""
+    found: list[tuple[int, bytes | None]] = []
+    for position, answer in answers(connection, partition, start, **options):
         for row in answer.batches:
             deltas: Iterable[int] = range(len(row.values)) if row.offset_deltas is None else row.offset_deltas
             found.extend(
@@ -240,10 +274,7 @@ def read(
                 for delta, value in zip(deltas, row.values, strict=True)
                 if row.base_offset + delta >= position
             )
-        if answer.position == position:
-            return found
-        assert answer.position > position, "a position never goes back"
-        position, token = answer.position, answer.token
+    return found
 
 
 def values(connection: Connection, partition: int, start: int = 0, **options: Any) -> list[bytes | None]:
@@ -259,10 +290,8 @@ def ends(connection: Connection, partition: int) -> tuple[int, int, int]:
 
 def count(connection: Connection, table: str, where: str = "true", *arguments: object) -> int:
     """Return the number of a table's rows."""
-    row = connection.execute(f"select count(*) from msgtx.{table} where {where}", arguments).fetchone()
-    assert row is not None
-    found: int = row[0]
-    return found
+    ((found,),) = query(connection, f"select count(*) from msgtx.{table} where {where}", *arguments)
+    return int(found)
 
 
 def counts(connection: Connection) -> dict[str, int]:
@@ -277,20 +306,14 @@ def spent(connection: Connection, table: str, what: Literal["idx_scan", "idx_tup
         counts = []
         for step in (lambda: None, work):
             step()
-            row = connection.execute(counted, [table]).fetchone()
-            assert row is not None
-            counts.append(int(row[0]))
+            ((number,),) = query(connection, counted, table)
+            counts.append(int(number))
     return counts[1] - counts[0]
 
 
 @contextlib.contextmanager
 def spoiled(
-    connection: Connection,
-    table: str,
-    event: Literal["insert", "update", "delete"],
-    when: str,
-    *,
-    state: str = "P0001",
+    connection: Connection, table: str, event: Literal["insert", "update", "delete"], when: str, *, state: str = "P0001"
 ) -> Iterator[None]:
     """Let a table refuse some of its rows: `spoiled(connection, "producer", "delete", "old.producer_id = 7")`."""
     connection.execute(
@@ -338,6 +361,28 @@ def seal(
         )
 
 
+def decide_by_hand(connection: Connection, name: TransactionId, outcome: str) -> None:
+    """Write a decision over no partition."""
+    connection.execute(
+        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+        " decided_by, partitions, first_offsets, last_offsets)"
+        " values (%s, %s, %s, %s, msgtx.clock(), 'admin', '{}', '{}', '{}')",
+        [*name, outcome],
+    )
+
+
+def decide_widely(connection: Connection, number: int) -> None:
+    """Write so many commits of one producer, each over 10,001 partitions."""
+    connection.execute(
+        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
+        " decided_by, partitions, first_offsets, last_offsets)"
+        " select 1, 0, n, 'COMMIT', msgtx.clock(), 'client', wide.partitions, wide.zeros, wide.zeros from ("
+        " select array_agg(1000000 + i) as partitions, array_agg(0) as zeros from generate_series(0, 10000) i) wide"
+        " cross join generate_series(1, %s) n",
+        [number],
+    )
+
+
 def forget(connection: Connection, name: TransactionId) -> None:
     """Remove what history removes of a transaction, but for the markers of an ABORT."""
     its = "(producer_id, producer_epoch, transaction_number) = (%s, %s, %s)"
@@ -346,13 +391,60 @@ def forget(connection: Connection, name: TransactionId) -> None:
     connection.execute(f"delete from msgtx.transaction_marker where {its} and outcome = 'COMMIT'", name)
 
 
+def topic_of(connection: Connection, partition: int) -> str:
+    """Return the name of a partition's topic."""
+    ((name,),) = query(
+        connection,
+        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s",
+        partition,
+    )
+    return str(name)
+
+
 def delete_topic_of(connection: Connection, partition: int) -> None:
     """Delete the topic of a partition."""
-    row = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [partition]
-    ).fetchone()
-    assert row is not None
-    delete_topic(connection, row[0])
+    delete_topic(connection, topic_of(connection, partition))
+
+
+def note_sequence(
+    connection: Connection,
+    partition: int,
+    producer_id: int,
+    sequence: int,
+    *,
+    epoch: int = 0,
+    offset: int = 0,
+    age: str = "0",
+) -> None:
+    """Note the newest sequence of a producer, as retention does when it removes the batch."""
+    connection.execute(
+        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
+        " appended_at) values (%s, %s, %s, %s, %s, msgtx.clock() - %s::interval)",
+        [partition, producer_id, epoch, sequence, offset, age],
+    )
+
+
+def to_its_end(connection: Connection, sweep: Step, leases: Leases | None = None) -> Iterator[dict[str, int]]:
+    """Call a sweep until nothing is left to look at. Yields what each call has done."""
+    after = None
+    while True:
+        swept = sweep(connection, after, leases)
+        yield swept.done
+        after = swept.after
+        if after is None:
+            return
+
+
+def swept_by(connection: Connection, function: str, most: int = 500) -> list[int]:
+    """Call a sweep's function until nothing is left to look at. Returns how many rows each call removed."""
+    removed: list[int] = []
+    after: list[int] | None = None
+    for _ in range(1_000):
+        ((number, after),) = query(connection, f"select * from msgtx.{function}(%s::bigint[], %s::int)", after, most)
+        removed.append(number)
+        if after is None:
+            return removed
+    raise AssertionError(f"it does not end: {removed}")
 
 
 def expire_transaction(connection: Connection, transaction_id: TransactionId) -> bool:

@@ -13,9 +13,9 @@ from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.seal import seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome
-from tests.databases import Clock, Connection, Sessions
+from tests.databases import Clock, Connection
 from tests.store.sharing import ShareGroup, four_records
-from tests.store.steps import Writer, count, delete_topic_of, new_partition, new_topic, plain
+from tests.store.steps import Writer, count, delete_topic_of, new_partition, new_topic, plain, plain_batches
 
 SIZE: Final = 1_000
 DELAY_MS: Final = 60_000
@@ -57,7 +57,7 @@ def test_a_transaction_is_overdue_by_its_own_timeout(
 
 @pytest.mark.parametrize("locked", [0, 1])
 def test_what_one_overdue_transaction_held_comes_though_another_cannot_be_aborted_yet(
-    connection: Connection, group: ShareGroup, clock: Clock, open_connection: Sessions, locked: int
+    connection: Connection, group: ShareGroup, clock: Clock, session: Connection, locked: int
 ) -> None:
     """I12. Its producer is in a call: nobody waits for that."""
     writers = [Writer(connection, timeout_ms=1_000) for _ in range(2)]
@@ -65,9 +65,8 @@ def test_what_one_overdue_transaction_held_comes_though_another_cannot_be_aborte
     for offset, writer in enumerate(writers):
         group.answer_in(writer.name, "a", {offset: "accept"})
     clock("2 s")
-    other = open_connection()
-    with other.transaction():
-        other.execute("select msgtx.lock_producer(%s)", [writers[locked].id.producer_id])
+    with session.transaction():
+        session.execute("select msgtx.lock_producer(%s)", [writers[locked].id.producer_id])
         assert group.acquire("b") == {1 - locked: 2}
     assert group.acquire("b") == {locked: 2}
 
@@ -218,16 +217,15 @@ def test_who_is_on_its_last_delivery_keeps_it_while_others_become_dead_letters(
 
 
 def test_what_is_accepted_is_so_though_a_dead_letter_has_to_wait(
-    connection: Connection, partition: int, open_connection: Sessions
+    connection: Connection, partition: int, session: Connection
 ) -> None:
     """I17. Another session writes to that topic, and nothing else is acquired."""
     group = ShareGroup(connection, partition, delivery_count_limit=1)
     assert (group.acquire("a", 1), group.acquire("b", 3)) == ({0: 1}, {1: 1, 2: 1, 3: 1})
     group.expire_locks("b")
     ensure_dead_letters(connection, group.name)
-    other = open_connection()
-    with other.transaction():
-        other.execute("select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [group.name, partition])
+    with session.transaction():
+        session.execute("select msgtx.lock_partition(msgtx.dead_letter_partition(%s, %s))", [group.name, partition])
         asked = group.asking("a", 5)._replace(answers=group.answers("a", {0: "accept"}))
         assert acquire_records(connection, asked) == ([], [], False)
     assert [(first, last) for first, last, *_ in group.spans] == [(1, 3)]
@@ -236,8 +234,7 @@ def test_what_is_accepted_is_so_though_a_dead_letter_has_to_wait(
 
 def test_dead_letters_count_among_the_bytes_of_a_call(connection: Connection) -> None:
     group = ShareGroup(connection, new_partition(connection), delivery_count_limit=1)
-    for _ in range(3):
-        plain(connection, group.partition, bytes(SIZE))
+    plain_batches(connection, group.partition, *[bytes(SIZE)] * 3)
     group.acquire("a", 2)
     group.expire_locks("a")
     assert group.acquired(group.asking("b", 500, bytes_at_most=SIZE)) == {}
@@ -251,8 +248,7 @@ def test_dead_letters_count_among_the_bytes_of_a_call(connection: Connection) ->
 
 def test_what_comes_again_leaves_no_bytes_to_new_records(connection: Connection) -> None:
     group = ShareGroup(connection, new_partition(connection))
-    for _ in range(4):
-        plain(connection, group.partition, bytes(SIZE))
+    plain_batches(connection, group.partition, *[bytes(SIZE)] * 4)
     group.acquire("a", 3)
     group.expire_locks("a")
     assert group.acquired(group.asking("b", 8_000, bytes_at_most=3 * SIZE // 2)) == {0: 2, 1: 2}
@@ -282,8 +278,7 @@ def test_the_limit_of_bytes_is_that_of_many_rows(connection: Connection, isolati
     partition, other = new_topic(connection, 2)
     group = ShareGroup(connection, partition, isolation=isolation)
     for place in (partition, other):
-        for _ in range(40):
-            plain(connection, place, bytes(SIZE))
+        plain_batches(connection, place, *[bytes(SIZE)] * 40)
     assert len(group.acquire("a", 7)) == 7
     assert list(group.acquired(group.asking("b", 500, bytes_at_most=10 * SIZE))) == list(range(7, 17))
 
@@ -338,7 +333,7 @@ def test_a_topic_that_is_gone_has_nothing_for_a_group_that_has_not_begun(connect
 # ── what is written ──
 
 
-def test_who_finds_nothing_writes_nothing(connection: Connection, clock: Clock) -> None:
+def test_who_finds_nothing_writes_nothing(connection: Connection) -> None:
     """However much others have in flight, delayed, or waiting for its key."""
     group = ShareGroup(connection, new_partition(connection), ordering="key", record_lock_duration_ms=900_000)
     plain(connection, group.partition, *[b"x"] * 4, keys=[b"k", b"l", b"k", b"m"])
@@ -355,8 +350,7 @@ def test_who_meets_only_aborted_records_has_passed_them(connection: Connection, 
     writer = Writer(connection)
     group.acquire("a")
     group.answer("a", dict.fromkeys(range(4), "accept"))
-    writer.send(partition, b"4", b"5")
-    writer.abort()
+    writer.send_and_abort(partition, b"4", b"5")
     assert group.acquire("a") == {}
     ((at,),) = connection.execute(
         "select next_offset from msgtx.share_state where group_id = %s order by version desc limit 1", [group.group_id]

@@ -157,11 +157,10 @@ def test_one_other_partition_gives(connection: Connection, group: ShareGroup, pa
 
 
 def test_where_others_have_nothing_they_are_not_locked(
-    connection: Connection, group: ShareGroup, pair: tuple[int, int], open_connection: Any
+    connection: Connection, group: ShareGroup, pair: tuple[int, int], session: Connection
 ) -> None:
-    other = open_connection()
-    with other.transaction():
-        other.execute("select msgtx.lock_share_partition(%s, %s)", [group.group_id, pair[1]])
+    with session.transaction():
+        session.execute("select msgtx.lock_share_partition(%s, %s)", [group.group_id, pair[1]])
         found = acquire_records_together(connection, over(pair, asking(group, "a"), asking(group, "c")))
     assert found == [([], [], False)] * 2
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,6 @@ from msgtx.generated import calls
 from msgtx.rules.record import TIMES_BEFORE
 from msgtx.store.append.append import Appended, append, append_arguments
 from msgtx.store.operator.server import describe_lock_table
-from msgtx.store.topics.topics import delete_topic
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import end_transaction, mark
 from msgtx.types import ProducerId
@@ -25,11 +25,15 @@ from tests.store.steps import (
     append_one,
     batch,
     count,
+    delete_topic_of,
     ends,
+    forget,
     new_partition,
     new_topic,
+    note_sequence,
     plain,
     read,
+    seal,
     unique,
     values,
 )
@@ -39,8 +43,17 @@ def idempotent(connection: Connection) -> ProducerId:
     return init_producer_id(connection, None, timeout_ms=60_000)
 
 
+@pytest.fixture
+def producer(connection: Connection) -> ProducerId:
+    return idempotent(connection)
+
+
 def error_class(answer: Appended) -> type[Exception] | None:
     return None if answer.error is None else type(answer.error)
+
+
+def refusal(connection: Connection, row: BatchColumns) -> type[Exception] | None:
+    return error_class(append_one(connection, row))
 
 
 # ── what is stored ──
@@ -201,8 +214,7 @@ def test_a_batch_behind_a_refused_one_is_stored_as_its_own_topic_says(connection
 
 def test_the_first_sequence_of_a_producer_and_epoch_must_be_zero(connection: Connection) -> None:
     partition, producer = new_partition(connection), idempotent(connection)
-    answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=5))
-    assert isinstance(answer.error, errors.OutOfOrderSequence)
+    assert refusal(connection, batch(partition, b"a", producer=producer, sequence=5)) is errors.OutOfOrderSequence
     assert ends(connection, partition) == (0, 0, 0)
 
 
@@ -216,10 +228,9 @@ def test_sequences_follow_each_other_per_partition(connection: Connection) -> No
 
 
 def test_any_stored_batch_that_is_repeated_is_answered_with_its_original_offset_and_time(
-    connection: Connection,
+    connection: Connection, partition: int, producer: ProducerId
 ) -> None:
     """I1, P8: not only the last five."""
-    partition, producer = new_partition(connection), idempotent(connection)
     rows = [batch(partition, b"a", b"b", producer=producer, sequence=2 * i) for i in range(10)]
     first = [append_one(connection, row) for row in rows]
     again = [append_one(connection, row) for row in rows]
@@ -243,10 +254,9 @@ def test_any_stored_batch_that_is_repeated_is_answered_with_its_original_offset_
     ],
 )
 def test_a_sequence_that_is_neither_next_nor_stored_is_refused_and_changes_nothing(
-    connection: Connection, sequence: int | None, size: int
+    connection: Connection, partition: int, producer: ProducerId, sequence: int | None, size: int
 ) -> None:
     """P8: a negative sequence is not acknowledged."""
-    partition, producer = new_partition(connection), idempotent(connection)
     for base in (0, 2):
         append_one(connection, batch(partition, b"a", b"b", producer=producer, sequence=base))
     answer = append_one(connection, batch(partition, *[b"x"] * size, producer=producer, sequence=sequence))
@@ -259,8 +269,7 @@ def test_a_sequence_that_is_neither_next_nor_stored_is_refused_and_changes_nothi
 
 def test_a_refused_batch_uses_up_no_sequence(connection: Connection) -> None:
     partition, producer = new_partition(connection, max_message_bytes=10), idempotent(connection)
-    refused = append_one(connection, batch(partition, b"x" * 11, producer=producer, sequence=0))
-    assert isinstance(refused.error, errors.RecordTooLarge)
+    assert refusal(connection, batch(partition, b"x" * 11, producer=producer, sequence=0)) is errors.RecordTooLarge
     assert append_one(connection, batch(partition, b"ok", producer=producer, sequence=0)).base_offset == 0
 
 
@@ -269,13 +278,10 @@ def test_a_newer_epoch_starts_at_zero_and_an_older_one_is_refused(connection: Co
     append_one(connection, batch(partition, b"a", producer=producer, sequence=0))
     newer = init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
     assert newer == (producer.producer_id, 1)
-    wrong = append_one(connection, batch(partition, b"b", producer=newer, sequence=1))
-    assert isinstance(wrong.error, errors.OutOfOrderSequence)
+    assert refusal(connection, batch(partition, b"b", producer=newer, sequence=1)) is errors.OutOfOrderSequence
     assert append_one(connection, batch(partition, b"b", producer=newer, sequence=0)).base_offset == 1
-    late = append_one(connection, batch(partition, b"late", producer=producer, sequence=1))
-    assert isinstance(late.error, errors.InvalidProducerEpoch)
-    doubled = append_one(connection, batch(partition, b"a", producer=producer, sequence=0))
-    assert isinstance(doubled.error, errors.InvalidProducerEpoch)
+    assert refusal(connection, batch(partition, b"late", producer=producer, sequence=1)) is errors.InvalidProducerEpoch
+    assert refusal(connection, batch(partition, b"a", producer=producer, sequence=0)) is errors.InvalidProducerEpoch
     assert values(connection, partition) == [b"a", b"b"]
 
 
@@ -310,11 +316,7 @@ def test_sequences_that_retention_has_noted_are_those_of_their_own_partition_and
     one, other = new_topic(connection, 2)
     producer, stranger = idempotent(connection), idempotent(connection)
     for who, partition, last in ((producer, other, 4), (stranger, one, 6)):
-        connection.execute(
-            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-            " appended_at) values (%s, %s, 0, %s, 2, now())",
-            [partition, who.producer_id, last],
-        )
+        note_sequence(connection, partition, who.producer_id, last, offset=2)
     rows = [batch(one, b"a", producer=producer, sequence=0), batch(other, b"b", producer=producer, sequence=5)]
     assert [answer.error for answer in append(connection, rows)] == [None, None]
 
@@ -323,8 +325,7 @@ def test_an_older_epoch_is_refused_also_on_a_partition_that_the_newer_has_not_to
     """I7."""
     partition, producer = new_partition(connection), idempotent(connection)
     init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
-    answer = append_one(connection, batch(partition, b"a", producer=producer, sequence=0))
-    assert isinstance(answer.error, errors.InvalidProducerEpoch)
+    assert refusal(connection, batch(partition, b"a", producer=producer, sequence=0)) is errors.InvalidProducerEpoch
 
 
 def test_a_plain_producer_needs_no_row_and_has_epoch_zero(connection: Connection) -> None:
@@ -370,8 +371,7 @@ def test_what_is_not_stored_is_no_duplicate_in_a_transaction_and_in_a_newer_epoc
 def test_a_transaction_of_a_newer_epoch_with_the_same_number_holds_readers_back(connection: Connection) -> None:
     """I5."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     writer.init()
     writer.send(partition, b"b")
     assert ends(connection, partition) == (0, 1, 2)
@@ -396,17 +396,12 @@ def test_the_last_sequence_outlives_the_rows_in_producer_state(connection: Conne
     for sequence in range(3):
         append_one(connection, batch(partition, b"a", producer=producer, sequence=sequence))
     with connection.transaction():
-        connection.execute(
-            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-            " appended_at) values (%s, %s, 0, 2, 2, now())",
-            [partition, producer.producer_id],
-        )
+        note_sequence(connection, partition, producer.producer_id, 2, offset=2)
         connection.execute("delete from msgtx.record_batch where partition_id = %s", [partition])
         connection.execute("update msgtx.partition set log_start_offset = 3 where partition_id = %s", [partition])
     old = append_one(connection, batch(partition, b"a", producer=producer, sequence=2))
     assert (old.error, old.duplicate, old.base_offset) == (None, True, -1)
-    gap = append_one(connection, batch(partition, b"a", producer=producer, sequence=4))
-    assert isinstance(gap.error, errors.OutOfOrderSequence)
+    assert refusal(connection, batch(partition, b"a", producer=producer, sequence=4)) is errors.OutOfOrderSequence
     assert append_one(connection, batch(partition, b"a", producer=producer, sequence=3)).base_offset == 3
     newer = init_producer_id(connection, None, timeout_ms=60_000, expected=producer)
     assert append_one(connection, batch(partition, b"a", producer=newer, sequence=0)).base_offset == 4
@@ -435,23 +430,17 @@ def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connec
 
 
 def test_a_deleted_topic_is_refused(connection: Connection, partition: int) -> None:
-    (name,) = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s",
-        [partition],
-    ).fetchone()
-    delete_topic(connection, name)
-    answer = append_one(connection, batch(partition, b"a"))
-    assert isinstance(answer.error, errors.UnknownTopicOrPartition)
+    delete_topic_of(connection, partition)
+    assert refusal(connection, batch(partition, b"a")) is errors.UnknownTopicOrPartition
 
 
-def test_one_bad_partition_does_not_undo_the_others(connection: Connection) -> None:
+def test_one_bad_partition_does_not_undo_the_others(connection: Connection, writer: Writer) -> None:
     first, small, compact, last = (
         new_partition(connection),
         new_partition(connection, max_message_bytes=5),
         new_partition(connection, cleanup_policy="compact"),
         new_partition(connection),
     )
-    writer = Writer(connection)
     rows = [
         writer.row(first, b"a"),
         writer.row(small, b"too large"),
@@ -501,7 +490,7 @@ def test_the_limit_is_about_the_single_record(connection: Connection, columns: d
 
 def test_a_compressible_record_over_the_limit_is_refused(connection: Connection) -> None:
     partition = new_partition(connection, max_message_bytes=1_000_000)
-    assert isinstance(append_one(connection, batch(partition, bytes(1_000_001))).error, errors.RecordTooLarge)
+    assert refusal(connection, batch(partition, bytes(1_000_001))) is errors.RecordTooLarge
     assert append_one(connection, batch(partition, bytes(1_000_000))).error is None
 
 
@@ -510,7 +499,7 @@ def test_a_compacted_topic_needs_keys_and_takes_tombstones(connection: Connectio
     for keys in (None, [b"k", None], [None, b"k"]):
         for producer, sequence in ((None, None), (idempotent(connection), 0)):
             row = batch(partition, b"a", b"b", keys=keys, producer=producer, sequence=sequence)
-            assert isinstance(append_one(connection, row).error, errors.InvalidRecord)
+            assert refusal(connection, row) is errors.InvalidRecord
     assert append_one(connection, batch(partition, None, b"b", keys=[b"k", b""])).error is None
     assert values(connection, partition) == [None, b"b"]
 
@@ -597,9 +586,8 @@ def test_a_call_opens_a_transaction_also_beside_one_that_is_open_already(connect
         assert count(connection, "transaction", "producer_id = %s", writer.id.producer_id) == 1
 
 
-def test_a_transaction_is_noted_once_on_each_partition_where_it_begins(connection: Connection) -> None:
+def test_a_transaction_is_noted_once_on_each_partition_where_it_begins(connection: Connection, writer: Writer) -> None:
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
     plain(connection, second, b"before")
     append(connection, [writer.row(first, b"a"), writer.row(second, b"b")])
     append(connection, [writer.row(first, b"c", sequence=1), writer.row(second, b"d", sequence=1)])
@@ -624,29 +612,32 @@ def test_a_retry_inside_a_transaction_is_a_duplicate_also_after_its_commit(conne
 def test_equal_sequences_of_another_transaction_are_no_duplicate(connection: Connection) -> None:
     """P10: a delayed request never acts on another transaction."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    writer.commit()
-    stolen = append_one(connection, writer.row(partition, b"a", sequence=0))
-    assert isinstance(stolen.error, errors.OutOfOrderSequence)
+    writer.send_and_commit(partition, b"a")
+    assert refusal(connection, writer.row(partition, b"a", sequence=0)) is errors.OutOfOrderSequence
     assert values(connection, partition) == [b"a"]
 
 
-def test_a_late_append_after_commit_is_refused_and_joins_nothing(connection: Connection) -> None:
-    """I8."""
-    partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    late = writer.row(partition, b"late")
-    writer.commit()
-    assert isinstance(append_one(connection, late).error, errors.InvalidTransactionState)
-    assert values(connection, partition, isolation=UNCOMMITTED) == [b"a"]
+# How a transaction ends, or may take nothing more, and what a batch of it is told that comes later.
+OVER: dict[str, tuple[Callable[[Writer], object], type[Exception], str]] = {
+    "committed": (Writer.commit, errors.InvalidTransactionState, "COMMIT"),
+    "aborted": (Writer.abort, errors.InvalidTransactionState, "ABORT"),
+    "by hand": (lambda w: end_transaction(w.connection, w.name, "admin"), errors.TransactionAborted, "admin"),
+    "fenced": (lambda w: fence_producer(w.connection, w.transactional_id), errors.ProducerFenced, "newer producer"),
+    "sealed": (lambda w: seal(w.connection, w.name, "session"), errors.InvalidTransactionState, "sealed"),
+}
 
 
-def test_a_late_append_after_abort_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
+@pytest.mark.parametrize("how", OVER)
+def test_a_late_append_is_refused(connection: Connection, partition: int, writer: Writer, how: str) -> None:
     """I8, P9."""
+    end, kind, word = OVER[how]
     writer.send(partition, b"a")
     late = writer.row(partition, b"late")
-    writer.abort()
-    assert isinstance(append_one(connection, late).error, errors.InvalidTransactionState)
+    end(writer)
+    answer = append_one(connection, late)
+    assert type(answer.error) is kind
+    assert word in str(answer.error)
+    assert values(connection, partition, isolation=UNCOMMITTED) == [b"a"]
 
 
 def test_an_append_that_comes_after_its_own_abort_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
@@ -654,41 +645,9 @@ def test_an_append_that_comes_after_its_own_abort_is_refused(connection: Connect
     first = writer.row(partition, b"first")
     writer.tails = {partition: 0}
     writer.abort()
-    assert isinstance(append_one(connection, first).error, errors.InvalidTransactionState)
+    assert refusal(connection, first) is errors.InvalidTransactionState
     assert ends(connection, partition) == (0, 0, 0)
     assert count(connection, "transaction", "producer_id = %s", writer.id.producer_id) == 0
-
-
-def test_an_append_to_a_transaction_that_an_administrator_aborted_says_so(connection: Connection) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    end_transaction(connection, writer.name, "admin")
-    answer = append_one(connection, writer.row(partition, b"b"))
-    assert isinstance(answer.error, errors.TransactionAborted)
-    assert "admin" in str(answer.error)
-
-
-def test_an_append_of_a_fenced_producer_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
-    writer.send(partition, b"a")
-    fence_producer(connection, writer.transactional_id)
-    answer = append_one(connection, writer.row(partition, b"b"))
-    assert isinstance(answer.error, errors.ProducerFenced)
-
-
-def test_an_append_to_a_sealed_transaction_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
-    writer.send(partition, b"a")
-    seal(connection, writer)
-    answer = append_one(connection, writer.row(partition, b"b"))
-    assert isinstance(answer.error, errors.InvalidTransactionState)
-    assert "sealed" in str(answer.error)
-
-
-def seal(connection: Connection, writer: Writer, kind: str = "session") -> None:
-    connection.execute(
-        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
-        " partitions, first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), '{}', '{}', '{}')",
-        [*writer.name, kind],
-    )
 
 
 def test_a_new_transaction_waits_for_the_decision_of_the_earlier_one(connection: Connection) -> None:
@@ -714,25 +673,15 @@ def test_a_number_that_is_not_the_newest_plus_one_is_over(connection: Connection
 
 def test_a_number_below_the_newest_that_has_no_rows_is_over(connection: Connection, partition: int, writer: Writer) -> None:
     for _ in range(3):
-        writer.send(partition, b"a")
-        writer.commit()
-    connection.execute(
-        "delete from msgtx.transaction where producer_id = %s and transaction_number = 1", [writer.id.producer_id]
-    )
-    connection.execute(
-        "delete from msgtx.transaction_decision where producer_id = %s and transaction_number = 1",
-        [writer.id.producer_id],
-    )
-    answer = append_one(connection, writer.row(partition, b"late", number=1))
-    assert isinstance(answer.error, errors.InvalidTransactionState)
+        writer.send_and_commit(partition, b"a")
+    forget(connection, writer.name._replace(transaction_number=1))
+    assert refusal(connection, writer.row(partition, b"late", number=1)) is errors.InvalidTransactionState
 
 
-def test_outside_a_transaction_while_one_is_open_is_refused(connection: Connection) -> None:
+def test_outside_a_transaction_while_one_is_open_is_refused(connection: Connection, writer: Writer) -> None:
     partition, other = new_topic(connection, 2)
-    writer = Writer(connection)
     writer.send(partition, b"a")
-    answer = append_one(connection, batch(other, b"x", producer=writer.id, sequence=0))
-    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert refusal(connection, batch(other, b"x", producer=writer.id, sequence=0)) is errors.InvalidTransactionState
     writer.commit()
     assert append_one(connection, batch(other, b"x", producer=writer.id, sequence=0)).error is None
 
@@ -740,10 +689,9 @@ def test_outside_a_transaction_while_one_is_open_is_refused(connection: Connecti
 # ── the order of the checks ──
 
 
-def test_the_checks_come_in_their_documented_order(connection: Connection) -> None:
+def test_the_checks_come_in_their_documented_order(connection: Connection, writer: Writer) -> None:
     """Each later fault is there as well, and the earlier one is named (internals: append#the-order-of-the-checks)."""
     partition = new_partition(connection, max_message_bytes=5, cleanup_policy="compact")
-    writer = Writer(connection)
     stored = writer.row(partition, b"a", keys=[b"k"])
     append_one(connection, stored)
     writer.counted(stored)

@@ -17,10 +17,23 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import lease_shards
 from msgtx.store.topics.retention import LOG_END, delete_records
 from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
-from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions
 from tests.refusals import refuses
-from tests.store.conftest import Settings
-from tests.store.steps import append_one, batch, count, ends, new_partition, new_topic, plain, read, unique, values
+from tests.store.conftest import Blocked, Settings
+from tests.store.steps import (
+    append_one,
+    batch,
+    count,
+    delete_topic_of,
+    ends,
+    named_topic,
+    new_partition,
+    new_topic,
+    plain,
+    read,
+    unique,
+    values,
+)
 
 pytestmark = pytest.mark.usefixtures("bare")
 SECONDS = 30.0
@@ -67,8 +80,7 @@ def test_a_new_key_moves_no_other_one(connection: Connection) -> None:
     plain(connection, there, b"before")
     for partition, key in ((here, "a"), (here, "b"), (there, "a")):
         once(connection, partition, key)
-    refused = once(connection, here, "c", b"x" * 2_000_000)
-    assert isinstance(refused.error, errors.RecordTooLarge)
+    assert isinstance(once(connection, here, "c", b"x" * 2_000_000).error, errors.RecordTooLarge)
     found = [once(connection, partition, key) for partition, key in ((here, "a"), (here, "b"), (there, "a"))]
     assert [(each.offset, each.duplicate) for each in found] == [(0, True), (1, True), (1, True)]
 
@@ -140,10 +152,7 @@ def test_a_batch_keeps_every_column_of_the_records_that_are_new(connection: Conn
 
 def test_each_partition_of_a_call_gets_its_own_records_headers(connection: Connection) -> None:
     partitions = new_topic(connection, 3)
-    append_once(
-        connection,
-        [record(partitions[at], f"{at}", headers=[(f"h{at}", b"%d" % at)] * at) for at in (1, 2, 0)],
-    )
+    append_once(connection, [record(partitions[at], f"{at}", headers=[(f"h{at}", b"%d" % at)] * at) for at in (1, 2, 0)])
     rows = connection.execute(
         "select header_counts, header_keys, header_values from msgtx.record_batch order by partition_id"
     ).fetchall()
@@ -242,17 +251,11 @@ def test_an_unknown_partition_is_refused_and_the_others_go_on(connection: Connec
     assert places(answers[1:2]) == [(0, 0, False)]
 
 
-def test_a_topic_that_is_deleted_while_its_key_is_waited_for_keeps_nothing(
-    connection: Connection, open_connection: Sessions, background: Background
-) -> None:
-    partition, session, other = new_partition(connection), open_connection(), open_connection()
-    (topic,) = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where partition_id = %s", [partition]
-    ).fetchone()
-    with other.transaction():
-        delete_topic(other, topic)
-        answer = background.submit(once, session, partition, "a")
-        wait_for_lock(connection, backend(session))
+def test_a_topic_that_is_deleted_while_its_key_is_waited_for_keeps_nothing(connection: Connection, blocked: Blocked) -> None:
+    partition = new_partition(connection)
+    with connection.transaction():
+        delete_topic_of(connection, partition)
+        answer = blocked(once, partition, "a")
     assert isinstance(answer.result(SECONDS).error, errors.UnknownTopicOrPartition)
     assert held(connection) == []
 
@@ -298,24 +301,6 @@ def test_columns_of_unequal_length_are_refused(connection: Connection, columns: 
     assert held(connection) == []
 
 
-def test_a_kept_snapshot_is_refused(open_connection: Sessions, connection: Connection) -> None:
-    """P23."""
-    partition, session = new_partition(connection), open_connection()
-    session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    with session.transaction(), refuses(errors.ConfigError, name="transaction_isolation"):
-        once(session, partition, "a")
-
-
-def test_a_call_is_flushed_whatever_the_session_says(open_connection: Sessions, connection: Connection) -> None:
-    """I9: also one that finds all its keys held."""
-    partition, session = new_partition(connection), open_connection()
-    session.execute("set synchronous_commit = off")
-    for _ in range(2):
-        with session.transaction():
-            once(session, partition, "a")
-            assert session.execute("show synchronous_commit").fetchone() == ("on",)
-
-
 # ── the window ──
 
 
@@ -345,40 +330,31 @@ def test_the_window_is_an_hour_unless_it_is_changed(connection: Connection, part
 
 
 def test_a_key_that_another_call_holds_is_waited_for_and_answered_with_its_offset(
-    connection: Connection, open_connection: Sessions, background: Background
+    connection: Connection, blocked: Blocked
 ) -> None:
     low, high = new_topic(connection, 2)
-    first, second = open_connection(), open_connection()
-    with first.transaction():
-        place = once(first, high, "a", b"first", timestamp=1)
-        answer = background.submit(once, second, low, "a", b"second")
-        wait_for_lock(connection, backend(second))
+    with connection.transaction():
+        place = once(connection, high, "a", b"first", timestamp=1)
+        answer = blocked(once, low, "a", b"second")
     assert answer.result(SECONDS) == Placed(None, 1, place.offset, 1, duplicate=True)
     assert (values(connection, low), values(connection, high)) == ([], [b"first"])
 
 
-def test_a_key_whose_holder_rolls_back_goes_to_who_waits(
-    connection: Connection, open_connection: Sessions, background: Background
-) -> None:
-    partition, first, second = new_partition(connection), open_connection(), open_connection()
-    with first.transaction(force_rollback=True):
-        once(first, partition, "a", b"first")
-        answer = background.submit(once, second, partition, "a", b"second")
-        wait_for_lock(connection, backend(second))
+def test_a_key_whose_holder_rolls_back_goes_to_who_waits(connection: Connection, partition: int, blocked: Blocked) -> None:
+    with connection.transaction(force_rollback=True):
+        once(connection, partition, "a", b"first")
+        answer = blocked(once, partition, "a", b"second")
     assert places([answer.result(SECONDS)]) == [(0, 0, False)]
     assert values(connection, partition) == [b"second"]
 
 
-def test_a_key_past_its_window_is_replaced_by_one_of_two(
-    connection: Connection, open_connection: Sessions, background: Background, clock: Clock
-) -> None:
-    partition, first, second = new_partition(connection), open_connection(), open_connection()
+def test_a_key_past_its_window_is_replaced_by_one_of_two(connection: Connection, blocked: Blocked, clock: Clock) -> None:
+    partition = new_partition(connection)
     once(connection, partition, "a")
     clock("2 hours")
-    with first.transaction():
-        assert places([once(first, partition, "a", b"first")]) == [(0, 1, False)]
-        answer = background.submit(once, second, partition, "a", b"second")
-        wait_for_lock(connection, backend(second))
+    with connection.transaction():
+        assert places([once(connection, partition, "a", b"first")]) == [(0, 1, False)]
+        answer = blocked(once, partition, "a", b"second")
     assert places([answer.result(SECONDS)]) == [(0, 1, True)]
 
 
@@ -456,18 +432,15 @@ def test_the_sweep_removes_keys_past_their_window_and_no_others(
 
 
 def test_the_sweep_removes_keys_of_topics_that_are_gone(connection: Connection, engine: Engine, clock: Clock) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 1, {})
+    name, _ = named_topic(connection)
     once(connection, describe_topics(connection, [name])[name].partition_ids[0], "a")
     delete_topic(connection, name)
     clock("2 hours")
     assert sweep(engine, only=["dedup"]).dedup_keys_removed == 1
 
 
-def test_the_sweep_passes_by_a_key_that_is_being_replaced(
-    connection: Connection, open_connection: Sessions, clock: Clock
-) -> None:
-    partition, session = new_partition(connection), open_connection()
+def test_the_sweep_passes_by_a_key_that_is_being_replaced(connection: Connection, session: Connection, clock: Clock) -> None:
+    partition = new_partition(connection)
     append_once(connection, [record(partition, "a"), record(partition, "b")])
     clock("2 hours")
     with session.transaction():
@@ -508,9 +481,7 @@ def test_keys_beside_records_of_producers_and_plain_ones(connection: Connection,
 
 
 def test_a_limit_that_is_lowered_does_not_touch_what_is_held(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 1, {})
-    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    name, (partition,) = named_topic(connection)
     once(connection, partition, "a", b"x" * 100)
     alter_topic(connection, name, None, {"max_message_bytes": 10})
     assert once(connection, partition, "a", b"x" * 100).duplicate

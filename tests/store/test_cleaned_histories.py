@@ -23,8 +23,7 @@ from msgtx.store.topics.topics import alter_topic
 from msgtx.store.transactions.transactions import mark
 from msgtx.types import TopicPartition
 from tests.databases import Connection
-from tests.store.steps import COMMITTED, Writer, append_one, batch, ends, look, new_partition
-from tests.store.test_retention import topic_of
+from tests.store.steps import COMMITTED, Writer, answers, append_one, batch, ends, new_partition, to_its_end, topic_of
 
 pytestmark = pytest.mark.long
 
@@ -154,9 +153,7 @@ class Cleaned:
 
     def retain(self, size: int | None) -> None:
         alter_topic(self.connection, self.topic, None, {"retention_bytes": -1 if size is None else size})
-        after = None
-        while (after := sweeps.remove_old_batches(self.connection, after, None).after) is not None:
-            pass
+        list(to_its_end(self.connection, sweeps.remove_old_batches))
         start, _, _ = ends(self.connection, self.id)
         if size is None:
             assert start == self.start
@@ -166,11 +163,7 @@ class Cleaned:
     def compact(self, pieces: int, rows_at_once: int, window_bytes: int) -> None:
         """A number of SQL transactions of passes; then the process is killed."""
         compactor = Compactor(min_dirty_ratio=0, rows_at_once=rows_at_once, window_bytes=window_bytes)
-        after = None
-        for _ in range(pieces):
-            after = compactor(self.connection, after, None).after
-            if after is None:
-                return
+        list(itertools.islice(to_its_end(self.connection, compactor), pieces))
 
     # ── what is there ──
 
@@ -187,17 +180,12 @@ class Cleaned:
         ]
 
     def seen(self) -> list[Read]:
-        position = Position(self.start)
-        found: list[Read] = []
-        while True:
-            answer = look(self.connection, self.id, position.offset, token=position.token, max_rows=2)
-            assert not answer.truncated
-            for row in answer.batches:
-                records = records_of(row, TopicPartition("t", 0), position.offset)
-                found += [(record.offset, record.key, record.value) for record in records]
-            if answer.position == position.offset:
-                return found
-            position = Position(answer.position, answer.token)
+        return [
+            (record.offset, record.key, record.value)
+            for position, answer in answers(self.connection, self.id, self.start, max_rows=2)
+            for row in answer.batches
+            for record in records_of(row, TopicPartition("t", 0), position)
+        ]
 
     def check(self, *, is_done: bool = False) -> None:
         start, stable, end = ends(self.connection, self.id)

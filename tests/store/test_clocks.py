@@ -225,8 +225,7 @@ def used_id(world: World) -> Over:
     """One whose newest transaction is from the future, and its history."""
     writer = Writer(world.connection)
     for _ in range(2):
-        writer.send(new_partition(world.connection), b"a")
-        writer.commit()
+        writer.send_and_commit(new_partition(world.connection), b"a")
     world.kept.append(lambda: known(world.connection, writer.id.producer_id))
     return lambda: (world.sweep(), not known(world.connection, writer.id.producer_id))[1]
 
@@ -246,8 +245,7 @@ def history(world: World) -> Over:
     """Decisions: the older ones of an id are forgotten, the newest one stays with its id."""
     writer = Writer(world.connection)
     for _ in range(3):
-        writer.send(new_partition(world.connection), b"a")
-        writer.commit()
+        writer.send_and_commit(new_partition(world.connection), b"a")
     world.kept.append(lambda: count(world.connection, "transaction_decision") == 3)
     return lambda: (world.sweep(), count(world.connection, "transaction_decision") <= 1)[1]
 
@@ -305,22 +303,27 @@ def world(connection: Connection, engine: Engine, open_connection: Sessions, set
     return World(connection, engine, open_connection)
 
 
+def ends_in_time(case: Callable[[World], Over], over: Over, clock: Clock, *, first: int) -> None:
+    """Let the length of a case pass so often that it must be over. `first`: after how many lengths the first look comes."""
+    seconds, lengths = CASES[case]
+    for step in range(first, lengths + 1):
+        clock(f"{step * (seconds + SLACK_SECONDS)} seconds")
+        if over():
+            return
+    raise AssertionError(f"{case.__name__} stands still for more than {lengths} times its {seconds} s")
+
+
 @pytest.mark.parametrize("jump", JUMPS, ids=lambda jump: jump.replace(" ", "_"))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_what_began_in_the_future_is_over_within_its_own_length(
     world: World, clock: Clock, case: Callable[[World], Over], jump: str
 ) -> None:
-    seconds, lengths = CASES[case]
     clock(jump)
     over = case(world)
     clock(None)
     world.sweep()
     assert all(kept() for kept in world.kept), "it was given up before its time"
-    for step in range(1, lengths + 1):
-        clock(f"{step * (seconds + SLACK_SECONDS)} seconds")
-        if over():
-            return
-    raise AssertionError(f"{case.__name__} stands still for more than {lengths} times its {seconds} s")
+    ends_in_time(case, over, clock, first=1)
 
 
 @pytest.mark.parametrize("jump", JUMPS, ids=lambda jump: jump.replace(" ", "_"))
@@ -329,12 +332,7 @@ def test_what_began_in_the_past_is_over_at_once_or_within_its_own_length(
     world: World, clock: Clock, case: Callable[[World], Over], jump: str
 ) -> None:
     """The clock was behind, and is set right: by it a long time has passed."""
-    seconds, lengths = CASES[case]
     clock(f"-{jump}")
     over = case(world)
     clock(None)
-    for step in range(lengths + 1):
-        clock(f"{step * (seconds + SLACK_SECONDS)} seconds")
-        if over():
-            return
-    raise AssertionError(f"{case.__name__} stands still for more than {lengths} times its {seconds} s")
+    ends_in_time(case, over, clock, first=0)

@@ -23,7 +23,18 @@ from msgtx.types import GroupMetadata
 from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.sharing import ShareGroup, four_records
-from tests.store.steps import batch, committed_at, count, new_partition, new_topic, offsets_of, plain, unique, values
+from tests.store.steps import (
+    batch,
+    committed_at,
+    count,
+    named_topic,
+    new_partition,
+    new_topic,
+    offsets_of,
+    plain,
+    unique,
+    values,
+)
 
 Level = psycopg.IsolationLevel
 
@@ -103,20 +114,18 @@ def test_a_call_of_a_session_with_nothing_in_it_changes_nothing(connection: Conn
 
 
 @pytest.mark.parametrize("kind", ["publish", "append", "answer"])
-def test_many_calls_of_a_session_fire_one_trigger(connection: Connection, open_connection: Sessions, kind: str) -> None:
-    topic, user = unique("topic"), open_connection()
-    create_topic(connection, topic, 1, {})
-    (partition,) = describe_topics(connection, [topic])[topic].partition_ids
+def test_many_calls_of_a_session_fire_one_trigger(connection: Connection, session: Connection, kind: str) -> None:
+    topic, (partition,) = named_topic(connection)
     share = ShareGroup(connection, partition)
     calls: dict[str, Callable[[], object]] = {
-        "publish": lambda: query(user, "select msgtx.publish(%s, value => 'x')", topic),
-        "append": lambda: commit_in_session(user, [batch(partition, b"x")]),
-        "answer": lambda: acknowledge_in_session(user, share.answers("a", {})),
+        "publish": lambda: query(session, "select msgtx.publish(%s, value => 'x')", topic),
+        "append": lambda: commit_in_session(session, [batch(partition, b"x")]),
+        "answer": lambda: acknowledge_in_session(session, share.answers("a", {})),
     }
-    with user.transaction():
+    with session.transaction():
         for _ in range(3):
             calls[kind]()
-        assert count(user, "staged_commit", "round is not null") == 1
+        assert count(session, "staged_commit", "round is not null") == 1
     assert values(connection, partition) == ([] if kind == "answer" else [b"x"] * 3)
 
 

@@ -69,7 +69,7 @@ def test_headers_begin_where_the_view_says(connection: Connection, partition: in
     assert no_starts == []
 
 
-def test_a_range_is_refused_where_it_is_not_what_was_planned(partition: int, engine: Engine, connection: Connection) -> None:
+def test_a_range_is_refused_where_it_is_not_what_was_planned(partition: int, connection: Connection) -> None:
     """I5, I14."""
     plain(connection, partition, b"a", b"b", b"c")
     Writer(connection).send(partition, b"open")

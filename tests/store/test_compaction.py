@@ -27,6 +27,7 @@ from tests.store.steps import (
     COMMITTED,
     UNCOMMITTED,
     Writer,
+    answers,
     append_one,
     batch,
     count,
@@ -36,9 +37,11 @@ from tests.store.steps import (
     plain,
     read,
     spoiled,
+    to_its_end,
+    topic_of,
 )
 from tests.store.test_growth import looks_of
-from tests.store.test_retention import now_ms, retain, topic_of, verified
+from tests.store.test_retention import now_ms, retain, verified
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 NEVER = 10**15
@@ -46,13 +49,8 @@ NEVER = 10**15
 
 def pieces(connection: Connection, compactor: Compactor) -> Iterator[int]:
     """Do one SQL transaction of a pass over everything after the other. Yields how many records each removed."""
-    after = None
-    while True:
-        swept = compactor(connection, after, None)
-        yield swept.done.get("records_compacted", 0)
-        after = swept.after
-        if after is None:
-            return
+    for done in to_its_end(connection, compactor):
+        yield done.get("records_compacted", 0)
 
 
 def compact(connection: Connection, **limits: Any) -> int:
@@ -60,8 +58,13 @@ def compact(connection: Connection, **limits: Any) -> int:
     return sum(pieces(connection, Compactor(**{"min_dirty_ratio": 0, **limits})))
 
 
-def compacted_topic(connection: Connection, **settings: object) -> int:
-    return new_partition(connection, **{"cleanup_policy": "compact", **settings})
+def went_on(
+    compactor: Compactor, connection: Connection, after: Any, calls: int, leases: Leases | None = None
+) -> tuple[int, ...] | None:
+    """Do so many SQL transactions of a pass. Returns where it came to."""
+    for _ in range(calls):
+        after = compactor(connection, after, leases).after
+    return after
 
 
 def put(connection: Connection, partition: int, pairs: str) -> int:
@@ -73,23 +76,26 @@ def put(connection: Connection, partition: int, pairs: str) -> int:
     return plain(connection, partition, *values, keys=keys)
 
 
+def compacted_topic(connection: Connection, *rows: str, **settings: object) -> int:
+    """Create a compacted topic of one partition, and append these rows. Returns the partition."""
+    partition = new_partition(connection, **{"cleanup_policy": "compact", **settings})
+    for pairs in rows:
+        put(connection, partition, pairs)
+    return partition
+
+
 def row_columns(pairs: str) -> tuple[list[bytes], list[bytes]]:
     return [pair[:1].encode() for pair in pairs.split()], [pair[1:].encode() for pair in pairs.split()]
 
 
 def seen(connection: Connection, partition: int, start: int = 0, **options: Any) -> str:
     """What a reader gets, as `offset:key value`."""
-    position, token, found = start, None, []
-    while True:
-        answer = look(connection, partition, position, token=token, **options)
-        assert not answer.truncated
-        for fetched in answer.batches:
-            for record in records_of(fetched, TopicPartition("t", 0), position):
-                key = "-" if record.key is None else record.key.decode()
-                found.append(f"{record.offset}:{key}{'-' if record.value is None else record.value.decode()}")
-        if answer.position == position:
-            return " ".join(found)
-        position, token = answer.position, answer.token
+    return " ".join(
+        f"{record.offset}:{(record.key or b'-').decode()}{'-' if record.value is None else record.value.decode()}"
+        for position, answer in answers(connection, partition, start, **options)
+        for fetched in answer.batches
+        for record in records_of(fetched, TopicPartition("t", 0), position)
+    )
 
 
 def place(connection: Connection, partition: int) -> tuple[int, bool]:
@@ -113,10 +119,7 @@ def place(connection: Connection, partition: int) -> tuple[int, bool]:
 
 
 def test_the_newest_of_each_key_stays_where_it_was(connection: Connection, client: msgtx.Client) -> None:
-    partition = compacted_topic(connection)
-    put(connection, partition, "a1 b1 a2 c1")
-    put(connection, partition, "a3")
-    put(connection, partition, "b2 d1")
+    partition = compacted_topic(connection, "a1 b1 a2 c1", "a3", "b2 d1")
     assert compact(connection) == 3
     assert seen(connection, partition) == "3:c1 4:a3 5:b2 6:d1"
     assert ends(connection, partition) == (0, 7, 7)
@@ -158,17 +161,8 @@ def test_every_way_to_read_sees_the_same(connection: Connection, client: msgtx.C
 def test_a_record_keeps_what_belongs_to_it(connection: Connection, client: msgtx.Client) -> None:
     partition = compacted_topic(connection)
     headers = [[("h", b"0")], [], [("x", None), ("y", b"2")], [("z", b"3")]]
-    plain(
-        connection,
-        partition,
-        b"0",
-        b"1",
-        b"2",
-        b"3",
-        keys=[b"a", b"b", b"c", b"a"],
-        timestamps=[7, 8, 9, 6],
-        headers=headers,
-    )
+    keys = [b"a", b"b", b"c", b"a"]
+    plain(connection, partition, b"0", b"1", b"2", b"3", keys=keys, timestamps=[7, 8, 9, 6], headers=headers)
     plain(connection, partition, b"4", b"5", keys=[b"b", b"d"], timestamp=50)
     plain(connection, partition, b"6", keys=[b"d"])
     compact(connection)
@@ -198,9 +192,7 @@ def test_what_stays_may_have_no_headers_though_its_row_had_some(connection: Conn
 
 def test_a_row_of_which_nothing_stays_behind_a_position_is_passed(connection: Connection) -> None:
     """A reader gets no row without a record, and its position moves on."""
-    partition = compacted_topic(connection)
-    for pairs in ("a1 b1", "c1 d1 e1", "a2 b2 e2", "f1"):
-        put(connection, partition, pairs)
+    partition = compacted_topic(connection, "a1 b1", "c1 d1 e1", "a2 b2 e2", "f1")
     compact(connection)
 
     def passed(position: int, rows: int) -> tuple[list[int], int]:
@@ -214,12 +206,9 @@ def test_a_row_of_which_nothing_stays_behind_a_position_is_passed(connection: Co
 def test_aborted_records_go_and_supersede_nothing(connection: Connection, client: msgtx.Client) -> None:
     """P3: with and without their markers."""
     for marked in (False, True):
-        partition, writer = compacted_topic(connection), Writer(connection)
-        put(connection, partition, "a1 b1")
-        writer.send(partition, b"2", b"2", keys=[b"a", b"c"])
-        writer.abort()
-        writer.send(partition, b"3", keys=[b"b"])
-        writer.commit()
+        partition, writer = compacted_topic(connection, "a1 b1"), Writer(connection)
+        writer.send_and_abort(partition, b"2", b"2", keys=[b"a", b"c"])
+        writer.send_and_commit(partition, b"3", keys=[b"b"])
         writer.commit_whole(writer.row(partition, b"4", keys=[b"d"]))
         if marked:
             mark(connection, everything=True)
@@ -232,8 +221,7 @@ def test_aborted_records_go_and_supersede_nothing(connection: Connection, client
 
 
 def test_what_is_undecided_is_left_alone_and_supersedes_nothing(connection: Connection, client: msgtx.Client) -> None:
-    partition, writer = compacted_topic(connection), Writer(connection)
-    put(connection, partition, "a1 a2 b1")
+    partition, writer = compacted_topic(connection, "a1 a2 b1"), Writer(connection)
     writer.send(partition, b"3", keys=[b"b"])
     put(connection, partition, "a4 a5")
     assert compact(connection) == 1
@@ -253,8 +241,7 @@ def test_a_record_without_key_stays(connection: Connection, partition: int, clie
     put(connection, partition, "a2")
     assert compact(connection) == 1
     assert seen(connection, partition) == "0:-1 2:-2 3:-3 4:a2"
-    refused = append_one(connection, batch(partition, b"4"))
-    assert isinstance(refused.error, errors.InvalidRecord)
+    assert isinstance(append_one(connection, batch(partition, b"4")).error, errors.InvalidRecord)
     verified(client)
 
 
@@ -283,9 +270,7 @@ def place_of_pass(run: Iterator[int]) -> bool:
 def test_a_tombstone_stays_for_its_time_from_the_first_pass_that_saw_it(
     connection: Connection, client: msgtx.Client, clock: Clock
 ) -> None:
-    partition = compacted_topic(connection, delete_retention_ms=60_000)
-    put(connection, partition, "a1 b1")
-    put(connection, partition, "a- c1")
+    partition = compacted_topic(connection, "a1 b1", "a- c1", delete_retention_ms=60_000)
     clock("10 minutes")
     assert compact(connection) == 1
     assert seen(connection, partition) == "1:b1 2:a- 3:c1"
@@ -307,19 +292,15 @@ def test_a_tombstone_stays_for_its_time_from_the_first_pass_that_saw_it(
     verified(client)
 
 
-def test_a_tombstone_that_is_superseded_goes_at_once(connection: Connection, clock: Clock) -> None:
-    partition = compacted_topic(connection, delete_retention_ms=60_000)
-    put(connection, partition, "a1 a- a2 b-")
-    put(connection, partition, "b3")
+def test_a_tombstone_that_is_superseded_goes_at_once(connection: Connection) -> None:
+    partition = compacted_topic(connection, "a1 a- a2 b-", "b3", delete_retention_ms=60_000)
     assert compact(connection) == 3
     assert seen(connection, partition) == "2:a2 4:b3"
     assert place(connection, partition) == (5, False)
 
 
 def test_a_tombstone_without_time_goes_with_the_second_pass(connection: Connection, clock: Clock) -> None:
-    partition = compacted_topic(connection, delete_retention_ms=0)
-    put(connection, partition, "a1 b1")
-    put(connection, partition, "a-")
+    partition = compacted_topic(connection, "a1 b1", "a-", delete_retention_ms=0)
     assert next(n for n in pieces(connection, Compactor()) if n) == 1
     assert seen(connection, partition) == "1:b1 2:a-"
     clock("1 s")
@@ -345,8 +326,7 @@ def test_the_time_of_a_tombstone_begins_whether_or_not_the_pass_removes_somethin
 
 def test_a_tombstone_may_stay_for_ever(connection: Connection, clock: Clock) -> None:
     """And a time that is longer than any interval does no harm."""
-    partition = compacted_topic(connection, delete_retention_ms=2**63 - 1)
-    put(connection, partition, "a1 a-")
+    partition = compacted_topic(connection, "a1 a-", delete_retention_ms=2**63 - 1)
     assert compact(connection) == 1
     clock("100 years")
     assert compact(connection) == 0
@@ -401,8 +381,7 @@ def test_what_lies_behind_an_open_transaction_counts_for_nothing(connection: Con
 
 def test_a_search_does_not_read_what_lies_behind_an_open_transaction(connection: Connection) -> None:
     """It may be much, and is no less the next time."""
-    partition, writer = compacted_topic(connection), Writer(connection)
-    put(connection, partition, "a1 b1")
+    partition, writer = compacted_topic(connection, "a1 b1"), Writer(connection)
     assert compact(connection, min_dirty_ratio=MIN_DIRTY_RATIO) == 0
     put(connection, partition, "a2")
     writer.send(partition, b"open", keys=[b"o"])
@@ -456,23 +435,18 @@ def test_a_search_goes_on_behind_the_partitions_that_it_has_looked_at(connection
 
 def test_a_search_counts_a_long_log_in_parts(connection: Connection) -> None:
     """It comes back to it before it goes on."""
-    partition, later = compacted_topic(connection), compacted_topic(connection)
-    for each in (partition, later):
-        put(connection, each, "a1")
+    partition, _ = compacted_topic(connection, "a1"), compacted_topic(connection, "a1")
     rows_behind(connection, partition, 10_000)
     assert dirty(connection) == (None, partition - 1)
     assert dirty(connection, partition - 1) == (partition, partition)
 
 
-def test_a_search_passes_by_what_another_cleaner_has(connection: Connection, open_connection: Sessions) -> None:
+def test_a_search_passes_by_what_another_cleaner_has(connection: Connection, session: Connection) -> None:
     """It does not wait, though the log has rows that nobody has counted."""
-    partition, later = compacted_topic(connection), compacted_topic(connection)
-    for each in (partition, later):
-        put(connection, each, "a1")
+    partition, later = compacted_topic(connection, "a1"), compacted_topic(connection, "a1")
     rows_behind(connection, partition, 1_000)
-    cleaner = open_connection()
-    with cleaner.transaction():
-        cleaner.execute("select from msgtx.partition where partition_id = %s for no key update", [partition])
+    with session.transaction():
+        session.execute("select from msgtx.partition where partition_id = %s for no key update", [partition])
         assert dirty(connection) == (later, later)
 
 
@@ -495,9 +469,7 @@ def test_a_small_window_takes_several_passes(connection: Connection, client: msg
 
 def test_a_log_that_grows_all_the_time_keeps_no_other_waiting(connection: Connection) -> None:
     """What comes during a pass waits for the next round."""
-    growing, other = compacted_topic(connection), compacted_topic(connection)
-    for partition in (growing, other):
-        put(connection, partition, "a1 a2")
+    growing, other = compacted_topic(connection, "a1 a2"), compacted_topic(connection, "a1 a2")
     removed = []
     for number in itertools.islice(pieces(connection, Compactor(min_dirty_ratio=0)), 20):
         removed.append(number)
@@ -509,12 +481,9 @@ def test_a_log_that_grows_all_the_time_keeps_no_other_waiting(connection: Connec
 
 def test_a_pass_that_another_one_has_overtaken_leaves_the_log_to_it(connection: Connection) -> None:
     """Though its window was full: two cleaners do not do everything twice."""
-    partition = compacted_topic(connection)
-    for pairs in ("a1", "b1", "a2"):
-        put(connection, partition, pairs)
-    slow, after = Compactor(min_dirty_ratio=0, window_bytes=1), None
-    for _ in range(3):  # found, noted, rewritten
-        after = slow(connection, after, None).after
+    partition = compacted_topic(connection, "a1", "b1", "a2")
+    slow = Compactor(min_dirty_ratio=0, window_bytes=1)
+    after = went_on(slow, connection, None, 3)  # found, noted, rewritten
     assert compact(connection) == 1
     put(connection, partition, "b2")
     assert slow(connection, after, None).after == (partition,)
@@ -532,8 +501,7 @@ def test_a_pass_may_end_anywhere_and_another_one_goes_on(
         partition, writer = compacted_topic(connection, delete_retention_ms=1_000), Writer(connection)
         put(connection, partition, "a1 b1 c1")
         put(connection, partition, "a- d1")
-        writer.send(partition, b"x", b"x", keys=[b"b", b"e"])
-        writer.abort()
+        writer.send_and_abort(partition, b"x", b"x", keys=[b"b", b"e"])
         put(connection, partition, "c2 b2")
         put(connection, partition, "f-")
         put(connection, partition, "g1 f1 d2")
@@ -556,9 +524,7 @@ def test_a_pass_may_end_anywhere_and_another_one_goes_on(
 def test_two_compactors_at_one_log_do_each_other_no_harm(connection: Connection, client: msgtx.Client) -> None:
     """Cron beside a daemon: who reads a row that the other has changed gives up."""
     for lead in range(8):
-        partition = compacted_topic(connection)
-        put(connection, partition, "a1 b1 a2 c1")
-        put(connection, partition, "c2 a3 d1")
+        partition = compacted_topic(connection, "a1 b1 a2 c1", "c2 a3 d1")
         first, second = pieces(connection, Compactor(rows_at_once=1)), pieces(connection, Compactor(rows_at_once=1))
         list(itertools.islice(first, lead))
         for _ in itertools.zip_longest(first, second):
@@ -570,8 +536,7 @@ def test_two_compactors_at_one_log_do_each_other_no_harm(connection: Connection,
 
 
 def test_rows_that_were_changed_since_they_were_read_are_left_alone(connection: Connection) -> None:
-    partition = compacted_topic(connection)
-    put(connection, partition, "a1 b1")
+    partition = compacted_topic(connection, "a1 b1")
     (row,) = compaction.read_keys(connection, partition, 0, 9, with_tombstones=True, most_rows=9, most_bytes=1 << 20)
     first = [compaction.Rewrite(row, [1], waits=False)]
     assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is not None
@@ -583,11 +548,9 @@ def test_rows_that_were_changed_since_they_were_read_are_left_alone(connection: 
     assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is None, "another row"
 
 
-def test_one_bad_partition_does_not_stop_the_rest(connection: Connection, client: msgtx.Client) -> None:
+def test_one_bad_partition_does_not_stop_the_rest(connection: Connection) -> None:
     """P12; and the next pass over it begins anew."""
-    partitions = [compacted_topic(connection) for _ in range(3)]
-    for partition in partitions:
-        put(connection, partition, "a1 b1 a2")
+    partitions = [compacted_topic(connection, "a1 b1 a2") for _ in range(3)]
     sweeper = Sweeper(["compaction"])
     with spoiled(connection, "record_batch", "update", f"old.partition_id = {partitions[1]}"):
         assert sweeper.round(connection).records_compacted == 2
@@ -597,8 +560,7 @@ def test_one_bad_partition_does_not_stop_the_rest(connection: Connection, client
 
 
 def test_a_dry_run_compacts_nothing(connection: Connection, engine: Engine) -> None:
-    partition = compacted_topic(connection)
-    put(connection, partition, "a1 a2")
+    partition = compacted_topic(connection, "a1 a2")
     assert sweep(engine, dry_run=True).records_compacted == 1
     assert seen(connection, partition) == "0:a1 1:a2"
     assert sweep(engine).records_compacted == 1
@@ -628,9 +590,7 @@ def test_a_retry_of_a_batch_that_was_emptied_is_a_duplicate(connection: Connecti
 
 
 def test_a_reader_goes_on_with_its_token_and_its_commits_over_a_compaction(connection: Connection) -> None:
-    partition = compacted_topic(connection)
-    for pairs in ("a1 b1", "a2", "b2 c1"):
-        put(connection, partition, pairs)
+    partition = compacted_topic(connection, "a1 b1", "a2", "b2 c1")
     tokens = {}
     for most in (1, 2, 3):
         answer = look(connection, partition, max_rows=most)
@@ -692,8 +652,7 @@ def test_compact_and_delete_do_both(connection: Connection, client: msgtx.Client
 
 
 def test_what_retention_removes_behind_the_compacted_part_was_not_counted_with_it(connection: Connection) -> None:
-    partition = compacted_topic(connection, cleanup_policy="compact,delete")
-    put(connection, partition, "a1 b1")
+    partition = compacted_topic(connection, "a1 b1", cleanup_policy="compact,delete")
     compact(connection)
     assert place(connection, partition)[0] == 2
     put(connection, partition, "c1")
@@ -707,8 +666,7 @@ def test_what_retention_removes_behind_the_compacted_part_was_not_counted_with_i
 def test_producers_are_not_held_up_and_another_cleaner_is_passed_by(
     connection: Connection, open_connection: Sessions
 ) -> None:
-    partition = compacted_topic(connection)
-    put(connection, partition, "a1 a2")
+    partition = compacted_topic(connection, "a1 a2")
     cleaner, other = open_connection(), open_connection()
     with cleaner.transaction():
         assert compact(cleaner) == 1
@@ -723,10 +681,8 @@ def test_history_may_go_before_and_after(connection: Connection, clock: Clock, c
     for first in ("history", "compaction"):
         clock("0")
         partition, writer = compacted_topic(connection), Writer(connection)
-        writer.send(partition, b"1", keys=[b"a"])
-        writer.commit()
-        writer.send(partition, b"2", keys=[b"a"])
-        writer.abort()
+        writer.send_and_commit(partition, b"1", keys=[b"a"])
+        writer.send_and_abort(partition, b"2", keys=[b"a"])
         writer.commit_whole(writer.row(partition, b"3", keys=[b"b"]))
         mark(connection, everything=True)
         clock("8 days")
@@ -755,10 +711,7 @@ def rows_of(connection: Connection, partition: int) -> list[Any]:
 
 def test_a_pass_changes_its_own_log_alone(connection: Connection, clock: Clock) -> None:
     """Of it the rows that it names; the time of a tombstone counts from the first pass that has seen it."""
-    places = [compacted_topic(connection) for _ in range(3)]
-    for each in places:
-        for pairs in ("a1 b1", "c-", "d-", "a2"):
-            put(connection, each, pairs)
+    places = [compacted_topic(connection, "a1 b1", "c-", "d-", "a2") for _ in range(3)]
     connection.execute(
         "update msgtx.partition p set counted_offset = 5, counted_bytes = (select sum(r.byte_size) from msgtx.record_batch r"
         " where r.partition_id = p.partition_id)"
@@ -817,19 +770,11 @@ def test_the_time_of_a_tombstone_is_that_of_its_own_topic(connection: Connection
 
 def test_an_answer_holds_at_most_so_many_rows_and_bytes_and_none_that_is_empty(connection: Connection) -> None:
     """Of values it says only which are null, and only if it is asked."""
-    partition = compacted_topic(connection)
-    for pairs in ("a1", "b1 c-", "d1", "e1"):
-        put(connection, partition, pairs)
+    partition = compacted_topic(connection, "a1", "b1 c-", "d1", "e1")
 
     def read_rows(most_rows: int, most_bytes: int, *, with_tombstones: bool = True) -> list[tuple[int, list[int]]]:
         found = compaction.read_keys(
-            connection,
-            partition,
-            0,
-            5,
-            with_tombstones=with_tombstones,
-            most_rows=most_rows,
-            most_bytes=most_bytes,
+            connection, partition, 0, 5, with_tombstones=with_tombstones, most_rows=most_rows, most_bytes=most_bytes
         )
         return [(row.keyed.base_offset, list(row.keyed.tombstones)) for row in found]
 
@@ -857,8 +802,7 @@ STEPS: dict[str, Callable[[Connection, int, Leases], object]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_each_step_of_a_pass_is_the_leaders(connection: Connection, step: str) -> None:
-    partition = compacted_topic(connection)
-    put(connection, partition, "a-")
+    partition = compacted_topic(connection, "a-")
     leases = lease_shards(connection, None, host="here", process=1)
     before = rows_of(connection, partition)
     with pytest.raises(errors.CoordinatorFenced):
@@ -867,15 +811,12 @@ def test_each_step_of_a_pass_is_the_leaders(connection: Connection, step: str) -
 
 
 def test_a_coordinator_compacts_for_its_shards_and_only_as_long_as_it_leads_them(connection: Connection) -> None:
-    partition = compacted_topic(connection)
-    put(connection, partition, "a1 a2 b1")
+    partition = compacted_topic(connection, "a1 a2 b1")
     leases = lease_shards(connection, None, host="here", process=1)
     others = {shard: epoch for shard, epoch in leases.epochs.items() if shard != partition % 50}
     compactor = Compactor()
     assert compactor(connection, None, replace(leases, epochs=others)).after is None, "another one's"
-    after = None
-    for _ in range(3):  # found, noted, nothing more to note
-        after = compactor(connection, after, leases).after
+    after = went_on(compactor, connection, None, 3, leases)  # found, noted, nothing more to note
     for stale, error in (
         ({**leases.epochs, 7: 0}, errors.CoordinatorFenced),
         ({**leases.epochs, 7: 99}, errors.NotCoordinator),
@@ -883,19 +824,9 @@ def test_a_coordinator_compacts_for_its_shards_and_only_as_long_as_it_leads_them
         with pytest.raises(error):
             compactor(connection, after, replace(leases, epochs=stale))
         assert seen(connection, partition) == "0:a1 1:a2 2:b1"
-        after = None
-        for _ in range(3):  # from the start
-            after = compactor(connection, after, leases).after
+        after = went_on(compactor, connection, None, 3, leases)  # from the start
     assert compactor(connection, after, replace(leases, epochs=others)).done == {}, "its shard has passed to another"
-    after = None
-    removed = 0
-    while True:
-        swept = compactor(connection, after, leases)
-        removed += swept.done.get("records_compacted", 0)
-        after = swept.after
-        if after is None:
-            break
-    assert removed == 1
+    assert sum(done.get("records_compacted", 0) for done in to_its_end(connection, compactor, leases)) == 1
     assert seen(connection, partition) == "1:a2 2:b1"
 
 
@@ -908,9 +839,8 @@ def test_of_a_log_whose_shard_has_passed_to_another_nothing_is_known_in_the_next
     put(connection, first, "c1 c2 c3 a4")
     put(connection, first, "d1")
     leases = lease_shards(connection, None, host="here", process=1)
-    compactor, after = Compactor(min_dirty_ratio=0, rows_at_once=1), None
-    for _ in range(5):  # found, two rows noted, nothing more to note, one rewritten
-        after = compactor(connection, after, leases).after
+    compactor = Compactor(min_dirty_ratio=0, rows_at_once=1)
+    after = went_on(compactor, connection, None, 5, leases)  # found, two rows noted, nothing more to note, one rewritten
     left = replace(leases, epochs={shard: epoch for shard, epoch in leases.epochs.items() if shard != first % 50})
     while after is not None:
         after = compactor(connection, after, left).after

@@ -9,19 +9,17 @@ from msgtx.store.fetch.cuts import consistent_cut, spans_of_transactions
 from msgtx.store.transactions.decide import Ending
 from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
-from tests.store.steps import Writer, forget, new_partition, new_topic, plain, read
+from tests.store.steps import Writer, forget, new_partition, new_topic, plain, plain_batches, read
 
 
 def cut(connection: Connection, partitions: list[int]) -> dict[int, int]:
     return {partition: at.end for partition, at in consistent_cut(connection, partitions).items()}
 
 
-def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection) -> None:
+def test_what_is_decided_everywhere_is_in_the_cut(connection: Connection, writer: Writer) -> None:
     one, two = new_topic(connection, 2)
-    writer = Writer(connection)
     writer.send(one, b"a")
-    writer.send(two, b"b", b"c")
-    writer.commit()
+    writer.send_and_commit(two, b"b", b"c")
     plain(connection, two, b"d")
     assert cut(connection, [one, two]) == {one: 1, two: 3}
 
@@ -41,10 +39,8 @@ def test_a_transaction_behind_an_open_one_is_left_out_everywhere(connection: Con
     chained.send(two, b"chained")
     split.send(two, b"split")
     open_one.send(one, b"open")
-    split.send(one, b"split")
-    name = split.commit()
-    chained.send(two, b"chained, too")
-    chained_name = chained.commit()
+    name = split.send_and_commit(one, b"split")
+    chained_name = chained.send_and_commit(two, b"chained, too")
     found = consistent_cut(connection, [one, two, three])
     assert {partition: at.end for partition, at in found.items()} == {one: 0, two: 0, three: 0}
     assert found[two].held_by in (name, chained_name)
@@ -61,8 +57,7 @@ def test_where_a_transaction_is_in_other_partitions_lowers_nothing(connection: C
     split.send(aside, b"split")
     plain(connection, one, b"before")
     open_one.send(one, b"open")
-    split.send(one, b"split")
-    split.commit()
+    split.send_and_commit(one, b"split")
     found = consistent_cut(connection, [one])
     assert {partition: (at.end, at.held_by) for partition, at in found.items()} == {one: (1, None)}
 
@@ -72,8 +67,7 @@ def test_records_below_a_log_start_do_not_count(connection: Connection) -> None:
     open_one, split = Writer(connection), Writer(connection)
     split.send(two, b"gone")
     open_one.send(one, b"open")
-    split.send(one, b"split")
-    split.commit()
+    split.send_and_commit(one, b"split")
     plain(connection, two, b"later")
     assert cut(connection, [one, two]) == {one: 0, two: 0}
     connection.execute("update msgtx.partition set log_start_offset = 1 where partition_id = %s", [two])
@@ -85,8 +79,7 @@ def test_an_end_at_the_log_start_is_held_by_nobody(connection: Connection, parti
     split, open_one = Writer(connection), Writer(connection)
     split.send(partition, b"removed")
     open_one.send(partition, b"open")
-    split.send(partition, b"behind the open one")
-    split.commit()
+    split.send_and_commit(partition, b"behind the open one")
     connection.execute("update msgtx.partition set log_start_offset = 1 where partition_id = %s", [partition])
     found = consistent_cut(connection, [partition])[partition]
     assert (found.end, found.held_by) == (1, None)
@@ -162,8 +155,7 @@ def test_a_transaction_whose_history_is_gone_is_found_by_its_rows(connection: Co
     open_one, split = Writer(connection), Writer(connection)
     split.send(two, b"split")
     open_one.send(one, b"open")
-    split.send(one, b"split")
-    name = split.commit()
+    name = split.send_and_commit(one, b"split")
     if purged:
         forget(connection, name)
     assert cut(connection, [one, two]) == {one: 0, two: 0}
@@ -190,8 +182,7 @@ def test_what_is_in_several_partitions_has_its_own_place_in_each(
     split.decide(outcome)
     split.next()
     for _ in range(2):
-        split.send(one, b"after")
-        split.commit()
+        split.send_and_commit(one, b"after")
     mark(connection, everything=True)
     if purged:
         forget(connection, name)
@@ -215,8 +206,7 @@ def test_what_is_left_of_a_transaction_is_not_that_of_its_namesakes(connection: 
     split.init()
     split.send(one, b"split")
     open_one.send(two, b"open")
-    split.send(two, b"split")
-    name = split.commit()
+    name = split.send_and_commit(two, b"split")
     assert name == (split.id.producer_id, stranger.id.epoch, stranger.number)
     mark(connection, everything=True)
     forget(connection, name)
@@ -278,37 +268,31 @@ def test_an_end_is_lowered_by_what_lies_in_another_partition(connection: Connect
     plain(connection, one, b"before")
     both = Writer(connection)
     both.send(one, b"a", b"b")
-    both.send(two, b"c")
-    both.commit()
+    both.send_and_commit(two, b"c")
     starts, ends = {one: 0, two: 0}, {one: 3, two: 0}
     assert lowered(starts, ends, spans_of_transactions(connection, starts, ends)) == {one: 1, two: 0}
     assert lowered(starts, {one: 3, two: 1}, spans_of_transactions(connection, starts, {one: 3, two: 1})) == {one: 3, two: 1}
 
 
-def test_only_transactions_with_a_row_in_the_ranges_are_told(connection: Connection) -> None:
+def test_only_transactions_with_a_row_in_the_ranges_are_told(connection: Connection, writer: Writer) -> None:
     """Not those that have one at such an offset of another partition."""
     beside, partition = new_topic(connection, 2)
-    writer = Writer(connection)
     for _ in range(3):
         writer.send(partition, b"a")
         writer.send(partition, b"b")
-        writer.send(beside, b"c")
-        writer.commit()
+        writer.send_and_commit(beside, b"c")
     assert spans_of_transactions(connection, {partition: 2}, {partition: 3}) == [{partition: (2, 3)}]
     assert spans_of_transactions(connection, {partition: 2}, {partition: 2}) == []
     found = spans_of_transactions(connection, {partition: 0}, {partition: 6})
     assert sorted(span[partition] for span in found) == [(0, 1), (2, 3), (4, 5)]
 
 
-def test_what_a_range_cannot_divide_is_not_told(connection: Connection) -> None:
+def test_what_a_range_cannot_divide_is_not_told(connection: Connection, writer: Writer) -> None:
     """It lies in one row inside the range, or the range is empty. A row that begins in front of it is not inside."""
     beside, partition = new_topic(connection, 2)
-    writer = Writer(connection)
-    for _ in range(5):
-        plain(connection, beside, b"x")
+    plain_batches(connection, beside, *[b"x"] * 5)
     for _ in range(2):
-        writer.send(partition, b"a", b"b", b"c")
-        writer.commit()
+        writer.send_and_commit(partition, b"a", b"b", b"c")
     writer.commit_whole(writer.row(partition, b"a", b"b", b"c"))
     assert spans_of_transactions(connection, {partition: 3}, {partition: 9}) == []
     assert spans_of_transactions(connection, {partition: 5}, {partition: 5}) == []

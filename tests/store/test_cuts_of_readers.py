@@ -29,8 +29,7 @@ def chain(connection: Connection, partitions: Sequence[int], length: int) -> Non
         begun = next(writers)
         begun.send(one, b"begins")
         ending.send(other, b"goes on")
-        ending.send(one, b"ends")
-        ending.commit()
+        ending.send_and_commit(one, b"ends")
         ending = begun
 
 
@@ -95,8 +94,7 @@ def test_what_is_left_of_a_transaction_is_not_divided(connection: Connection) ->
     torn.send(one, b"not read")
     split.send(one, b"not read")
     open_one.send(one, b"open")
-    torn.send(one, b"behind the open one")
-    torn.commit()
+    torn.send_and_commit(one, b"behind the open one")
     split.commit()
     partitions = [one, two, three]
     assert cut(connection, partitions) == {one: 0, two: 0, three: 0}
@@ -131,8 +129,7 @@ def test_a_position_behind_the_end_of_a_log_is_no_end(connection: Connection) ->
     writer, open_one = Writer(connection), Writer(connection)
     open_one.send(one, b"open")
     writer.send(one, b"both")
-    writer.send(two, b"both")
-    writer.commit()
+    writer.send_and_commit(two, b"both")
     assert cut(connection, [one, two], {one: 100, two: 100}) == {one: 0, two: 1}
     assert cut(connection, [one, two], {one: 100}) == {one: 0, two: 0}
 

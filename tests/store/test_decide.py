@@ -9,7 +9,6 @@ from msgtx import errors
 from msgtx.database.pool import Engine
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.groups.groups import committed_offsets, offset_columns
-from msgtx.store.topics.topics import delete_topic
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.seal import complete_prepared, seal
@@ -23,10 +22,13 @@ from tests.store.steps import (
     append_one,
     batch,
     count,
+    delete_topic_of,
     ends,
     expire_transaction,
+    forget,
     new_partition,
     new_topic,
+    note_sequence,
     offsets_of,
     plain,
     unique,
@@ -47,9 +49,8 @@ def decisions(connection: Connection, name: TransactionId) -> list[tuple[str, st
     ).fetchall()
 
 
-def test_a_commit_makes_the_records_readable_and_says_where_they_are(connection: Connection) -> None:
+def test_a_commit_makes_the_records_readable_and_says_where_they_are(connection: Connection, writer: Writer) -> None:
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
     for _ in range(2):
         writer.send(first, b"a", b"b")
     writer.send(second, b"c")
@@ -65,11 +66,9 @@ def test_a_commit_makes_the_records_readable_and_says_where_they_are(connection:
     assert spans == [("COMMIT", "client", [first, second], [0, 0], [3, 0])]
 
 
-def test_an_abort_hides_the_records_and_tells_the_last_stored_sequences(connection: Connection) -> None:
+def test_an_abort_hides_the_records_and_tells_the_last_stored_sequences(connection: Connection, writer: Writer) -> None:
     first, second, untouched = new_topic(connection, 3)
-    writer = Writer(connection)
-    writer.send(first, b"a")
-    writer.commit()
+    writer.send_and_commit(first, b"a")
     writer.send(first, b"b", b"c")
     writer.tails = {first: 7, second: 4, untouched: 0}
     answer = writer.decide(ABORT)
@@ -93,8 +92,7 @@ def test_the_same_outcome_again_is_a_success(connection: Connection, outcome: Li
 
 def test_a_doubled_commit_does_not_end_a_later_transaction(connection: Connection, partition: int, writer: Writer) -> None:
     """P10."""
-    writer.send(partition, b"a")
-    first = writer.commit()
+    first = writer.send_and_commit(partition, b"a")
     writer.send(partition, b"b")
     assert writer.decide(COMMIT, name=first, tails={partition: 0}).error is None
     assert writer.decide(ABORT, name=first).outcome == "COMMIT"
@@ -102,58 +100,42 @@ def test_a_doubled_commit_does_not_end_a_later_transaction(connection: Connectio
     assert values(connection, partition) == [b"a"]
 
 
-def test_a_commit_after_an_abort_is_refused_with_the_reason(partition: int, writer: Writer) -> None:
-    writer.send(partition, b"a")
-    writer.decide(ABORT)
-    answer = writer.decide(COMMIT)
-    assert isinstance(answer.error, errors.TransactionAborted)
-    assert answer.outcome == "ABORT"
-    assert answer.last_sequences == {partition: 0}
-
-
-@pytest.mark.parametrize("by", ["admin", "resolve"])
-def test_a_commit_after_somebody_elses_abort_names_who_it_was(
-    connection: Connection, partition: int, writer: Writer, by: Literal["admin", "resolve"]
-) -> None:
-    writer.send(partition, b"a")
-    end_transaction(connection, writer.name, by)
-    answer = writer.decide(COMMIT)
-    assert isinstance(answer.error, errors.TransactionAborted)
-    assert by in str(answer.error)
-    assert writer.decide(ABORT).error is None
-
-
-def test_a_commit_after_a_timeout_is_refused_and_the_producer_goes_on(
-    connection: Connection, partition: int, writer: Writer, clock: Clock
-) -> None:
-    """A timeout ends one transaction and leaves the producer alive."""
-    writer.send(partition, b"a")
+def overdue(writer: Writer, clock: Clock) -> None:
     clock("2 hours")
-    assert expire_transaction(connection, writer.name)
-    answer = writer.decide(COMMIT)
-    assert isinstance(answer.error, errors.TransactionAborted)
-    assert "timeout" in str(answer.error)
-    assert writer.decide(ABORT).last_sequences == {partition: 0}
-    writer.next()
-    writer.send(partition, b"b")
-    writer.commit()
-    assert values(connection, partition) == [b"b"]
+    assert expire_transaction(writer.connection, writer.name)
 
 
-def test_a_commit_of_what_a_fence_aborted_is_fenced(connection: Connection, partition: int, writer: Writer) -> None:
+# Who has aborted: how it does, by what name it is known, and what the producer's commit is told.
+ABORTS: dict[str, tuple[Callable[[Writer, Clock], object], str, type[Exception]]] = {
+    "itself": (lambda w, _: w.decide(ABORT), "client", errors.TransactionAborted),
+    "an administrator": (lambda w, _: end_transaction(w.connection, w.name, "admin"), "admin", errors.TransactionAborted),
+    "a reader": (lambda w, _: end_transaction(w.connection, w.name, "resolve"), "resolve", errors.TransactionAborted),
+    "its timeout": (overdue, "timeout", errors.TransactionAborted),
+    "a fence": (lambda w, _: fence_producer(w.connection, w.transactional_id), "fence", errors.ProducerFenced),
+    "its successor": (lambda w, _: Writer(w.connection, w.transactional_id), "fence", errors.ProducerFenced),
+}
+
+
+@pytest.mark.parametrize("who", ABORTS)
+def test_a_commit_after_an_abort_is_refused_with_the_reason(
+    connection: Connection, partition: int, writer: Writer, clock: Clock, who: str
+) -> None:
+    """I7: zombie against successor. Unless it was fenced, the producer goes on: one transaction has ended."""
+    abort, by, refusal = ABORTS[who]
     writer.send(partition, b"a")
-    fence_producer(connection, writer.transactional_id)
-    assert type(writer.decide(COMMIT).error) is errors.ProducerFenced
-    assert decisions(connection, writer.name) == [("ABORT", "fence")]
-
-
-def test_a_commit_of_what_init_aborted_is_fenced(connection: Connection) -> None:
-    """I7: zombie against successor."""
-    partition, zombie = new_partition(connection), Writer(connection)
-    zombie.send(partition, b"a")
-    Writer(connection, zombie.transactional_id)
-    assert type(zombie.decide(COMMIT).error) is errors.ProducerFenced
+    abort(writer, clock)
+    answer = writer.decide(COMMIT)
+    assert type(answer.error) is refusal
+    assert decisions(connection, writer.name) == [("ABORT", by)]
     assert values(connection, partition) == []
+    if refusal is errors.TransactionAborted:
+        assert by in str(answer.error)
+        assert (answer.outcome, answer.last_sequences) == ("ABORT", {partition: 0})
+        again = writer.decide(ABORT)
+        assert (again.error, again.last_sequences) == (None, {partition: 0})
+        writer.next()
+        writer.send_and_commit(partition, b"b")
+        assert values(connection, partition) == [b"b"]
 
 
 def test_an_abort_of_a_committed_transaction_is_refused(connection: Connection, partition: int, writer: Writer) -> None:
@@ -221,11 +203,7 @@ def test_an_abort_tells_the_last_sequences_that_retention_has_noted(connection: 
     first, second = new_topic(connection, 2)
     writer, stranger = Writer(connection), Writer(connection)
     for who, partition, last in ((writer, first, 4), (stranger, second, 6)):
-        connection.execute(
-            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-            " appended_at) values (%s, %s, 0, %s, 2, now())",
-            [partition, who.id.producer_id, last],
-        )
+        note_sequence(connection, partition, who.id.producer_id, last, offset=2)
     answer = writer.decide("ABORT", tails={first: 5, second: 0})
     assert (answer.outcome, answer.last_sequences) == ("ABORT", {first: 4, second: -1})
     writer.init()
@@ -233,15 +211,10 @@ def test_an_abort_tells_the_last_sequences_that_retention_has_noted(connection: 
     assert (answer.outcome, answer.last_sequences) == ("ABORT", {first: -1}), "of the epoch before"
 
 
-def test_what_retention_has_noted_is_not_taken_for_rows_of_the_transaction(connection: Connection) -> None:
+def test_what_retention_has_noted_is_not_taken_for_rows_of_the_transaction(connection: Connection, writer: Writer) -> None:
     """I6: a commit whose rows are lost is an abort, also if its tail is the sequence that was noted."""
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
-    connection.execute(
-        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-        " appended_at) values (%s, %s, 0, 4, 2, now())",
-        [first, writer.id.producer_id],
-    )
+    note_sequence(connection, first, writer.id.producer_id, 4, offset=2)
     writer.send(second, b"x")
     answer = writer.decide("COMMIT", tails={first: 4, second: 0})
     assert (type(answer.error), answer.outcome) == (errors.TransactionAborted, "ABORT")
@@ -250,11 +223,9 @@ def test_what_retention_has_noted_is_not_taken_for_rows_of_the_transaction(conne
 def test_a_commit_that_names_tails_but_has_no_rows_is_an_abort(connection: Connection) -> None:
     """What a crash took back does not commit, and what arrives later is refused."""
     partition, writer = new_partition(connection), Writer(connection)
-    answer = writer.decide(COMMIT, tails={partition: 0})
-    assert isinstance(answer.error, errors.TransactionAborted)
+    assert isinstance(writer.decide(COMMIT, tails={partition: 0}).error, errors.TransactionAborted)
     assert decisions(connection, writer.name) == [("ABORT", "tail")]
-    late = append_one(connection, writer.row(partition, b"late"))
-    assert isinstance(late.error, errors.TransactionAborted)
+    assert isinstance(append_one(connection, writer.row(partition, b"late")).error, errors.TransactionAborted)
 
 
 def test_offsets_are_not_applied_when_the_tail_is_missing(connection: Connection) -> None:
@@ -273,42 +244,44 @@ def test_a_number_that_is_not_the_next_one_decides_nothing(
     answer = writer.decide(outcome, name=writer.name._replace(transaction_number=number), tails={partition: 0})
     assert isinstance(answer.error, errors.InvalidTransactionState)
     assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 0
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
 
 
 def test_a_number_below_the_newest_without_rows_is_over(connection: Connection, partition: int, writer: Writer) -> None:
     """P46: it was purged, and nothing may be written for it."""
     for _ in range(3):
-        writer.send(partition, b"a")
-        writer.commit()
-    for table in ("transaction", "transaction_decision", "transaction_partition"):
-        connection.execute(
-            f"delete from msgtx.{table} where producer_id = %s and transaction_number = 1", [writer.id.producer_id]
-        )
-    answer = writer.decide(COMMIT, name=writer.name._replace(transaction_number=1), tails={partition: 1})
+        writer.send_and_commit(partition, b"a")
+    purged = writer.name._replace(transaction_number=1)
+    forget(connection, purged)
+    answer = writer.decide(COMMIT, name=purged, tails={partition: 1})
     assert isinstance(answer.error, errors.InvalidTransactionState)
     assert answer.outcome is None
 
 
 def test_offsets_only_commit_waits_for_the_earlier_transaction(connection: Connection) -> None:
+    """One whose records are missing does not (P25): that it may not begin yet is no reason to wait."""
     partition, writer, group = new_partition(connection), Writer(connection), unique("group")
     writer.send(partition, b"a")
     second = writer.name._replace(transaction_number=1)
     answer = writer.decide(COMMIT, name=second, tails={}, offsets=offsets_of((group, partition, 1)))
     assert isinstance(answer.error, errors.ConcurrentTransactions)
     assert decisions(connection, second) == []
+    assert isinstance(writer.decide(COMMIT, name=second, tails={partition: 1}).error, errors.TransactionAborted)
+    assert decisions(connection, second) == [("ABORT", "tail")]
 
 
 @pytest.mark.parametrize("handed_over", [True, False])
 def test_the_next_number_can_be_aborted_by_name_while_the_earlier_one_is_undecided(
     connection: Connection, partition: int, writer: Writer, handed_over: bool
 ) -> None:
+    """P25: its first append may be on the way, and must meet the decision."""
     writer.send(partition, b"a")
     second = writer.name._replace(transaction_number=1)
-    assert writer.decide(ABORT, name=second, tails={partition: 1} if handed_over else {}).outcome == "ABORT"
+    answer = writer.decide(ABORT, name=second, tails={partition: 1} if handed_over else {})
+    assert (answer.error, answer.outcome) == (None, "ABORT")
     assert decisions(connection, writer.name) == []
-    writer.decide(COMMIT)
+    writer.commit()
+    assert isinstance(append_one(connection, writer.row(partition, b"late")).error, errors.InvalidTransactionState)
     assert values(connection, partition) == [b"a"]
 
 
@@ -316,35 +289,31 @@ def test_the_next_number_can_be_aborted_by_name_while_the_earlier_one_is_undecid
 
 
 @pytest.mark.parametrize("sent", [0, 2])
-def test_a_commit_whose_tail_is_not_what_was_sent_is_an_abort(connection: Connection, sent: int) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
+def test_a_commit_whose_tail_is_not_what_was_sent_is_an_abort(
+    connection: Connection, partition: int, writer: Writer, group: str, sent: int
+) -> None:
+    """P27: outputs and offsets, or neither."""
     writer.send(partition, b"a", b"b")
-    answer = writer.decide(COMMIT, tails={partition: sent})
+    answer = writer.decide(COMMIT, tails={partition: sent}, offsets=offsets_of((group, partition, 1)))
     assert isinstance(answer.error, errors.TransactionAborted)
     assert answer.last_sequences == {partition: 1}
     assert decisions(connection, writer.name) == [("ABORT", "tail")]
     assert values(connection, partition) == []
+    assert committed_offsets(connection, group, None) == {}
 
 
-def test_a_tail_of_another_transaction_does_not_count(connection: Connection) -> None:
+def test_a_tail_of_another_transaction_does_not_count(connection: Connection, writer: Writer) -> None:
     partition, other = new_topic(connection, 2)
-    writer = Writer(connection)
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     writer.send(other, b"b")
-    answer = writer.decide(COMMIT, tails={partition: 0, other: 0})
-    assert isinstance(answer.error, errors.TransactionAborted)
+    assert isinstance(writer.decide(COMMIT, tails={partition: 0, other: 0}).error, errors.TransactionAborted)
 
 
-def test_the_tail_on_a_deleted_topic_is_not_asked_for(connection: Connection) -> None:
+def test_the_tail_on_a_deleted_topic_is_not_asked_for(connection: Connection, writer: Writer) -> None:
     kept, gone = new_partition(connection), new_partition(connection)
-    writer = Writer(connection)
     writer.send(kept, b"a")
     writer.send(gone, b"b")
-    (name,) = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [gone]
-    ).fetchone()
-    delete_topic(connection, name)
+    delete_topic_of(connection, gone)
     answer = writer.decide(COMMIT)
     assert (answer.error, answer.outcome) == (None, "COMMIT")
     assert values(connection, kept) == [b"a"]
@@ -387,6 +356,7 @@ def test_offsets_of_several_groups_travel_in_one_transaction(connection: Connect
         (GroupMetadata("g", member_id="member-1", generation=3), 1, errors.UnknownMember),
         ("g", OffsetAndMetadata(1, "é" * 2_049), errors.OffsetMetadataTooLarge),
         ("g", -1, errors.InvalidRequest),
+        ("of a partition that is gone", 1, errors.UnknownTopicOrPartition),
     ],
 )
 def test_offsets_that_cannot_be_committed_decide_nothing(
@@ -395,8 +365,8 @@ def test_offsets_that_cannot_be_committed_decide_nothing(
     """I11, I16: the transaction stays open, for the client to abort."""
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"a")
-    answer = writer.decide(COMMIT, offsets=offsets_of((group, partition, at)))
-    assert type(answer.error) is refusal
+    where = 2**31 - 1 if refusal is errors.UnknownTopicOrPartition else partition
+    assert type(writer.decide(COMMIT, offsets=offsets_of((group, where, at))).error) is refusal
     assert decisions(connection, writer.name) == []
     assert writer.decide(ABORT).outcome == "ABORT"
 
@@ -408,12 +378,6 @@ def test_offsets_of_a_group_without_a_name_decide_nothing(connection: Connection
         writer.decide(COMMIT, offsets=offsets_of(("", partition, 1)))
     assert decisions(connection, writer.name) == []
     assert writer.decide(ABORT).outcome == "ABORT"
-
-
-def test_offsets_of_a_partition_that_is_gone_decide_nothing(connection: Connection, writer: Writer) -> None:
-    answer = writer.decide(COMMIT, offsets=offsets_of((unique("group"), 2**31 - 1, 1)))
-    assert isinstance(answer.error, errors.UnknownTopicOrPartition)
-    assert decisions(connection, writer.name) == []
 
 
 def test_metadata_of_4096_bytes_is_stored(connection: Connection, partition: int, writer: Writer, group: str) -> None:
@@ -437,10 +401,9 @@ def test_a_whole_transaction_in_one_call_leaves_a_decision_and_no_rows_of_an_ope
         assert count(connection, table, "producer_id = %s", writer.id.producer_id) == 0
 
 
-def test_a_whole_transaction_again_is_answered_with_the_stored_offsets(connection: Connection) -> None:
+def test_a_whole_transaction_again_is_answered_with_the_stored_offsets(connection: Connection, writer: Writer) -> None:
     """I1: acknowledgement lost and retried."""
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
     rows = [writer.row(first, b"a"), writer.row(second, b"b")]
     before = writer.whole(*rows)
     again = writer.whole(*rows)
@@ -590,17 +553,6 @@ def test_a_whole_transaction_behind_an_open_one_waits(partition: int, writer: Wr
     assert isinstance(answer.error, errors.ConcurrentTransactions)
 
 
-def test_an_abort_of_the_next_transaction_is_decided_while_an_earlier_one_is_open(connection: Connection) -> None:
-    """P25: its first append may be on the way, and must meet the decision."""
-    partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"open")
-    answer = decide(connection, TransactionId(*writer.id, 1), "ABORT", tails={})
-    assert (answer.error, answer.outcome) == (None, "ABORT")
-    writer.commit()
-    late = append_one(connection, writer.row(partition, b"late"))
-    assert isinstance(late.error, errors.InvalidTransactionState)
-
-
 @pytest.mark.parametrize("newest", ["another producer's", "an older epoch's"])
 def test_a_whole_transaction_whose_number_is_not_the_next_of_its_own_epoch_is_over(
     connection: Connection, newest: str
@@ -646,11 +598,9 @@ def test_batches_of_another_name_or_out_of_order_are_refused(connection: Connect
 
 def test_one_call_goes_on_where_steps_ended_and_the_other_way_round(connection: Connection) -> None:
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a", b"b")
-    writer.commit()
+    writer.send_and_commit(partition, b"a", b"b")
     assert writer.commit_whole(writer.row(partition, b"c")) == [2]
-    writer.send(partition, b"d")
-    writer.abort()
+    writer.send_and_abort(partition, b"d")
     assert writer.commit_whole(writer.row(partition, b"e")) == [4]
     assert values(connection, partition) == [b"a", b"b", b"c", b"e"]
 
@@ -708,15 +658,6 @@ def test_an_abort_judges_no_offsets_and_stores_none(connection: Connection, part
     assert count(connection, "group_offset") == before
 
 
-def test_a_commit_that_becomes_an_abort_stores_no_offsets(connection: Connection, partition: int, writer: Writer) -> None:
-    """P27: outputs and offsets, or neither."""
-    writer.send(partition, b"a")
-    before = count(connection, "group_offset")
-    answer = writer.decide(COMMIT, tails={partition: 7}, offsets=offsets_of(("group", partition, 1)))
-    assert isinstance(answer.error, errors.TransactionAborted)
-    assert count(connection, "group_offset") == before
-
-
 def test_what_is_sealed_is_committed_as_it_was_sealed(connection: Connection, partition: int, writer: Writer) -> None:
     """Tails and offsets were judged by the seal, and are not asked for again."""
     writer.send(partition, b"a")
@@ -734,8 +675,7 @@ def test_what_is_sealed_is_committed_as_it_was_sealed(connection: Connection, pa
 
 
 def test_a_refusal_says_what_is_wrong(connection: Connection, partition: int, writer: Writer) -> None:
-    writer.send(partition, b"a")
-    committed = writer.commit()
+    committed = writer.send_and_commit(partition, b"a")
     told = writer.decide(ABORT, name=committed).error
     assert str(told) == f"transaction {committed} is committed and cannot be aborted"
     old = writer.name
@@ -750,26 +690,13 @@ def test_a_refusal_says_what_is_wrong(connection: Connection, partition: int, wr
         decide(connection, writer.name, ABORT, tails={}, decided_by="coordinator")  # type: ignore[arg-type]
 
 
-def test_a_commit_behind_an_undecided_one_whose_records_are_missing_aborts(connection: Connection) -> None:
-    """P25: what it sent is not there; that it may not begin yet is no reason to wait."""
-    partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"open")
-    behind = TransactionId(*writer.id, 1)
-    waits = writer.decide(COMMIT, name=behind, tails={}, offsets=offsets_of(("group", partition, 0)))
-    assert isinstance(waits.error, errors.ConcurrentTransactions)
-    answer = writer.decide(COMMIT, name=behind, tails={partition: 1})
-    assert isinstance(answer.error, errors.TransactionAborted)
-    assert decisions(connection, behind) == [("ABORT", "tail")]
-
-
 def test_a_decision_names_the_last_row_of_its_own_epoch(connection: Connection, partition: int, writer: Writer) -> None:
     """The sequences of an epoch begin anew, and so do its numbers."""
     for _ in range(3):
         writer.send(partition, b"a", b"b")
     writer.commit()
     writer.init()
-    writer.send(partition, b"c")
-    name = writer.commit()
+    name = writer.send_and_commit(partition, b"c")
     found = connection.execute(
         "select first_offsets, last_offsets from msgtx.transaction_decision"
         " where (producer_id, producer_epoch, transaction_number) = (%s, %s, %s)",
@@ -790,11 +717,9 @@ def test_what_an_outside_party_has_committed_is_told_as_committed(connection: Co
 
 def test_the_outcome_of_a_number_is_that_of_its_epoch(partition: int, writer: Writer) -> None:
     """I4: the numbers of an epoch begin anew, and a repeated decision is answered by its own name."""
-    writer.send(partition, b"a")
-    aborted = writer.abort()
+    aborted = writer.send_and_abort(partition, b"a")
     writer.init()
-    writer.send(partition, b"b")
-    committed = writer.commit()
+    committed = writer.send_and_commit(partition, b"b")
     assert aborted.transaction_number == committed.transaction_number
     answer = writer.decide(COMMIT, name=committed, tails={partition: 0})
     assert (answer.error, answer.outcome) == (None, COMMIT)

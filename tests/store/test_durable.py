@@ -17,15 +17,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=f"{function}-{case.__name__}") for function, cases in CASES.items() for case in cases],
+    [
+        pytest.param(case, id=f"{function}-{case.__name__.strip('<>')}")
+        for function, cases in CASES.items()
+        for case in cases
+    ],
 )
 def test_what_promises_to_last_is_flushed_where_the_session_does_not_flush(
-    case: Callable[[Stage], None],
-    connection: Connection,
-    open_connection: Sessions,
-    clock: Clock,
+    case: Callable[[Stage], None], connection: Connection, session: Connection, clock: Clock
 ) -> None:
-    session = open_connection()
     query(session, "set synchronous_commit = off")
     with session.transaction():
         case(Stage(connection, session, clock))

@@ -1,7 +1,5 @@
 """Timeouts: any client that meets an overdue transaction aborts it, by name (I12)."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from msgtx.store.fetch.fetch import Position, fetch
@@ -13,7 +11,8 @@ from msgtx.store.transactions.transactions import (
     transaction_outcome,
 )
 from msgtx.types import Isolation, Outcome, TransactionId
-from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock, wait_until
+from tests.databases import Background, Clock, Connection, Sessions, backend, wait_until
+from tests.store.conftest import Blocked
 from tests.store.steps import (
     Writer,
     append_one,
@@ -24,6 +23,8 @@ from tests.store.steps import (
     new_topic,
     plain,
     seal,
+    spoiled,
+    swept_by,
     unique,
     values,
 )
@@ -125,22 +126,20 @@ def test_an_expired_transaction_takes_no_late_writes_and_its_producer_lives_on(c
     assert late.error is not None
     assert late.error.requires_abort
     writer.next()
-    writer.send(partition, b"b")
-    writer.commit()
+    writer.send_and_commit(partition, b"b")
     assert values(connection, partition) == [b"b"]
 
 
 def test_a_held_producer_is_passed_by_and_the_others_are_ended(
-    connection: Connection, partition: int, open_connection: Sessions, clock: Clock
+    connection: Connection, partition: int, session: Connection, clock: Clock
 ) -> None:
     """P32: it tries the lock, it never waits."""
     held, other = Writer(connection), Writer(connection)
     held.send(partition, b"a")
     other.send(partition, b"b")
     clock("1 hour")
-    holder = open_connection()
-    with holder.transaction():
-        holder.execute("select msgtx.lock_producer_shared(%s)", [held.id.producer_id])
+    with session.transaction():
+        session.execute("select msgtx.lock_producer_shared(%s)", [held.id.producer_id])
         assert not expire_transaction(connection, held.name)
         assert expire_transactions(connection) == 1
         assert transaction_outcome(connection, held.name).outcome is Outcome.OPEN
@@ -153,16 +152,8 @@ def test_one_bad_row_does_not_stop_the_rest(connection: Connection, partition: i
     for writer in writers:
         writer.send(partition, b"a")
     clock("1 hour")
-    connection.execute("create function msgtx.spoil() returns trigger language plpgsql as $$ begin raise 'spoiled'; end $$")
-    connection.execute(
-        "create trigger spoil before insert on msgtx.transaction_decision for each row"
-        f" when (new.producer_id = {writers[2].id.producer_id}) execute function msgtx.spoil()"
-    )
-    try:
+    with spoiled(connection, "transaction_decision", "insert", f"new.producer_id = {writers[2].id.producer_id}"):
         assert expire_transactions(connection) == 4
-    finally:
-        connection.execute("drop trigger spoil on msgtx.transaction_decision")
-        connection.execute("drop function msgtx.spoil()")
     assert expire_transactions(connection) == 1
 
 
@@ -181,11 +172,6 @@ def test_a_transaction_sealed_for_an_outside_party_is_exempt(connection: Connect
 
 def test_a_sealed_transaction_with_offsets_only_is_found(connection: Connection, writer: Writer, clock: Clock) -> None:
     """P42: it has no row on any partition."""
-    connection.execute(
-        "insert into msgtx.transaction (producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,"
-        " database_backend) values (%s, %s, %s, msgtx.clock(), 1000, 0)",
-        writer.name,
-    )
     seal(connection, writer.name, "session")
     clock("1 hour")
     assert expire_transactions(connection) == 1
@@ -196,8 +182,7 @@ def test_one_that_opened_below_a_later_floor_of_another_partition_is_found(conne
     stuck, busy = Writer(connection), Writer(connection)
     stuck.send(first, b"a")
     for _ in range(3):
-        busy.send(second, b"b")
-        busy.commit()
+        busy.send_and_commit(second, b"b")
         mark(connection, everything=True)
     clock("1 hour")
     assert expire_transactions(connection) == 1
@@ -205,11 +190,10 @@ def test_one_that_opened_below_a_later_floor_of_another_partition_is_found(conne
 
 
 def test_opened_at_is_the_time_of_the_append_also_late_in_a_long_sql_transaction(
-    connection: Connection, open_connection: Sessions, clock: Clock
+    connection: Connection, session: Connection, clock: Clock
 ) -> None:
     """P33: not now(), which is as old as the SQL transaction: it would expire at birth."""
     partition, writer = new_partition(connection), Writer(connection, timeout_ms=60_000)
-    session = open_connection()
     with session.transaction():
         session.execute("select now()")
         clock("1 hour")
@@ -223,13 +207,7 @@ def test_every_overdue_transaction_goes_in_bounded_batches(connection: Connectio
     for _ in range(7):
         Writer(connection).send(partition, b"a")
     clock("1 hour")
-    counts, place = [], None
-    while not counts or place is not None:
-        row = connection.execute("select * from msgtx.expire_overdue(%s, 3)", [place]).fetchone()
-        assert row is not None
-        counts.append(row[0])
-        place = row[1]
-    assert [each for each in counts if each] == [3, 3, 1]
+    assert [each for each in swept_by(connection, "expire_overdue", 3) if each] == [3, 3, 1]
 
 
 def expired_at(connection: Connection, place: list[int], most: int) -> int:
@@ -253,21 +231,18 @@ def test_what_is_left_alone_takes_no_place_in_a_bounded_batch(connection: Connec
 
 
 def test_what_another_sweep_has_ended_meanwhile_is_not_counted(
-    connection: Connection, partition: int, open_connection: Sessions, clock: Clock
+    connection: Connection, partition: int, session: Connection, blocked: Blocked, clock: Clock
 ) -> None:
     """The sweep has found them all before it ends the first one, where it waits here."""
     first, *others = (Writer(connection) for _ in range(5))
     for writer in (first, *others):
         writer.send(partition, b"a")
     clock("1 hour")
-    holder, sweeper = open_connection(), open_connection()
-    with ThreadPoolExecutor(1) as threads:
-        with holder.transaction(force_rollback=True):
-            holder.execute("select msgtx.insert_decision(%s, %s, %s, 'ABORT', 'timeout')", first.name)
-            found = threads.submit(expired_at, sweeper, [2, partition - 1, 0], 9)
-            wait_for_lock(connection, backend(sweeper))
-            ended = sum(expire_transaction(connection, writer.name) for writer in others)
-        assert found.result(20) == 5 - ended
+    with session.transaction(force_rollback=True):
+        session.execute("select msgtx.insert_decision(%s, %s, %s, 'ABORT', 'timeout')", first.name)
+        found = blocked(expired_at, [2, partition - 1, 0], 9)
+        ended = sum(expire_transaction(connection, writer.name) for writer in others)
+    assert found.result(20) == 5 - ended
     outcomes = [transaction_outcome(connection, writer.name) for writer in (first, *others)]
     assert outcomes == [Decision(Outcome.ABORTED, "timeout")] * 5
 
@@ -288,8 +263,7 @@ def test_resolve_aborts_what_is_open_and_what_would_be_next(connection: Connecti
 def test_resolve_leaves_what_is_decided_over_stale_or_unknown(connection: Connection) -> None:
     """I4, P46."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    done = writer.commit()
+    done = writer.send_and_commit(partition, b"a")
     assert end_transaction(connection, done, "resolve") is Outcome.COMMITTED
     for number in (2, 1_000):
         name = done._replace(transaction_number=number)
@@ -324,12 +298,6 @@ def test_what_a_producer_that_is_gone_has_left_open_can_be_ended(
 def test_an_administrator_does_not_decide_what_has_no_rows(connection: Connection, writer: Writer) -> None:
     assert end_transaction(connection, writer.name, "admin") is Outcome.UNKNOWN
     assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 0
-
-
-def test_resolve_leaves_what_is_prepared_for_an_outside_decision(connection: Connection, writer: Writer) -> None:
-    writer.send(new_partition(connection), b"a")
-    seal(connection, writer.name, "external")
-    assert end_transaction(connection, writer.name, "resolve") is Outcome.OPEN
 
 
 def test_a_reader_and_a_sweep_at_once_end_it_once(

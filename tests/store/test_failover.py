@@ -9,7 +9,7 @@ from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome, ProducerId
 from tests.databases import Connection
-from tests.store.steps import Writer, append_one, batch, count, new_topic, plain
+from tests.store.steps import Writer, append_one, batch, count, new_topic, note_sequence, plain, swept_by
 
 pytestmark = pytest.mark.usefixtures("bare")
 
@@ -32,11 +32,7 @@ def test_every_plain_producer_of_the_log_is_fenced_once(connection: Connection) 
         for partition in partitions:
             assert sent(connection, partition, producer) is type(None)
     plain(connection, third, b"of nobody")
-    connection.execute(
-        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-        " appended_at) values (%s, %s, 0, 0, 0, now())",
-        [first, producers[3].producer_id],
-    )
+    note_sequence(connection, first, producers[3].producer_id, 0)
     assert fence_everybody(connection, plain=True) == 4
     assert count(connection, "producer", "epoch = 1") == count(connection, "producer") == 4
     for producer in producers:
@@ -52,14 +48,9 @@ def test_a_call_looks_at_so_many_and_the_next_one_goes_on(connection: Connection
         for producer in producers:
             sent(connection, partition, producer)
     for name, fenced in (("fence_plain_producers", 3), ("fence_everybody", 3)):
-        found, calls, after = 0, 0, None
-        while calls == 0 or after is not None:
-            row = connection.execute(f"select * from msgtx.{name}(%s::bigint[], %s)", [after, most]).fetchone()
-            assert row is not None
-            found, after, calls = found + row[0], row[1], calls + 1
-            assert row[0] <= most
+        found = swept_by(connection, name, most)
         places = 6 if name == FENCE_PLAIN.name else 3
-        assert (found, calls) == (fenced, places // most + 1)
+        assert (sum(found), len(found), max(found) <= most) == (fenced, places // most + 1, True)
     assert count(connection, "producer", "epoch = 2") == 3
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from msgtx.store.fetch.fetch import Position, fetch
 from msgtx.store.fetch.records import uncollected
-from msgtx.store.topics.topics import delete_topic
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.transactions import mark
 from tests.databases import Clock, Connection
@@ -16,11 +15,13 @@ from tests.store.steps import (
     Writer,
     append_one,
     batch,
+    delete_topic_of,
     ends,
     look,
     new_partition,
     new_topic,
     plain,
+    plain_batches,
     read,
     spent,
     values,
@@ -35,10 +36,7 @@ def test_an_empty_partition_has_equal_ends_and_nothing_to_read(connection: Conne
 
 def test_a_partition_that_is_gone_is_absent(connection: Connection) -> None:
     kept, gone = new_partition(connection), new_partition(connection)
-    (name,) = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [gone]
-    ).fetchone()
-    delete_topic(connection, name)
+    delete_topic_of(connection, gone)
     asked = {kept: Position(0), gone: Position(0), 2**31 - 1: Position(0)}
     assert fetch(connection, asked, isolation=COMMITTED, max_bytes=1).keys() == {kept}
 
@@ -72,16 +70,14 @@ def test_a_fetch_from_the_middle_of_a_batch_returns_that_batch(connection: Conne
 
 def test_bytes_bound_an_answer_but_one_row_always_comes(connection: Connection, partition: int) -> None:
     """A consumer is never stuck on a large row."""
-    for _ in range(5):
-        plain(connection, partition, b"x" * 1_000)
+    plain_batches(connection, partition, *[b"x" * 1_000] * 5)
     assert len(look(connection, partition, max_bytes=1).batches) == 1
     assert len(look(connection, partition, max_bytes=2_500).batches) == 3
     assert read(connection, partition, max_bytes=1) == [(i, b"x" * 1_000) for i in range(5)]
 
 
 def test_rows_bound_an_answer(connection: Connection, partition: int) -> None:
-    for _ in range(5):
-        plain(connection, partition, b"x")
+    plain_batches(connection, partition, *[b"x"] * 5)
     assert len(look(connection, partition, max_rows=2).batches) == 2
     assert len(read(connection, partition, max_rows=1)) == 5
 
@@ -136,15 +132,12 @@ def test_a_limit_on_all_partitions_counts_their_sum(total: int, connection: Conn
         assert (answers[partition].last_stable_offset, answers[partition].log_end_offset) == (3, 3)
 
 
-def test_under_a_limit_on_all_partitions_each_with_records_gets_its_share(connection: Connection) -> None:
+def test_under_a_limit_on_all_partitions_each_with_records_gets_its_share(connection: Connection, writer: Writer) -> None:
     """Those without records take none, and what is not visible counts nothing."""
     full, empty, aborted, other = new_topic(connection, 4)
-    writer = Writer(connection)
-    writer.send(aborted, b"x" * 5_000)
-    writer.abort()
+    writer.send_and_abort(aborted, b"x" * 5_000)
     for partition in (full, other):
-        for _ in range(20):
-            plain(connection, partition, b"x" * 1_000)
+        plain_batches(connection, partition, *[b"x" * 1_000] * 20)
     asked = {partition: Position(0) for partition in (full, empty, aborted, other)}
     answers = fetch(connection, asked, isolation=COMMITTED, max_bytes=1 << 20, total_bytes=12_000)
     assert [len(answers[partition].batches) for partition in (full, empty, aborted, other)] == [4, 0, 0, 4]
@@ -175,8 +168,7 @@ def test_read_committed_stops_at_the_first_undecided_record(connection: Connecti
     writer, other = Writer(connection), Writer(connection)
     plain(connection, partition, b"before")
     writer.send(partition, b"open")
-    other.send(partition, b"behind")
-    other.commit()
+    other.send_and_commit(partition, b"behind")
     plain(connection, partition, b"plain behind")
     assert values(connection, partition) == [b"before"]
     assert ends(connection, partition) == (0, 1, 4)
@@ -191,8 +183,7 @@ def test_a_position_above_the_last_stable_offset_gets_nothing_until_it_has_been_
     partition = new_partition(connection)
     writer = Writer(connection)
     writer.send(partition, b"open")
-    plain(connection, partition, b"behind")
-    plain(connection, partition, b"last")
+    plain_batches(connection, partition, b"behind", b"last")
     for position in (1, 2):
         answer = look(connection, partition, position)
         assert (answer.batches, answer.position, answer.last_stable_offset) == ([], position, 0)
@@ -216,8 +207,7 @@ def test_aborted_data_is_never_delivered_and_always_passed(connection: Connectio
     """P3, P19: dense progress over aborted rows, markers or not."""
     partition, writer = new_partition(connection), Writer(connection)
     for _ in range(20):
-        writer.send(partition, b"x" * 500)
-        writer.abort()
+        writer.send_and_abort(partition, b"x" * 500)
     if marked:
         mark(connection, everything=True)
     answer = look(connection, partition, max_bytes=1)
@@ -232,8 +222,7 @@ def test_of_aborted_data_nothing_leaves_the_database(connection: Connection, mar
     """I5: a row says where it ends, and has no array."""
     partition, writer = new_partition(connection), Writer(connection)
     columns = {"keys": [b"k", b"l"], "timestamps": [1, 2], "headers": [[("h", b"1")], []]}
-    writer.send(partition, b"a", b"b", **columns)
-    writer.abort()
+    writer.send_and_abort(partition, b"a", b"b", **columns)
     if marked:
         mark(connection, everything=True)
     rows = connection.execute(
@@ -247,16 +236,14 @@ def test_of_aborted_data_nothing_leaves_the_database(connection: Connection, mar
 def test_markers_take_no_offsets(connection: Connection, partition: int, writer: Writer) -> None:
     """P5."""
     for i in range(3):
-        writer.send(partition, b"%d" % i)
-        writer.commit()
+        writer.send_and_commit(partition, b"%d" % i)
         mark(connection)
     assert read(connection, partition) == [(0, b"0"), (1, b"1"), (2, b"2")]
     assert look(connection, partition, 3).position == 3
 
 
 def test_a_commit_is_readable_at_once_before_its_markers(connection: Connection, partition: int, writer: Writer) -> None:
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     assert values(connection, partition) == [b"a"]
 
 
@@ -266,8 +253,7 @@ def test_interleaved_transactions_are_read_in_offset_order_whatever_commits_firs
     first.send(partition, b"1a")
     second.send(partition, b"2a")
     first.send(partition, b"1b")
-    second.send(partition, b"2b")
-    second.commit()
+    second.send_and_commit(partition, b"2b")
     assert values(connection, partition) == []
     first.commit()
     assert values(connection, partition) == [b"1a", b"2a", b"1b", b"2b"]
@@ -279,8 +265,7 @@ def test_partitions_of_a_transaction_have_their_own_last_stable_offsets(connecti
     blocker, writer = Writer(connection), Writer(connection)
     blocker.send(first, b"open")
     writer.send(first, b"a")
-    writer.send(second, b"a")
-    writer.commit()
+    writer.send_and_commit(second, b"a")
     assert (values(connection, first), values(connection, second)) == ([], [b"a"])
 
 
@@ -330,11 +315,9 @@ def test_a_reader_with_a_stable_token_does_not_pay_for_what_has_no_marker_yet(co
     """The floor may be far behind: without the token each transaction above it is looked at."""
     partition, writer = new_partition(connection), Writer(connection)
     for _ in range(20):
-        writer.send(partition, b"a")
-        writer.commit()
+        writer.send_and_commit(partition, b"a")
     token = look(connection, partition).token
-    writer.send(partition, b"aborted: no usual case")
-    writer.abort()
+    writer.send_and_abort(partition, b"aborted: no usual case")
     looked = [
         spent(connection, "transaction_partition", "idx_tup_fetch", lambda at=at: look(connection, partition, 20, token=at))
         for at in (token, None)
@@ -387,8 +370,7 @@ def truncate(connection: Connection, partition: int, start: int) -> None:
 
 def test_a_reader_beyond_a_truncated_log_is_told(connection: Connection, partition: int) -> None:
     """P38."""
-    for value in (b"a", b"b", b"c"):
-        plain(connection, partition, value)
+    plain_batches(connection, partition, b"a", b"b", b"c")
     first = look(connection, partition)
     truncate(connection, partition, 1)
     answer = look(connection, partition, first.position, token=first.token)
@@ -398,12 +380,10 @@ def test_a_reader_beyond_a_truncated_log_is_told(connection: Connection, partiti
 
 def test_a_reader_whose_last_row_was_replaced_is_told(connection: Connection, partition: int) -> None:
     """P38: the log has grown past the position again with other rows."""
-    plain(connection, partition, b"a")
-    plain(connection, partition, b"b")
+    plain_batches(connection, partition, b"a", b"b")
     first = look(connection, partition)
     truncate(connection, partition, 1)
-    for value in (b"x", b"y", b"z"):
-        plain(connection, partition, value)
+    plain_batches(connection, partition, b"x", b"y", b"z")
     answer = look(connection, partition, first.position, token=first.token)
     assert (answer.truncated, answer.batches) == (True, [])
 
@@ -429,8 +409,7 @@ def test_a_truncation_above_the_position_is_not_noticed(connection: Connection, 
 
 
 def test_rows_that_retention_removed_are_no_truncation(connection: Connection, partition: int) -> None:
-    plain(connection, partition, b"a")
-    plain(connection, partition, b"b")
+    plain_batches(connection, partition, b"a", b"b")
     answer = look(connection, partition)
     with connection.transaction():
         connection.execute("delete from msgtx.record_batch where partition_id = %s", [partition])
@@ -444,12 +423,10 @@ def test_rows_that_retention_removed_are_no_truncation(connection: Connection, p
 
 def test_what_was_replaced_in_front_of_the_log_start_is_no_truncation(connection: Connection, partition: int) -> None:
     """Whether its rows are there still, or retention has removed them: who reads on needs nothing of them."""
-    plain(connection, partition, b"a")
-    plain(connection, partition, b"b")
+    plain_batches(connection, partition, b"a", b"b")
     token = look(connection, partition).token
     truncate(connection, partition, 1)
-    plain(connection, partition, b"x")
-    plain(connection, partition, b"c")
+    plain_batches(connection, partition, b"x", b"c")
     assert look(connection, partition, 2, token=token).truncated
     connection.execute("update msgtx.partition set log_start_offset = 2 where partition_id = %s", [partition])
     for removed in (False, True):

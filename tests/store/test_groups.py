@@ -18,27 +18,17 @@ from msgtx.store.groups.groups import (
     reset_offsets,
 )
 from msgtx.store.groups.members import assign_partitions, describe_members, leave_group, release_partitions
-from msgtx.store.topics.topics import create_topic, describe_topics
-from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
-from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
+from msgtx.types import GroupMetadata, OffsetAndMetadata
+from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
+from tests.store.conftest import Blocked
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, count, new_partition, new_topic, plain, seal, unique
+from tests.store.steps import Writer, count, decide_by_hand, new_partition, new_topic, plain, plain_batches, seal, unique
 
 
 def commit(connection: Connection, group: str, partition: int, offset: int) -> None:
     commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(offset)}})
-
-
-def committed_by_hand(connection: Connection, name: TransactionId) -> None:
-    """Decide a sealed transaction, as the client that sealed it does."""
-    connection.execute(
-        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
-        " decided_by, partitions, first_offsets, last_offsets)"
-        " values (%s, %s, %s, 'COMMIT', msgtx.clock(), 'admin', '{}', '{}', '{}')",
-        name,
-    )
 
 
 def offsets(connection: Connection, group: str) -> dict[int, int]:
@@ -70,9 +60,8 @@ def test_groups_are_listed_by_name_and_unknown_ones_are_not(connection: Connecti
     assert list_groups(connection, []) == []
 
 
-def test_a_group_is_listed_as_its_rows_are(connection: Connection, clock: Clock) -> None:
+def test_a_group_is_listed_as_its_rows_are(connection: Connection, group: str, clock: Clock) -> None:
     first, second = new_topic(connection, 2)
-    group = unique("group")
     join(connection, unique("another"), "behind", pattern="t.*", topics_version=0)
     moving = Roster(connection, 1)
     moving.join("a")
@@ -139,15 +128,14 @@ def test_groups_in_which_nobody_does_what_is_to_be_done_are_told(connection: Con
 # ── delete ──
 
 
-def test_a_group_is_deleted_with_its_offsets_and_another_one_is_not(connection: Connection) -> None:
+def test_a_group_is_deleted_with_its_offsets_and_another_one_is_not(connection: Connection, writer: Writer) -> None:
     partition, group, other = new_partition(connection), unique("group"), unique("group")
-    writer = Writer(connection)
     commit(connection, other, partition, 2)
     commit(connection, group, partition, 1)
     seal(connection, writer.name, "external", offset=(group, partition, 5))
     delete_group(connection, group)
     assert list_groups(connection, [group]) == []
-    committed_by_hand(connection, writer.name)
+    decide_by_hand(connection, writer.name, "COMMIT")
     assert committed_offsets(connection, group, None) == {}, "P17: a pending one does not come back"
     assert count(connection, "group_offset", "partition_id = %s", partition) == 1, "the other one's"
     assert offsets(connection, other) == {partition: 2}
@@ -197,7 +185,7 @@ def test_offsets_are_deleted_with_the_pending_ones_and_others_stay(connection: C
         commit(connection, group, partition, 2)
     seal(connection, writer.name, "external", offset=(group, first, 5))
     assert delete_offsets(connection, group, [first, third]) == [first]
-    committed_by_hand(connection, writer.name)
+    decide_by_hand(connection, writer.name, "COMMIT")
     assert offsets(connection, group) == {second: 2}
     assert delete_offsets(connection, group, [first]) == []
     with refuses(errors.GroupNotFound, group="nowhere"):
@@ -209,14 +197,12 @@ def test_an_offset_that_only_waits_for_a_decision_is_deleted(connection: Connect
     partition, group, writer = new_partition(connection), unique("group"), Writer(connection)
     seal(connection, writer.name, "external", offset=(group, partition, 5))
     assert delete_offsets(connection, group, [partition]) == [partition]
-    committed_by_hand(connection, writer.name)
+    decide_by_hand(connection, writer.name, "COMMIT")
     assert committed_offsets(connection, group, None) == {}
 
 
 def test_offsets_that_a_living_member_owns_are_not_deleted(connection: Connection, clock: Clock) -> None:
-    topic, group = unique("topic"), unique("group")
-    create_topic(connection, topic, 2, {})
-    first, second = describe_topics(connection, [topic])[topic].partition_ids
+    (first, second), group = new_topic(connection, 2), unique("group")
     commit(connection, group, first, 1)
     commit(connection, group, second, 1)
     one = join(connection, group, "one")
@@ -240,7 +226,7 @@ def test_a_reset_counts_over_what_was_committed_and_what_is_pending(connection: 
     seal(connection, writer.name, "external", offset=(group, first, 12))
     reset_offsets(connection, group, {first: 3, second: 4})
     assert offsets(connection, group) == {first: 3, second: 4}
-    committed_by_hand(connection, writer.name)
+    decide_by_hand(connection, writer.name, "COMMIT")
     assert offsets(connection, group) == {first: 3, second: 4}
     reset_offsets(connection, group, {})
 
@@ -287,9 +273,7 @@ def test_a_reset_that_cannot_be_changes_nothing(
 
 
 def test_what_an_administrator_changes_waits_for_commits_that_are_on_the_way(
-    connection: Connection,
-    open_connection: Sessions,
-    background: Background,
+    connection: Connection, open_connection: Sessions, blocked: Blocked
 ) -> None:
     """A commit holds the group's lock to its end: a reset is newer than it, a deletion takes it along."""
     for change, left in (
@@ -298,11 +282,10 @@ def test_what_an_administrator_changes_waits_for_commits_that_are_on_the_way(
     ):
         partition, group = new_partition(connection), unique("group")
         commit(connection, group, partition, 3)
-        committing, changing = open_connection(), open_connection()
+        committing = open_connection()
         with committing.transaction():
             commit(committing, group, partition, 9)
-            waiting = background.submit(change, changing, group, partition)
-            wait_for_lock(connection, backend(changing))
+            waiting = blocked(change, group, partition)
         waiting.result(10)
         assert offsets(connection, group).get(partition) == left
 
@@ -347,8 +330,7 @@ def test_the_first_record_is_the_first_that_would_be_delivered(connection: Conne
 def test_a_look_for_the_first_record_reads_no_more_than_it_must(connection: Connection, partition: int) -> None:
     """A plan made on an empty log reads one row of a long one."""
     assert first_records(connection, {partition: 0}) == {}
-    for _ in range(300):
-        plain(connection, partition, b"x")
+    plain_batches(connection, partition, *[b"x"] * 300)
     with connection.transaction():
         assert first_records(connection, {partition: 150})[partition].record_offset == 150
         (read,) = connection.execute(

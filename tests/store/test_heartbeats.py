@@ -17,7 +17,7 @@ from msgtx.types import OffsetAndMetadata
 from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.roster import Roster
-from tests.store.steps import count, new_topic, spoiled, unique
+from tests.store.steps import count, new_topic, spoiled, swept_by, unique
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 AT_ONCE = 10_000  # rows that one call removes at most
@@ -229,26 +229,22 @@ def test_the_last_one_alive_removes_all_others_at_once(group: Roster, clock: Clo
     assert group.members == [names[alive]]
 
 
-def test_whoever_cannot_have_the_groups_lock_leaves_it_to_the_next(
-    group: Roster, clock: Clock, open_connection: Sessions
-) -> None:
+def test_whoever_cannot_have_the_groups_lock_leaves_it_to_the_next(group: Roster, clock: Clock, session: Connection) -> None:
     """P32: a heartbeat never waits for a lock."""
     group.join("dead", session_timeout_ms=10_000)
     group.join("alive")
     clock("11 seconds")
-    holder = open_connection()
-    with holder.transaction():
-        holder.execute("select pg_advisory_xact_lock_shared(1836279554, hashtext(%s))", [group.name])
+    with session.transaction():
+        session.execute("select pg_advisory_xact_lock_shared(1836279554, hashtext(%s))", [group.name])
         assert group.beat("alive") == Beat(2, stale=True)
         assert group.members == ["dead", "alive"]
     assert group.beat("alive") == Beat(3, stale=True)
     assert group.members == ["alive"]
 
 
-def test_a_heartbeat_is_not_flushed_and_a_removal_is(group: Roster, clock: Clock, open_connection: Sessions) -> None:
+def test_a_heartbeat_is_not_flushed_and_a_removal_is(group: Roster, clock: Clock, session: Connection) -> None:
     group.join("dead", session_timeout_ms=10_000)
     group.join("alive")
-    session = open_connection()
     group.connection = session
     for expected in ("off", "on"):
         with session.transaction():
@@ -258,19 +254,6 @@ def test_a_heartbeat_is_not_flushed_and_a_removal_is(group: Roster, clock: Clock
 
 
 # ── the sweep of members ──
-
-
-def sweep_until_the_end(connection: Connection, function: str, most: int) -> list[int]:
-    """Run a sweep to its end. Returns what each call removed."""
-    removed, after = [], None
-    for _ in range(100):
-        row = connection.execute(f"select * from msgtx.{function}(%s::bigint[], %s)", [after, most]).fetchone()
-        assert row is not None
-        removed.append(row[0])
-        after = row[1]
-        if after is None:
-            return removed
-    raise AssertionError(f"it does not end: {removed}")
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 500])
@@ -283,26 +266,25 @@ def test_the_sweep_removes_the_dead_of_all_groups(connection: Connection, clock:
         assert group.assign({group.partitions[0]: "dead"})
         assert group.assign({group.partitions[0]: "alive"})
     groups[0].leave("alive")
-    assert sweep_until_the_end(connection, "remove_members", most)[-1:] == [0]
+    assert swept_by(connection, "remove_members", most)[-1:] == [0]
     clock("11 seconds")
-    assert sum(sweep_until_the_end(connection, "remove_members", most)) == 6
+    assert sum(swept_by(connection, "remove_members", most)) == 6
     assert [group.members for group in groups] == [[], ["alive"], ["alive"]]
     assert [group.generation for group in groups] == [7, 6, 6], "the dead of a group are one change"
     assert [list(group.owners.values()) for group in groups] == [[], ["alive"], ["alive"]]
-    assert sum(sweep_until_the_end(connection, "remove_members", most)) == 0
+    assert sum(swept_by(connection, "remove_members", most)) == 0
 
 
-def test_the_sweep_passes_by_groups_that_are_busy(connection: Connection, clock: Clock, open_connection: Sessions) -> None:
+def test_the_sweep_passes_by_groups_that_are_busy(connection: Connection, clock: Clock, session: Connection) -> None:
     busy, idle = Roster(connection), Roster(connection)
     for group in (busy, idle):
         group.join("dead")
     clock("1 hour")
-    holder = open_connection()
-    with holder.transaction():
-        holder.execute("select pg_advisory_xact_lock_shared(1836279554, hashtext(%s))", [busy.name])
-        assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+    with session.transaction():
+        session.execute("select pg_advisory_xact_lock_shared(1836279554, hashtext(%s))", [busy.name])
+        assert swept_by(connection, "remove_members", 500) == [1]
     assert (busy.members, idle.members) == (["dead"], [])
-    assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+    assert swept_by(connection, "remove_members", 500) == [1]
 
 
 def test_one_bad_group_does_not_stop_the_rest(connection: Connection, clock: Clock) -> None:
@@ -312,10 +294,10 @@ def test_one_bad_group_does_not_stop_the_rest(connection: Connection, clock: Clo
         group.join("dead")
     clock("1 hour")
     with spoiled(connection, "group_member", "delete", f"old.member_number = {groups[2].numbers['dead']}"):
-        assert sweep_until_the_end(connection, "remove_members", 500) == [4]
+        assert swept_by(connection, "remove_members", 500) == [4]
     assert [group.members for group in groups] == [[], [], ["dead"], [], []]
     assert [group.generation for group in groups] == [2, 2, 1, 2, 2]
-    assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+    assert swept_by(connection, "remove_members", 500) == [1]
 
 
 def test_a_group_whose_members_all_died_takes_commits_without_a_member_again(connection: Connection, clock: Clock) -> None:
@@ -324,7 +306,7 @@ def test_a_group_whose_members_all_died_takes_commits_without_a_member_again(con
     clock("1 hour")
     with pytest.raises(errors.UnknownMember):
         group.commit(None, group.partitions[0], 1)
-    assert sweep_until_the_end(connection, "remove_members", 500) == [1]
+    assert swept_by(connection, "remove_members", 500) == [1]
     group.commit(None, group.partitions[0], 1)
 
 
@@ -348,10 +330,10 @@ def test_only_the_newest_heartbeat_of_a_member_stays(group: Roster, most: int) -
     group.join("gone")
     group.beat("gone")
     group.leave("gone")
-    assert sum(sweep_until_the_end(group.connection, "remove_heartbeats", most)) == 14
+    assert sum(swept_by(group.connection, "remove_heartbeats", most)) == 14
     expected = {"a": [4], "b": [4], "c": [4], "silent": [0]}
     assert newest(group.connection) == {group.numbers[name]: beats for name, beats in expected.items()}
-    assert sum(sweep_until_the_end(group.connection, "remove_heartbeats", most)) == 0
+    assert sum(swept_by(group.connection, "remove_heartbeats", most)) == 0
 
 
 @pytest.mark.parametrize("gone", [False, True])
@@ -365,7 +347,7 @@ def test_more_heartbeats_than_one_call_may_remove_go_in_several(group: Roster, g
         )
     if gone:
         group.leave("a")
-    removed = sweep_until_the_end(group.connection, "remove_heartbeats", 500)
+    removed = swept_by(group.connection, "remove_heartbeats", 500)
     assert max(removed) <= AT_ONCE
     assert sum(removed) == 2 * (2 * AT_ONCE + 500) + gone
 
@@ -376,28 +358,26 @@ def test_one_bad_member_does_not_stop_the_rest(group: Roster) -> None:
         group.join(name)
         group.beat(name)
     with spoiled(group.connection, "group_heartbeat", "delete", f"old.member_number = {group.numbers['b']}"):
-        assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [2]
-    assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [1]
+        assert swept_by(group.connection, "remove_heartbeats", 500) == [2]
+    assert swept_by(group.connection, "remove_heartbeats", 500) == [1]
 
 
-def test_heartbeats_that_somebody_holds_are_passed_by(group: Roster, open_connection: Sessions) -> None:
+def test_heartbeats_that_somebody_holds_are_passed_by(group: Roster, session: Connection) -> None:
     group.join("a")
     for _ in range(2):
         group.beat("a")
-    holder = open_connection()
-    with holder.transaction():
-        holder.execute("select from msgtx.group_heartbeat where heartbeat_number = 0 for update")
-        assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [1]
-    assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [1]
+    with session.transaction():
+        session.execute("select from msgtx.group_heartbeat where heartbeat_number = 0 for update")
+        assert swept_by(group.connection, "remove_heartbeats", 500) == [1]
+    assert swept_by(group.connection, "remove_heartbeats", 500) == [1]
 
 
-def test_a_member_that_just_joins_keeps_its_heartbeat(group: Roster, open_connection: Sessions) -> None:
+def test_a_member_that_just_joins_keeps_its_heartbeat(group: Roster, session: Connection) -> None:
     """Member and heartbeat become visible together."""
-    session = open_connection()
     with session.transaction():
         Roster.join(_of(group, session), "a")
-        assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [0]
-    assert sweep_until_the_end(group.connection, "remove_heartbeats", 500) == [0]
+        assert swept_by(group.connection, "remove_heartbeats", 500) == [0]
+    assert swept_by(group.connection, "remove_heartbeats", 500) == [0]
     assert newest(group.connection) == {group.state.members[0].number: [0]}
 
 
@@ -459,10 +439,9 @@ FULL = (
 
 @pytest.mark.parametrize("made", ["on empty tables", "on full tables"])
 def test_look_ups_read_only_what_they_look_for_also_by_plans_of_empty_tables(
-    connection: Connection, open_connection: Sessions, made: str
+    connection: Connection, session: Connection, made: str
 ) -> None:
     """A generic plan is kept for the life of a connection."""
-    session = open_connection()
     early = Roster(session)
     if made == "on empty tables":
         early.join("a")
@@ -475,7 +454,7 @@ def test_look_ups_read_only_what_they_look_for_also_by_plans_of_empty_tables(
             early.release("a", *early.partitions)
             early.join("b")
             early.leave("b")
-        sweep_until_the_end(session, "remove_members", 500)
+        swept_by(session, "remove_members", 500)
     for statement in FULL:
         connection.execute(statement)
     if made == "on full tables":
@@ -507,7 +486,7 @@ def test_look_ups_read_only_what_they_look_for_also_by_plans_of_empty_tables(
     # Every member, and its newest heartbeat.
     members = count(connection, "group_member")
     with reading(session) as read:
-        sweep_until_the_end(session, "remove_members", 500)
+        swept_by(session, "remove_members", 500)
     assert read == {"consumer_group": 0, "group_member": members, "group_assignment": 0, "group_heartbeat": members}
 
 

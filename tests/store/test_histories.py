@@ -214,10 +214,7 @@ def test_a_reader_gets_what_a_naive_replay_says(session: Connection, history: li
 
 
 @hypothesis.settings(max_examples=40)
-@hypothesis.given(
-    st.lists(sizes, min_size=1, max_size=8),
-    st.lists(st.integers(0, 7), max_size=25),
-)
+@hypothesis.given(st.lists(sizes, min_size=1, max_size=8), st.lists(st.integers(0, 7), max_size=25))
 def test_any_mix_of_duplicates_and_reorderings_leaves_the_accepted_prefix(
     session: Connection, batch_sizes: list[int], arrivals: list[int]
 ) -> None:

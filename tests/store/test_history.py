@@ -14,7 +14,7 @@ from msgtx.store.groups.groups import committed_offsets
 from msgtx.store.transactions.seal import complete_prepared
 from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, TransactionId
-from tests.databases import Clock, Connection, Sessions
+from tests.databases import Clock, Connection
 from tests.refusals import refuses
 from tests.store.conftest import Settings
 from tests.store.steps import (
@@ -23,6 +23,8 @@ from tests.store.steps import (
     append_one,
     count,
     counts,
+    decide_by_hand,
+    decide_widely,
     delete_topic_of,
     ends,
     expire_transaction,
@@ -31,9 +33,11 @@ from tests.store.steps import (
     new_topic,
     offsets_of,
     plain,
+    plain_batches,
     read,
     seal,
     spoiled,
+    swept_by,
     unique,
     values,
 )
@@ -46,15 +50,7 @@ VIEWS = ("committed_records", "committed_records_now")
 
 def purge(connection: Connection, most: int = 500) -> int:
     """Run the sweep to its end."""
-    purged, after = 0, None
-    while True:
-        row = connection.execute("select * from msgtx.purge_transactions(%s::bigint[], %s)", [after, most]).fetchone()
-        assert row is not None
-        purged += row[0]
-        assert after is None or row[1] is None or row[1] > after, "each call goes on"
-        after = row[1]
-        if after is None:
-            return purged
+    return sum(swept_by(connection, "purge_transactions", most))
 
 
 def history(connection: Connection) -> dict[str, int]:
@@ -187,8 +183,7 @@ def test_history_goes_when_its_time_and_the_expiry_of_ids_are_over(
 def test_a_transaction_is_purged_with_all_its_rows(connection: Connection, clock: Clock) -> None:
     first, second, writer = new_partition(connection), new_partition(connection), Writer(connection)
     writer.send(first, b"a")
-    writer.send(second, b"b")
-    done = writer.commit()
+    done = writer.send_and_commit(second, b"b")
     newest = writer.commit_whole(writer.row(first, b"c")) and writer.name._replace(transaction_number=1)
     mark(connection, everything=True)
     clock(LATER)
@@ -202,8 +197,7 @@ def test_the_newest_transaction_of_an_id_stays_as_long_as_the_id(connection: Con
     """Else its number could be used again: a late request could not be distinguished from the next one."""
     partition, writer = new_partition(connection), Writer(connection)
     for _ in range(3):
-        writer.send(partition, b"a")
-        writer.commit()
+        writer.send_and_commit(partition, b"a")
     mark(connection, everything=True)
     clock("1 year")
     assert purge(connection) == 2
@@ -219,8 +213,7 @@ def test_the_newest_transaction_of_an_id_stays_as_long_as_the_id(connection: Con
 
 def test_an_open_transaction_is_the_newest_of_its_id(connection: Connection, clock: Clock) -> None:
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    done = writer.commit()
+    done = writer.send_and_commit(partition, b"a")
     mark(connection, everything=True)
     writer.send(partition, b"open")
     clock(LATER)
@@ -234,8 +227,7 @@ def test_an_open_transaction_is_the_newest_of_its_id(connection: Connection, clo
 def test_the_newest_of_an_older_epoch_is_the_newest_while_the_new_epoch_has_none(
     connection: Connection, partition: int, writer: Writer, clock: Clock
 ) -> None:
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     writer.init()
     mark(connection, everything=True)
     clock(LATER)
@@ -343,12 +335,7 @@ def test_offsets_of_a_commit_stay_and_count_those_of_an_abort_go(connection: Con
     writer.commit(offsets_of(("committed", partition, 1)))
     for outcome, group in (("COMMIT", "sealed and committed"), ("ABORT", "sealed and aborted")):
         seal(connection, writer.name, "external", offset=(group, partition, 2))
-        connection.execute(
-            "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
-            " decided_by, partitions, first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), 'client', '{}',"
-            " '{}', '{}')",
-            [*writer.name, outcome],
-        )
+        decide_by_hand(connection, writer.name, outcome)
         writer.next()
     writer.commit_whole(writer.row(partition, b"newest"))
     mark(connection)
@@ -406,10 +393,8 @@ def test_an_abort_marker_stays_as_long_as_its_own_partition_has_the_batch(connec
     """I5, P29: whatever lies at its offsets elsewhere."""
     partition, other = new_topic(connection, 2)
     writer = Writer(connection)
-    writer.send(partition, *[b"aborted"] * 4)
-    writer.abort()
-    for _ in range(3):
-        plain(connection, other, b"plain")
+    writer.send_and_abort(partition, *[b"aborted"] * 4)
+    plain_batches(connection, other, *[b"plain"] * 3)
     writer.commit()
     mark(connection)
     clock(LATER)
@@ -469,8 +454,7 @@ def test_a_late_request_by_the_name_of_what_was_purged_writes_nothing(
 def test_a_late_request_of_an_older_epoch_is_fenced(connection: Connection, clock: Clock) -> None:
     partition, writer = new_partition(connection), Writer(connection)
     row = writer.row(partition, b"a")
-    writer.send(partition, b"a")
-    name = writer.abort()
+    name = writer.send_and_abort(partition, b"a")
     writer.init()
     writer.commit_whole(writer.row(partition, b"newest"))
     mark(connection, everything=True)
@@ -507,29 +491,16 @@ def test_a_pass_goes_on_where_it_came_to_also_among_decisions_of_one_moment(
 def test_wide_transactions_go_in_more_than_one_call(connection: Connection, clock: Clock) -> None:
     """Each is looked at once, and those behind it are the next call's."""
     clock("-8 days")
-    connection.execute(
-        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
-        " decided_by, partitions, first_offsets, last_offsets)"
-        " select 1, 0, n, 'COMMIT', msgtx.clock(), 'client', wide.partitions, wide.zeros, wide.zeros from ("
-        " select array_agg(1000000 + i) as partitions, array_agg(0) as zeros from generate_series(0, 10000) i) wide"
-        " cross join generate_series(0, 4) n"
-    )
+    decide_widely(connection, 5)
     clock(None)
-    purged, after = [], None
-    while not purged or after is not None:
-        row = connection.execute("select * from msgtx.purge_transactions(%s::bigint[])", [after]).fetchone()
-        assert row is not None
-        purged.append(row[0])
-        after = row[1]
-    assert purged == [2, 2, 1]
+    assert swept_by(connection, "purge_transactions", 500) == [2, 2, 1]
 
 
 def test_one_bad_transaction_does_not_stop_the_rest(connection: Connection, partition: int, clock: Clock) -> None:
     """P12. And nothing of the bad one is gone."""
     writers = [Writer(connection) for _ in range(5)]
     for writer in writers:
-        writer.send(partition, b"a")
-        writer.commit()
+        writer.send_and_commit(partition, b"a")
         writer.commit_whole(writer.row(partition, b"newest"))
     mark(connection, everything=True)
     clock(LATER)
@@ -543,12 +514,11 @@ def test_one_bad_transaction_does_not_stop_the_rest(connection: Connection, part
     assert len(values(connection, partition)) == 10
 
 
-def test_while_somebody_marks_history_stays(connection: Connection, open_connection: Sessions, clock: Clock) -> None:
+def test_while_somebody_marks_history_stays(connection: Connection, session: Connection, clock: Clock) -> None:
     mixed(connection, new_topic(connection))
     clock(LATER)
-    holder = open_connection()
-    with holder.transaction():
-        holder.execute("select msgtx.try_lock_marking()")
+    with session.transaction():
+        session.execute("select msgtx.try_lock_marking()")
         assert purge(connection) == 0
     assert purge(connection) == 20
 

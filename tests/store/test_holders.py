@@ -11,7 +11,7 @@ from msgtx.store.fetch.holders import Holder, expire_holders, stable_cut, stable
 from msgtx.store.transactions.seal import Kind, decide_sealed, seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Isolation, Outcome
-from tests.databases import Clock, Connection, Sessions
+from tests.databases import Clock, Connection
 from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, new_partition, new_topic, offsets_of, plain, unique
 
 pytestmark = pytest.mark.usefixtures("nothing_left_open")
@@ -91,14 +91,13 @@ def test_a_call_aborts_a_hundred_at_most(connection: Connection, clock: Clock) -
     assert [holder.expired for holder in expire_holders(connection, partitions)] == [True]
 
 
-def test_a_lock_that_is_taken_is_not_waited_for(connection: Connection, open_connection: Sessions, clock: Clock) -> None:
+def test_a_lock_that_is_taken_is_not_waited_for(connection: Connection, session: Connection, clock: Clock) -> None:
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"x")
     clock("61 seconds")
-    user = open_connection()
     connection.execute("set lock_timeout = '1s'")
-    with user.transaction():
-        user.execute("select msgtx.lock_producer(%s)", [writer.id[0]])
+    with session.transaction():
+        session.execute("select msgtx.lock_producer(%s)", [writer.id[0]])
         assert [holder.expired for holder in expire_holders(connection, [partition])] == [False]
         assert stable_ends(connection, {partition: LATEST}, COMMITTED)[partition].offset == 0
     assert stable_ends(connection, {partition: LATEST}, COMMITTED)[partition].offset == 1
@@ -106,21 +105,20 @@ def test_a_lock_that_is_taken_is_not_waited_for(connection: Connection, open_con
 
 @pytest.mark.parametrize("how", ["read only", "kept snapshot"])
 def test_who_may_not_write_is_told_and_goes_on(
-    partition: int, writer: Writer, how: str, connection: Connection, open_connection: Sessions, clock: Clock
+    partition: int, writer: Writer, how: str, connection: Connection, session: Connection, clock: Clock
 ) -> None:
     """A reader of a replica waits for the primary's sweep."""
     writer.send(partition, b"x")
     clock("61 seconds")
-    reader = open_connection()
     if how == "read only":
-        reader.read_only = True
+        session.read_only = True
     else:
-        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     warned: list[str | None] = []
-    reader.add_notice_handler(lambda notice: warned.append(notice.message_primary))
-    with reader.transaction():
-        assert expire_holders(reader, [partition]) == [Holder(partition, writer.name, None, False)]
-        assert stable_ends(reader, {partition: LATEST}, COMMITTED)[partition].offset == 0
+    session.add_notice_handler(lambda notice: warned.append(notice.message_primary))
+    with session.transaction():
+        assert expire_holders(session, [partition]) == [Holder(partition, writer.name, None, False)]
+        assert stable_ends(session, {partition: LATEST}, COMMITTED)[partition].offset == 0
     assert (aborted(connection, writer), warned) == (False, []), "it was not tried"
 
 
@@ -185,14 +183,13 @@ def test_offsets_wait_for_their_own_groups_seals_on_their_own_partitions(connect
 
 
 def test_a_seal_whose_session_commits_now_is_left_to_it(
-    connection: Connection, group: str, partition: int, writer: Writer, open_connection: Sessions, clock: Clock
+    connection: Connection, group: str, partition: int, writer: Writer, session: Connection, clock: Clock
 ) -> None:
     """Its session holds the producer's lock until its COMMIT."""
     answer = seal(connection, writer.name, "session", tails={}, offsets=offsets_of((group, partition, 5)))
     assert answer.sealed is not None
-    user = open_connection()
-    with user.transaction():
-        decide_sealed(user, answer.sealed)
+    with session.transaction():
+        decide_sealed(session, answer.sealed)
         clock("61 seconds")
         assert stable_offsets(connection, group, [partition])[0][partition].pending
     found, holders = stable_offsets(connection, group, [partition])

@@ -1,29 +1,35 @@
 """Idle ids: what was not used for as long as its expiry goes, and what is open or unfinished never (I13)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from msgtx import errors
+from msgtx.database.calls import query
 from msgtx.store.sweeps import sweeps
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import expire_transactions, mark, transaction_outcome
 from msgtx.types import Outcome, ProducerId, TransactionId
-from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
-from tests.store.conftest import Settings
+from tests.databases import Clock, Connection
+from tests.store.conftest import Blocked, Settings
 from tests.store.steps import (
     Writer,
     append_one,
     batch,
     count,
+    counts,
     delete_topic_of,
     new_partition,
     new_topic,
+    note_sequence,
     offsets_of,
     read,
     seal,
     spoiled,
+    swept_by,
+    to_its_end,
     values,
 )
 
@@ -33,13 +39,7 @@ LATER = "7 days 1 minute"  # than the expiry of a transactional id
 
 def remove(connection: Connection) -> int:
     """Run the sweep to its end."""
-    removed, after = 0, None
-    while True:
-        swept = sweeps.remove_idle_producers(connection, after, None)
-        removed += swept.done["producer_ids_removed"]
-        after = swept.after
-        if after is None:
-            return removed
+    return sum(done["producer_ids_removed"] for done in to_its_end(connection, sweeps.remove_idle_producers))
 
 
 def known(connection: Connection, producer_id: int) -> bool:
@@ -137,8 +137,7 @@ def test_a_transactional_ids_own_expiry_counts_whatever_it_wrote_lately(
     writer = Writer(connection)
     assert writer.id.producer_id > raised.producer_id
     writer.init()
-    writer.send(new_partition(connection), b"a")
-    writer.commit()
+    writer.send_and_commit(new_partition(connection), b"a")
     mark(connection, everything=True)
     clock("27 hours")
     assert remove(connection) == 2
@@ -147,21 +146,14 @@ def test_a_transactional_ids_own_expiry_counts_whatever_it_wrote_lately(
 # ── what stays ──
 
 
-@pytest.mark.parametrize("kind", ["open", "session", "external"])
+@pytest.mark.parametrize("kind", ["open", "session", "external", "of an older epoch"])
 def test_an_id_with_something_undecided_is_never_removed(connection: Connection, clock: Clock, kind: Any) -> None:
     writer = Writer(connection)
     writer.send(new_partition(connection), b"a")
-    if kind != "open":
+    if kind == "of an older epoch":  # by hand: init aborts what is open
+        connection.execute("update msgtx.producer set epoch = epoch + 1")
+    elif kind != "open":
         seal(connection, writer.name, kind)
-    clock("1 year")
-    assert remove(connection) == 0
-
-
-def test_an_id_whose_open_transaction_is_of_an_older_epoch_is_not_removed(connection: Connection, clock: Clock) -> None:
-    """By hand: init aborts what is open."""
-    writer = Writer(connection)
-    writer.send(new_partition(connection), b"a")
-    connection.execute("update msgtx.producer set epoch = epoch + 1")
     clock("1 year")
     assert remove(connection) == 0
 
@@ -170,8 +162,7 @@ def test_an_id_whose_open_transaction_is_of_an_older_epoch_is_not_removed(connec
 def test_an_id_whose_newest_transaction_is_open_is_not_removed(connection: Connection, clock: Clock, differs: str) -> None:
     """Though an earlier one is decided whose name differs from it in one part alone."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     mark(connection, everything=True)
     if differs == "epoch":
         writer.init()
@@ -196,8 +187,7 @@ def test_an_id_with_an_unfinished_transaction_before_its_newest_is_not_removed(c
     partition, holder, writer = new_partition(connection), Writer(connection), Writer(connection)
     holder.send(partition, b"held")
     seal(connection, holder.name, "external")
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     writer.commit(offsets_of(("group", partition, 1)))
     mark(connection, everything=True)
     clock("1 year")
@@ -220,8 +210,7 @@ def test_the_last_offset_of_an_idle_ids_transaction_lies_below_the_floor_of_each
     )
     holder.send(second, b"held")
     writer.send(first, b"a")
-    writer.send(second, b"b")
-    writer.commit()
+    writer.send_and_commit(second, b"b")
     mark(connection, everything=True)
     clock(LATER)
     assert remove(connection) == 0
@@ -232,8 +221,7 @@ def test_the_last_offset_of_an_idle_ids_transaction_lies_below_the_floor_of_each
 
 
 def test_a_deleted_topic_keeps_no_id(connection: Connection, partition: int, writer: Writer, clock: Clock) -> None:
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     delete_topic_of(connection, partition)
     clock(LATER)
     assert remove(connection) == 1
@@ -281,17 +269,8 @@ def test_a_plain_id_is_kept_alive_by_its_own_batches_alone(connection: Connectio
     connection.execute("delete from msgtx.record_batch")
     clock(None)
     use(connection, other, first, sequence=0)
-    for partition, who, age in (
-        (first, other, "0"),
-        (first, idle, "8 days"),
-        (first, alive, "8 days"),
-        (second, alive, "0"),
-    ):
-        connection.execute(
-            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-            " appended_at) values (%s, %s, 1, 0, 0, now() - %s::interval)",
-            [partition, who.producer_id, age],
-        )
+    for place, who, age in ((first, other, "0"), (first, idle, "8 days"), (first, alive, "8 days"), (second, alive, "0")):
+        note_sequence(connection, place, who.producer_id, 0, epoch=1, age=age)
     remove(connection)
     assert [known(connection, each.producer_id) for each in (other, idle, alive)] == [True, False, True]
 
@@ -335,10 +314,7 @@ def test_a_plain_id_at_its_first_epoch_needs_no_row(connection: Connection, cloc
 def test_what_retention_left_of_a_producer_expires_with_the_ids_of_its_kind(
     connection: Connection, clock: Clock, kind: str
 ) -> None:
-    connection.execute(
-        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-        " appended_at) values (1, 2, 0, 5, 5, msgtx.clock())"
-    )
+    note_sequence(connection, 1, 2, 5)
     clock("1 day 1 minute" if kind == "old" else "23 hours")
     remove(connection)
     assert count(connection, "producer_state") == int(kind == "young")
@@ -355,14 +331,10 @@ def test_more_than_one_call_may_remove_of_what_retention_left_goes_in_several(co
     assert count(connection, "producer_state") == 0
 
 
-def test_what_retention_left_of_others_on_the_same_partition_stays(connection: Connection, clock: Clock) -> None:
+def test_what_retention_left_of_others_on_the_same_partition_stays(connection: Connection) -> None:
     """I1: they may still send again what is gone."""
     for producer_id, age in ((1, "0"), (2, "2 days"), (3, "0")):
-        connection.execute(
-            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-            " appended_at) values (1, %s, 0, 5, 5, msgtx.clock() - %s::interval)",
-            [producer_id, age],
-        )
+        note_sequence(connection, 1, producer_id, 5, age=age)
     remove(connection)
     left = connection.execute("select producer_id from msgtx.producer_state order by producer_id").fetchall()
     assert left == [(1,), (3,)]
@@ -375,40 +347,37 @@ def test_what_retention_left_of_others_on_the_same_partition_stays(connection: C
 def removed(connection: Connection, clock: Clock) -> tuple[Writer, int]:
     """A producer whose id was removed behind its back, and its partition."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     mark(connection, everything=True)
     clock(LATER)
     assert remove(connection) == 1
     return writer, partition
 
 
-@pytest.mark.parametrize("call", ["append", "whole", "commit", "abort", "offsets only", "init with expected"])
+def initialized(writer: Writer, _: int) -> errors.MsgtxError | None:
+    with pytest.raises(errors.MsgtxError) as refused:
+        init_producer_id(writer.connection, writer.transactional_id, timeout_ms=1_000, expected=writer.id)
+    return refused.value
+
+
+LATE: dict[str, Callable[[Writer, int], errors.MsgtxError | None]] = {
+    "append": lambda writer, partition: append_one(writer.connection, writer.row(partition, b"late")).error,
+    "whole": lambda writer, partition: writer.whole(writer.row(partition, b"late"))[0].error,
+    "commit": lambda writer, partition: writer.decide("COMMIT", tails={partition: 1}).error,
+    "abort": lambda writer, _: writer.decide("ABORT").error,
+    "offsets only": lambda writer, at: writer.decide("COMMIT", tails={}, offsets=offsets_of(("group", at, 1))).error,
+    "init with expected": initialized,
+}
+
+
+@pytest.mark.parametrize("call", LATE)
 def test_the_old_producers_next_use_is_refused(connection: Connection, removed: tuple[Writer, int], call: str) -> None:
     writer, partition = removed
-    before = count(connection, "record_batch"), count(connection, "transaction_decision"), count(connection, "group_offset")
-    refused: Any = None
-    match call:
-        case "append":
-            refused = append_one(connection, writer.row(partition, b"late")).error
-        case "whole":
-            refused = writer.whole(writer.row(partition, b"late"))[0].error
-        case "commit":
-            refused = writer.decide("COMMIT", tails={partition: 1}).error
-        case "abort":
-            refused = writer.decide("ABORT").error
-        case "offsets only":
-            refused = writer.decide("COMMIT", tails={}, offsets=offsets_of(("group", partition, 1))).error
-        case "init with expected":
-            try:
-                init_producer_id(connection, writer.transactional_id, timeout_ms=1_000, expected=writer.id)
-            except errors.MsgtxError as error:
-                refused = error
+    before = counts(connection)
+    refused = LATE[call](writer, partition)
     assert isinstance(refused, errors.InvalidProducerIdMapping), refused
     assert refused.fatal
-    assert before == (
-        count(connection, "record_batch"), count(connection, "transaction_decision"), count(connection, "group_offset")
-    )  # fmt: skip
+    assert counts(connection) == before
 
 
 def test_a_new_producer_starts_afresh(connection: Connection, removed: tuple[Writer, int]) -> None:
@@ -416,8 +385,7 @@ def test_a_new_producer_starts_afresh(connection: Connection, removed: tuple[Wri
     new = Writer(connection, old.transactional_id)
     assert new.id.epoch == 0
     assert new.id.producer_id != old.id.producer_id
-    new.send(partition, b"b")
-    new.commit()
+    new.send_and_commit(partition, b"b")
     assert values(connection, partition) == [b"a", b"b"]
     # The old one's expectation is of another producer now.
     with pytest.raises(errors.ProducerFenced):
@@ -460,25 +428,20 @@ def test_one_bad_row_of_retentions_leavings_stops_neither_the_others_nor_the_ids
 ) -> None:
     """P12."""
     Writer(connection)
-    connection.execute(
-        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-        " appended_at) select p, 2, 0, 5, 5, msgtx.clock() from generate_series(1, 5) p"
-    )
+    for partition in range(1, 6):
+        note_sequence(connection, partition, 2, 5)
     clock(LATER)
     with spoiled(connection, "producer_state", "delete", "old.partition_id = 3"):
         assert remove(connection) == 1
     assert count(connection, "producer_state") == 1
 
 
-def test_a_producer_that_is_in_use_right_now_is_passed_by(
-    connection: Connection, open_connection: Sessions, clock: Clock
-) -> None:
+def test_a_producer_that_is_in_use_right_now_is_passed_by(connection: Connection, session: Connection, clock: Clock) -> None:
     held = Writer(connection)
     Writer(connection)
     clock(LATER)
-    holder = open_connection()
-    with holder.transaction():
-        holder.execute("select msgtx.lock_producer_shared(%s)", [held.id.producer_id])
+    with session.transaction():
+        session.execute("select msgtx.lock_producer_shared(%s)", [held.id.producer_id])
         assert remove(connection) == 1
     assert remove(connection) == 1
 
@@ -487,21 +450,12 @@ def test_a_pass_goes_on_where_it_came_to(connection: Connection, clock: Clock) -
     for _ in range(7):
         Writer(connection)
     clock(LATER)
-    seen, after = [], None
-    for _ in range(4):
-        row = connection.execute("select * from msgtx.remove_idle_producers(%s::bigint[], 3)", [after]).fetchone()
-        assert row is not None
-        seen.append(row[0])
-        after = row[1]
-        if after is None:
-            break
-    assert seen == [3, 3, 1]
+    assert swept_by(connection, "remove_idle_producers", 3) == [3, 3, 1]
 
 
 def step(connection: Connection, after: object = None, most: int = 250) -> tuple[int, list[int] | None]:
     """Run one call of the sweep."""
-    row = connection.execute("select * from msgtx.remove_idle_producers(%s::bigint[], %s)", [after, most]).fetchone()
-    assert row is not None
+    (row,) = query(connection, "select * from msgtx.remove_idle_producers(%s::bigint[], %s::int)", after, most)
     return row[0], row[1]
 
 
@@ -566,30 +520,22 @@ def test_an_id_on_so_many_partitions_that_they_take_more_than_one_call_stays_whe
 
 @pytest.mark.parametrize("kind", ["transactional", "plain"])
 def test_an_id_that_is_used_while_it_is_looked_at_stays(
-    connection: Connection,
-    open_connection: Sessions,
-    background: Background,
-    clock: Clock,
-    kind: str,
+    connection: Connection, partition: int, blocked: Blocked, clock: Clock, kind: str
 ) -> None:
     """I13: what it does between the first look and the lock counts."""
-    partition, user, sweeping, observer = new_partition(connection), open_connection(), open_connection(), open_connection()
     writer, plain = Writer(connection), plain_id(connection)
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     mark(connection, everything=True)
     connection.execute(
         "delete from msgtx.producer where producer_id = %s",
         [writer.id.producer_id if kind == "plain" else plain.producer_id],
     )
     clock(LATER)
-    with user.transaction():
-        user.execute(f"lock table msgtx.{'partition_floor' if kind == 'transactional' else 'producer_state'}")
-        waiting = background.submit(remove, sweeping)
-        wait_for_lock(observer, backend(sweeping))
+    with connection.transaction():
+        connection.execute(f"lock table msgtx.{'partition_floor' if kind == 'transactional' else 'producer_state'}")
+        waiting = blocked(remove)
         if kind == "transactional":
-            writer.connection = user
             writer.send(partition, b"b")
         else:
-            use(user, plain, partition)
+            use(connection, plain, partition)
     assert waiting.result(30) == 0

@@ -13,13 +13,24 @@ from msgtx.store.spark import BatchName, decide_batch, record_range
 from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import Leases, find_coordinator, lease_shards, list_shards, ranges, release_shards
 from msgtx.store.transactions.seal import complete_prepared
-from tests.databases import Clock, Connection, Sessions
+from tests.databases import Clock, Connection
 from tests.refusals import refuses
 from tests.store.batches import attempt
 from tests.store.conftest import Settings
 from tests.store.roster import join
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, count, counts, new_partition, offsets_of, plain, seal, unique
+from tests.store.steps import (
+    Writer,
+    count,
+    counts,
+    new_partition,
+    note_sequence,
+    offsets_of,
+    plain,
+    seal,
+    to_its_end,
+    unique,
+)
 from tests.store.test_append_once import once
 
 ALL = set(range(50))
@@ -209,15 +220,6 @@ def test_one_that_was_stopped_past_its_lease_while_nobody_came_goes_on(connectio
     assert lease(connection, old.coordinator_id).epochs == old.epochs
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_leases_refuse_a_snapshot_that_is_kept(open_connection: Sessions, level: str) -> None:
-    session = open_connection()
-    session.execute(f"set default_transaction_isolation = '{level}'")
-    for call in (lambda: lease(session), lambda: release_shards(session, 1)):
-        with refuses(errors.ConfigError, name="transaction_isolation"):
-            call()
-
-
 # ── finding ──
 
 
@@ -332,7 +334,7 @@ class _Short(dict[int, int]):
         return list(super().values())[:-1]
 
 
-def test_one_shard_that_passed_on_is_enough_to_be_refused_as_fenced(connection: Connection, clock: Clock) -> None:
+def test_one_shard_that_passed_on_is_enough_to_be_refused_as_fenced(connection: Connection) -> None:
     """Some shards have no holder, one has another: the error names the worse case."""
     old, other = shared(connection, 2)
     release_shards(connection, old.coordinator_id)
@@ -377,11 +379,7 @@ def test_shards_one_after_the_other_do_what_all_of_them_do_at_once(connection: C
 def test_a_coordinator_removes_what_retention_left_of_producers_on_its_own_partitions(connection: Connection) -> None:
     leases = lease(connection)
     for partition in (51, 52):
-        connection.execute(
-            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-            " appended_at) values (%s, 1, 0, 0, 0, msgtx.clock() - interval '2 days')",
-            [partition],
-        )
+        note_sequence(connection, partition, 1, 0, age="2 days")
     for shard, left in ((3, 2), (1, 1), (2, 0)):
         own = Leases(leases.coordinator_id, {shard: leases.epochs[shard]}, 1, 1, 1)
         sweeps.remove_idle_producers(connection, None, own)
@@ -390,12 +388,7 @@ def test_a_coordinator_removes_what_retention_left_of_producers_on_its_own_parti
 
 def _to_its_end(connection: Connection, step: str, leases: Leases | None) -> dict[str, int]:
     """Run a sweep as a round does, from where the last call came to."""
-    swept = STEPS[step](connection, None, leases)
-    parts = [swept.done]
-    while swept.after is not None:
-        swept = STEPS[step](connection, swept.after, leases)
-        parts.append(swept.done)
-    return _done(parts)
+    return _done(to_its_end(connection, STEPS[step], leases))
 
 
 def _done(parts: Any) -> dict[str, int]:
@@ -418,8 +411,7 @@ def test_a_marker_carries_the_coordinator_epoch_of_its_shard(connection: Connect
             [writer.id.producer_id],
         )
     for each in (writer, other):
-        each.send(partition, b"a")
-        each.commit()
+        each.send_and_commit(partition, b"a")
     connection.execute("delete from msgtx.producer where producer_id = %s", [other.id.producer_id])
     sweeps.mark_step(connection, None, None)
     rows = connection.execute("select producer_id, coordinator_epoch from msgtx.transaction_marker").fetchall()
@@ -441,8 +433,7 @@ def test_limits_may_be_as_large_as_numbers_go(connection: Connection, engine: En
     settings(group_min_session_timeout_ms=1)
     partition = new_partition(connection)
     writer = Writer(connection)
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     join(connection, unique("group"), "a")
     assert [once(connection, partition, "key").duplicate for _ in range(2)] == [False, True]
     leases = lease(connection)

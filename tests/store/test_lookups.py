@@ -8,7 +8,7 @@ from msgtx.store.fetch.fetch import EARLIEST, LATEST, ListedOffset, list_offsets
 from msgtx.store.fetch.records import count_records
 from msgtx.store.transactions.transactions import mark
 from tests.databases import Background, Connection, Sessions, backend, wait_for_lock
-from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, append_one, batch, new_partition, new_topic, plain
+from tests.store.steps import COMMITTED, UNCOMMITTED, Writer, append_one, batch, new_partition, new_topic, plain, seal
 
 
 def listed(connection: Connection, partition: int, time: int, isolation: Any = COMMITTED) -> ListedOffset:
@@ -54,10 +54,8 @@ def test_earliest_and_latest_respect_isolation(connection: Connection, partition
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_time_looks_past_aborted_records_and_not_past_the_last_stable_offset(connection: Connection, marked: bool) -> None:
     partition, writer, other = new_partition(connection), Writer(connection), Writer(connection)
-    writer.send(partition, b"aborted", timestamp=50)
-    writer.abort()
-    writer.send(partition, b"a", timestamp=60)
-    writer.commit()
+    writer.send_and_abort(partition, b"aborted", timestamp=50)
+    writer.send_and_commit(partition, b"a", timestamp=60)
     if marked:
         mark(connection, everything=True)
     other.send(partition, b"open", timestamp=70)
@@ -88,8 +86,7 @@ def test_several_partitions_are_asked_at_once_and_unknown_ones_are_absent(connec
 def test_a_count_is_what_a_reader_would_still_be_given(connection: Connection) -> None:
     partition, writer, other = new_partition(connection), Writer(connection), Writer(connection)
     plain(connection, partition, b"a", b"b", b"c")
-    writer.send(partition, b"x", b"y")
-    writer.abort()
+    writer.send_and_abort(partition, b"x", b"y")
     plain(connection, partition, b"d")
     other.send(partition, b"open")
     plain(connection, partition, b"behind")
@@ -226,11 +223,7 @@ def test_transactions_name_the_open_one_and_where_it_begins(connection: Connecti
 
 def test_transactions_show_a_sealed_one_as_prepared(connection: Connection, writer: Writer) -> None:
     writer.send(new_partition(connection), b"a")
-    connection.execute(
-        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
-        " partitions, first_offsets, last_offsets) values (%s, %s, %s, 'external', msgtx.clock(), '{}', '{}', '{}')",
-        writer.name,
-    )
+    seal(connection, writer.name, "external")
     assert transaction_row(connection, writer, "state") == ("Prepared",)
 
 
@@ -248,8 +241,7 @@ def test_a_transaction_with_a_marker_on_one_of_two_partitions_is_not_complete(co
     first, second = new_topic(connection, 2)
     writer = Writer(connection)
     writer.send(first, b"a")
-    writer.send(second, b"b")
-    writer.commit()
+    writer.send_and_commit(second, b"b")
     connection.execute(
         "insert into msgtx.transaction_marker (partition_id, producer_id, producer_epoch, transaction_number, outcome,"
         " first_offset, last_offset) values (%s, %s, %s, 0, 'COMMIT', 0, 0)",

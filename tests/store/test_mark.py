@@ -6,16 +6,19 @@ from typing import Literal
 import pytest
 
 from msgtx import errors
+from msgtx.database.calls import query
 from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import lease_shards
 from msgtx.store.sweeps.sweeps import purge_transactions, remove_idle_producers
 from msgtx.store.transactions.producers import fence_producer
 from msgtx.store.transactions.transactions import expire_transactions, mark, mark_in_turn, mark_partitions
-from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
+from tests.databases import Background, Clock, Connection, Sessions
+from tests.store.conftest import Blocked
 from tests.store.steps import (
     Writer,
     count,
     counts,
+    decide_widely,
     delete_topic_of,
     ends,
     new_partition,
@@ -31,11 +34,9 @@ from tests.store.steps import (
 
 
 def floor(connection: Connection, partition: int) -> int:
-    row = connection.execute(
-        "select coalesce(max(stable_floor), 0) from msgtx.partition_floor where partition_id = %s", [partition]
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+    found = "select coalesce(max(stable_floor), 0) from msgtx.partition_floor where partition_id = %s"
+    ((at,),) = query(connection, found, partition)
+    return int(at)
 
 
 def markers(connection: Connection, partition: int) -> list[tuple[str, int, int]]:
@@ -46,12 +47,17 @@ def markers(connection: Connection, partition: int) -> list[tuple[str, int, int]
     ).fetchall()
 
 
-def hide(connection: Connection, writer: Writer) -> None:
-    """Let what a writer has decided not be found by its date: others have been marked meanwhile."""
+def backdate(connection: Connection, writer: Writer) -> None:
+    """Date what a writer has decided an hour earlier."""
     connection.execute(
         "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
         [writer.id.producer_id],
     )
+
+
+def hide(connection: Connection, writer: Writer) -> None:
+    """Let what a writer has decided not be found by its date: others have been marked meanwhile."""
+    backdate(connection, writer)
     elsewhere, newest = new_partition(connection), Writer(connection)
     newest.commit_whole(newest.row(elsewhere, b"x"))
     mark(connection)
@@ -62,8 +68,7 @@ def test_each_touched_partition_gets_one_marker_and_a_repetition_adds_none(conne
     first, second, untouched = new_topic(connection, 3)
     writer = Writer(connection)
     writer.send(first, b"a", b"b")
-    writer.send(second, b"c")
-    writer.commit()
+    writer.send_and_commit(second, b"c")
     assert mark(connection) == (2, 2)
     assert mark(connection) == (0, 0)
     assert markers(connection, first) == [("COMMIT", 0, 1)]
@@ -72,10 +77,9 @@ def test_each_touched_partition_gets_one_marker_and_a_repetition_adds_none(conne
     assert (floor(connection, first), floor(connection, second)) == (2, 1)
 
 
-def test_a_client_rests_when_another_has_just_marked(connection: Connection) -> None:
+def test_a_client_rests_when_another_has_just_marked(connection: Connection, writer: Writer) -> None:
     """Of many clients that commit, one works: each looks at all decisions of the last seconds."""
     partition, other = new_topic(connection, 2)
-    writer = Writer(connection)
     writer.commit_whole(writer.row(partition, b"a"), writer.row(other, b"a"))
     assert mark_in_turn(connection, rest_ms=0)
     assert markers(connection, partition) == [("COMMIT", 0, 0)]
@@ -97,23 +101,15 @@ def test_a_sweep_takes_what_dates_find_before_it_goes_from_partition_to_partitio
 
 
 def test_the_states_go_from_prepare_to_complete(connection: Connection, partition: int, writer: Writer) -> None:
-
-    def state() -> str:
-        row = connection.execute(
-            "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
-        ).fetchone()
-        assert row is not None
-        return str(row[0])
-
-    seen = [state()]
+    seen = [writer.state]
     for outcome in ("COMMIT", "ABORT"):
         writer.send(partition, b"a")
-        seen.append(state())
+        seen.append(writer.state)
         writer.decide(outcome)
         writer.next()
-        seen.append(state())
+        seen.append(writer.state)
         mark(connection)
-        seen.append(state())
+        seen.append(writer.state)
     assert seen == [
         "Empty",
         *("Ongoing", "PrepareCommit", "CompleteCommit"),
@@ -125,8 +121,7 @@ def test_the_floor_stops_at_the_first_undecided_transaction(connection: Connecti
     early, late = Writer(connection), Writer(connection)
     plain(connection, partition, b"x")
     early.send(partition, b"a")
-    late.send(partition, b"b")
-    late.commit()
+    late.send_and_commit(partition, b"b")
     mark(connection, everything=True)
     assert floor(connection, partition) == 1
     early.commit()
@@ -137,10 +132,8 @@ def test_the_floor_stops_at_the_first_undecided_transaction(connection: Connecti
 def test_the_floor_does_not_pass_an_abort_without_its_marker(connection: Connection, partition: int) -> None:
     """P36: below the floor, absence of an ABORT marker means committed."""
     writer, other = Writer(connection), Writer(connection)
-    writer.send(partition, b"aborted")
-    writer.abort()
-    other.send(partition, b"b")
-    other.commit()
+    writer.send_and_abort(partition, b"aborted")
+    other.send_and_commit(partition, b"b")
     mark(connection)
     assert ("ABORT", 0, 0) in markers(connection, partition)
     assert floor(connection, partition) == 2
@@ -152,16 +145,11 @@ def test_an_abort_that_becomes_visible_late_is_marked_before_the_floor_passes(co
     partition, other = new_topic(connection, 2)
     stalled, writer = Writer(connection), Writer(connection)
     stalled.send(partition, b"aborted")
-    writer.send(other, b"a")
-    writer.commit()
+    writer.send_and_commit(other, b"a")
     mark(connection)
     stalled.decide("ABORT")
-    connection.execute(
-        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
-        [stalled.id.producer_id],
-    )
-    writer.send(partition, b"b")
-    writer.commit()
+    backdate(connection, stalled)
+    writer.send_and_commit(partition, b"b")
     for _ in range(3):
         mark(connection, everything=True)
     assert ("ABORT", 0, 0) in markers(connection, partition)
@@ -176,17 +164,14 @@ def test_a_clock_that_was_set_hides_no_decision(connection: Connection, clock: C
     partitions = new_topic(connection, 4)
     writer = Writer(connection)
     clock(first)
-    writer.send(partitions[0], b"a")
-    writer.abort()
+    writer.send_and_abort(partitions[0], b"a")
     assert mark(connection) == (1, 1)
     writer.send(partitions[1], b"b")
     writer.abort()  # not yet marked when the clock is set
     clock(None)
     for number, partition in enumerate(partitions[2:]):
-        writer.send(partition, b"c")
-        writer.abort()
-        writer.send(partition, b"d")
-        writer.commit()
+        writer.send_and_abort(partition, b"c")
+        writer.send_and_commit(partition, b"d")
         found = mark(connection)
         assert [outcome for outcome, *_ in markers(connection, partition)] == ["ABORT", "COMMIT"], (number, found)
         assert floor(connection, partition) == 2
@@ -243,8 +228,7 @@ def test_a_marker_of_a_namesake_hides_no_decision(connection: Connection, clock:
 @pytest.mark.usefixtures("bare")
 def test_a_round_leaves_alone_what_is_marked(connection: Connection, partition: int, writer: Writer) -> None:
     """What lies behind it is for those who look at all partitions. Who has found nothing answers zeros: it has looked."""
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     assert mark(connection) == (1, 1)
     plain(connection, partition, b"b")
     assert connection.execute("select markers, floors from msgtx.mark(rest_ms => 0)").fetchone() == (0, 0)
@@ -268,13 +252,7 @@ def test_a_round_does_not_go_through_decisions_of_the_future(connection: Connect
 
 @pytest.mark.usefixtures("bare")
 def test_markers_of_wide_transactions_are_written_in_several_rounds(connection: Connection) -> None:
-    connection.execute(
-        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
-        " decided_by, partitions, first_offsets, last_offsets)"
-        " select 1, 0, n, 'COMMIT', msgtx.clock(), 'client', wide.partitions, wide.zeros, wide.zeros from ("
-        " select array_agg(1000000 + i) as partitions, array_agg(0) as zeros from generate_series(0, 10000) i) wide"
-        " cross join generate_series(0, 2) n"
-    )
+    decide_widely(connection, 3)
     assert [mark(connection)[0] for _ in range(3)] == [20_002, 10_001, 0]
 
 
@@ -286,15 +264,10 @@ def test_decisions_that_are_not_found_by_date_are_all_found_by_place_in_one_roun
         writer.send(partition, b"%d" % number)
         writer.commit() if number % 60 else writer.abort()
     for _ in range(110):
-        writer.send(partition, b"aborted")
-        writer.abort()
-    connection.execute(
-        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
-        [writer.id.producer_id],
-    )
+        writer.send_and_abort(partition, b"aborted")
+    backdate(connection, writer)
     newest = Writer(connection)
-    newest.send(other, b"a")
-    newest.commit()
+    newest.send_and_commit(other, b"a")
     mark(connection)
     assert floor(connection, partition) == 0
     mark(connection, everything=True)
@@ -307,16 +280,10 @@ def test_the_floor_stops_at_a_late_abort_that_the_round_of_markers_has_not_reach
     partition, other = new_topic(connection, 2)
     stalled, writer = Writer(connection), Writer(connection)
     for _ in range(100):
-        stalled.send(partition, b"a")
-        stalled.commit()
-    stalled.send(partition, b"aborted")
-    stalled.abort()
-    connection.execute(
-        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
-        [stalled.id.producer_id],
-    )
-    writer.send(other, b"x")
-    writer.commit()
+        stalled.send_and_commit(partition, b"a")
+    stalled.send_and_abort(partition, b"aborted")
+    backdate(connection, stalled)
+    writer.send_and_commit(other, b"x")
     mark(connection)
     mark(connection, everything=True)
     assert floor(connection, partition) == 100
@@ -330,20 +297,14 @@ def test_a_late_commit_needs_no_marker_once_the_floor_is_above_it(connection: Co
     partition, other = new_topic(connection, 2)
     stalled, writer = Writer(connection), Writer(connection)
     stalled.send(partition, b"a")
-    writer.send(other, b"x")
-    writer.commit()
+    writer.send_and_commit(other, b"x")
     mark(connection)
     stalled.decide("COMMIT")
-    connection.execute(
-        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
-        [stalled.id.producer_id],
-    )
+    backdate(connection, stalled)
     mark(connection, everything=True)
     assert floor(connection, partition) == 1
     assert values(connection, partition) == [b"a"]
-    assert connection.execute(
-        "select state from msgtx.transactions where producer_id = %s", [stalled.id.producer_id]
-    ).fetchone() == ("CompleteCommit",)
+    assert stalled.state == "CompleteCommit"
 
 
 def test_reading_does_not_change_with_markers_and_floors(connection: Connection, partition: int, writer: Writer) -> None:
@@ -381,28 +342,23 @@ def test_a_decision_without_partitions_needs_no_marker(connection: Connection, w
     writer.decide("ABORT", tails={new_partition(connection): 0})
     mark(connection)
     assert count(connection, "transaction_marker", "producer_id = %s", writer.id.producer_id) == 0
-    assert connection.execute(
-        "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
-    ).fetchone() == ("CompleteAbort",)
+    assert writer.state == "CompleteAbort"
 
 
-def test_who_does_not_get_the_marking_lock_does_nothing(connection: Connection, open_connection: Sessions) -> None:
+def test_who_does_not_get_the_marking_lock_does_nothing(connection: Connection, session: Connection) -> None:
     """P40: crosswise markers deadlocked."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"a")
-    writer.commit()
-    holder = open_connection()
-    with holder.transaction():
-        assert holder.execute("select msgtx.try_lock_marking()").fetchone() == (True,)
+    writer.send_and_commit(partition, b"a")
+    with session.transaction():
+        assert session.execute("select msgtx.try_lock_marking()").fetchone() == (True,)
         assert mark(connection, everything=True) == (0, 0)
         assert mark_partitions(connection, (partition - 1,)) == (0, 0, None)
         assert (markers(connection, partition), floor(connection, partition)) == ([], 0)
     assert mark(connection)[0] == 1
 
 
-def test_partitions_are_marked_page_by_page(connection: Connection) -> None:
+def test_partitions_are_marked_page_by_page(connection: Connection, writer: Writer) -> None:
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
     for partition in (first, second):
         writer.send(partition, b"a")
     writer.abort()
@@ -418,8 +374,7 @@ def test_partitions_are_marked_page_by_page(connection: Connection) -> None:
 
 
 def test_who_leads_no_shards_any_more_marks_no_partition(connection: Connection, partition: int, writer: Writer) -> None:
-    writer.send(partition, b"a")
-    writer.commit()
+    writer.send_and_commit(partition, b"a")
     leases = lease_shards(connection, None, host="here", process=1)
     stale = replace(leases, epochs={**leases.epochs, 7: 0})
     with pytest.raises(errors.CoordinatorFenced):
@@ -448,21 +403,18 @@ def test_the_floor_does_not_pass_a_transaction_that_has_not_yet_committed_its_fi
 
 
 def test_a_transaction_that_opens_while_markers_are_written_holds_the_floor(
-    connection: Connection, open_connection: Sessions, background: Background
+    connection: Connection, session: Connection, blocked: Blocked
 ) -> None:
     """P44: what is undecided and where the log ends are seen at one moment."""
     partition, decided, opened = new_partition(connection), Writer(connection), Writer(connection)
-    decided.send(partition, b"a")
-    decided.commit()
-    holder, marking, observer = open_connection(), open_connection(), open_connection()
-    with holder.transaction(force_rollback=True):
-        holder.execute(
+    decided.send_and_commit(partition, b"a")
+    with session.transaction(force_rollback=True):
+        session.execute(
             "insert into msgtx.transaction_marker (partition_id, producer_id, producer_epoch, transaction_number, outcome,"
             " first_offset, last_offset, coordinator_epoch) values (%s, %s, %s, 0, 'COMMIT', 0, 0, 0)",
             [partition, *decided.id],
         )
-        waiting = background.submit(mark, marking)
-        wait_for_lock(observer, backend(marking))
+        waiting = blocked(mark)
         opened.send(partition, b"open")
     waiting.result(30)
     assert floor(connection, partition) == 1
@@ -471,22 +423,19 @@ def test_a_transaction_that_opens_while_markers_are_written_holds_the_floor(
 
 
 def test_a_commit_that_waits_in_its_session_holds_the_floor(
-    connection: Connection, partition: int, open_connection: Sessions, background: Background
+    connection: Connection, partition: int, session: Connection, blocked: Blocked
 ) -> None:
     """P44."""
     stalled, writer = Writer(connection), Writer(connection)
     stalled.send(partition, b"a")
     writer.send(partition, b"b")
-    session, observer = open_connection(), open_connection()
     stalled.connection = session
     with session.transaction():
         stalled.decide("COMMIT")
         writer.decide("COMMIT")
         mark(connection, everything=True)
         assert floor(connection, partition) == 0
-        fenced = open_connection()
-        waiting = background.submit(fence_producer, fenced, stalled.transactional_id)
-        wait_for_lock(observer, backend(fenced))
+        waiting = blocked(fence_producer, stalled.transactional_id)
         assert mark(connection, everything=True) == (0, 0)
     waiting.result(30)
     mark(connection, everything=True)
@@ -495,22 +444,16 @@ def test_a_commit_that_waits_in_its_session_holds_the_floor(
 
 
 @pytest.mark.parametrize("everything", [False, True])
-def test_a_deleted_topic_leaves_nothing_to_mark(connection: Connection, everything: bool) -> None:
+def test_a_deleted_topic_leaves_nothing_to_mark(connection: Connection, writer: Writer, everything: bool) -> None:
     kept, gone = new_partition(connection), new_partition(connection)
-    writer = Writer(connection)
     writer.send(kept, b"a")
     writer.send(gone, b"b")
-    (name,) = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [gone]
-    ).fetchone()
-    connection.execute("select msgtx.delete_topic(%s)", [name])
+    delete_topic_of(connection, gone)
     writer.commit()
     mark(connection, everything=everything)
     mark(connection, everything=everything)
     assert floor(connection, kept) == 1
-    assert connection.execute(
-        "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
-    ).fetchone() == ("CompleteCommit",)
+    assert writer.state == "CompleteCommit"
 
 
 def test_two_sweeps_at_once_end_everything_once(
@@ -538,14 +481,6 @@ def test_two_sweeps_at_once_end_everything_once(
 # ── one partition cannot take its marker now ──
 
 
-def state(connection: Connection, writer: Writer) -> str:
-    row = connection.execute(
-        "select state from msgtx.transactions where producer_id = %s", [writer.id.producer_id]
-    ).fetchone()
-    assert row is not None
-    return str(row[0])
-
-
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
 @pytest.mark.parametrize("everything", [False, True])
@@ -564,7 +499,7 @@ def test_a_partition_that_cannot_take_its_marker_now_holds_up_no_other(
             assert mark(connection, everything=everything)[0] == written
             assert (markers(connection, good), markers(connection, bad)) == ([(outcome, 0, 0)], [])
             assert (floor(connection, good), floor(connection, bad)) == (1, 0)
-            assert state(connection, writer) == {"COMMIT": "PrepareCommit", "ABORT": "PrepareAbort"}[outcome]
+            assert writer.state == {"COMMIT": "PrepareCommit", "ABORT": "PrepareAbort"}[outcome]
             assert (values(connection, good), values(connection, bad)) == (expected, [])
         holder.commit()
         mark(connection, everything=everything)
@@ -574,7 +509,7 @@ def test_a_partition_that_cannot_take_its_marker_now_holds_up_no_other(
     mark(connection, everything=everything)
     assert markers(connection, bad)[-1] == (outcome, 1, 1)
     assert floor(connection, bad) == 2
-    assert state(connection, writer) == {"COMMIT": "CompleteCommit", "ABORT": "CompleteAbort"}[outcome]
+    assert writer.state == {"COMMIT": "CompleteCommit", "ABORT": "CompleteAbort"}[outcome]
     assert (values(connection, good), values(connection, bad)) == (expected, [b"open", *expected])
 
 
@@ -605,15 +540,11 @@ def test_a_commit_that_becomes_visible_late_is_complete_after_the_next_sweep(con
     if kind == "whole":
         stalled.commit_whole(stalled.row(partition, b"late"))
     else:
-        stalled.send(partition, b"late")
-        stalled.commit()
+        stalled.send_and_commit(partition, b"late")
     plain(connection, other, b"a longer log, and no transaction at its end")
-    connection.execute(
-        "update msgtx.transaction_decision set decided_at = decided_at - interval '1 hour' where producer_id = %s",
-        [stalled.id.producer_id],
-    )
+    backdate(connection, stalled)
     mark(connection, everything=True)
-    assert state(connection, stalled) == "CompleteCommit"
+    assert stalled.state == "CompleteCommit"
 
 
 @pytest.mark.usefixtures("bare")
@@ -648,13 +579,11 @@ def test_what_is_found_by_its_place_is_found_under_its_own_name(connection: Conn
     for writer, numbers in ((first, (2, 2)), (stalled, (2, 1))):
         for number in numbers:
             for _ in range(number):
-                writer.send(other, b"a")
-                writer.commit()
+                writer.send_and_commit(other, b"a")
             if writer.id.epoch == 0:
                 writer.init()
     mark(connection, everything=True)
-    stalled.send(partition, b"aborted")
-    stalled.abort()
+    stalled.send_and_abort(partition, b"aborted")
     hide(connection, stalled)
     assert mark(connection) == (0, 0)
     assert mark(connection, everything=True) == (1, 1)
@@ -667,12 +596,10 @@ def test_what_is_found_by_its_place_is_not_behind_what_another_partition_has(con
     other, partition = new_topic(connection, 2)
     busy, stalled = Writer(connection), Writer(connection)
     for _ in range(101):
-        busy.send(other, b"a")
-        busy.commit()
+        busy.send_and_commit(other, b"a")
     mark(connection, everything=True)
     plain(connection, partition, *[b"x"] * 200)
-    stalled.send(partition, b"aborted")
-    stalled.abort()
+    stalled.send_and_abort(partition, b"aborted")
     plain(connection, partition, b"behind")
     hide(connection, stalled)
     assert mark(connection, everything=True) == (1, 1)
@@ -683,8 +610,7 @@ def test_what_is_found_by_its_place_is_not_behind_what_another_partition_has(con
 def test_the_marker_of_an_earlier_epoch_lets_the_floor_pass_that_one_alone(connection: Connection) -> None:
     """P36."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"aborted")
-    writer.abort()
+    writer.send_and_abort(partition, b"aborted")
     mark(connection, everything=True)
     writer.init()
     writer.send(partition, b"aborted, too")
@@ -707,8 +633,7 @@ def test_a_floor_that_does_not_move_is_not_counted(connection: Connection, parti
 def test_by_place_a_coordinator_settles_the_partitions_of_its_shards(connection: Connection) -> None:
     partitions, writer = new_topic(connection, 3), Writer(connection)
     for partition in partitions:
-        writer.send(partition, b"a")
-        writer.commit()
+        writer.send_and_commit(partition, b"a")
     hide(connection, writer)
     leases = lease_shards(connection, None, host="here", process=1)
     for number, partition in enumerate(partitions, 1):
@@ -728,10 +653,8 @@ def test_the_markers_of_a_deleted_topic_are_not_written_again(
 ) -> None:
     kept, gone, writer = new_partition(connection), new_partition(connection), Writer(connection)
     for partition in (kept, gone):
-        writer.send(partition, b"a")
-        writer.commit()
-    writer.send(gone, b"a")
-    writer.abort()
+        writer.send_and_commit(partition, b"a")
+    writer.send_and_abort(gone, b"a")
     mark(connection, everything=True)
     delete_topic_of(connection, gone)
     assert mark(connection, everything=everything) == (0, 0)
@@ -748,8 +671,7 @@ def test_the_markers_of_a_deleted_topic_are_not_written_again(
 def test_a_marker_that_outlived_its_history_goes_with_its_topic(
     connection: Connection, partition: int, writer: Writer, clock: Clock
 ) -> None:
-    writer.send(partition, b"a")
-    writer.abort()
+    writer.send_and_abort(partition, b"a")
     writer.commit_whole(writer.row(partition, b"b"))
     mark(connection, everything=True)
     clock("8 days")
@@ -769,7 +691,7 @@ def test_a_transaction_that_only_touched_a_deleted_topic_leaves_nothing_when_its
     delete_topic_of(connection, gone)
     writer.decide(outcome)
     mark(connection, everything=True)
-    assert state(connection, writer) == {"COMMIT": "CompleteCommit", "ABORT": "CompleteAbort"}[outcome]
+    assert writer.state == {"COMMIT": "CompleteCommit", "ABORT": "CompleteAbort"}[outcome]
     clock("8 days")
     remove_idle_producers(connection, None, None)
     purge_transactions(connection, None, None)
@@ -788,19 +710,16 @@ def test_an_open_transaction_that_only_touched_a_deleted_topic_is_still_expired(
     expire_transactions(connection)
     assert count(connection, "transaction_decision", "producer_id = %s and outcome = 'ABORT'", writer.id.producer_id) == 1
     mark(connection, everything=True)
-    assert state(connection, writer) == "CompleteAbort"
+    assert writer.state == "CompleteAbort"
 
 
 def test_a_marker_hides_its_own_transaction_alone(connection: Connection) -> None:
     """I5: not those of other producers and epochs that have the same number."""
     partition, aborted, other = new_partition(connection), Writer(connection), Writer(connection)
-    aborted.send(partition, b"a")
-    aborted.abort()
-    other.send(partition, b"b")
-    other.commit()
+    aborted.send_and_abort(partition, b"a")
+    other.send_and_commit(partition, b"b")
     aborted.init()
-    aborted.send(partition, b"c")
-    aborted.commit()
+    aborted.send_and_commit(partition, b"c")
     mark(connection)
     found = connection.execute(
         "select b.base_offset, msgtx.is_committed(b.partition_id, b.base_offset, b.producer_id, b.producer_epoch,"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 import msgtx
+from msgtx.database.calls import query
 from msgtx.store.monitoring import (
     MeasuredGroup,
     MeasuredLag,
@@ -63,6 +64,18 @@ def configured(client: msgtx.Client, connection: Connection, group: str) -> int:
     return int(group_id)
 
 
+def stored_bytes(connection: Connection, partition: int) -> int:
+    ((exact,),) = query(
+        connection, "select sum(byte_size)::bigint from msgtx.record_batch where partition_id = %s", partition
+    )
+    return int(exact)
+
+
+def send(client: msgtx.Client, topic: str, *values: bytes) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, values).result()
+
+
 def send_aborted(client: msgtx.Client, topic: str, count: int, *, each: bool = False) -> None:
     with client.producer(transactional_id=f"aborts-{topic}") as producer:
         for _ in range(count if each else 1):
@@ -100,9 +113,7 @@ def test_ends_and_bytes_are_those_of_the_log(client: msgtx.Client, connection: C
         found = partition_of(connection, topic)
         producer.abort_transaction()
     assert (found.log_start_offset, found.last_stable_offset, found.log_end_offset) == (0, 3, 4)
-    (exact,) = connection.execute(
-        "select sum(byte_size)::bigint from msgtx.record_batch where partition_id = %s", [found.partition_id]
-    ).fetchone() or (0,)
+    exact = stored_bytes(connection, found.partition_id)
     assert found.bytes == exact > 2_310
 
 
@@ -114,20 +125,16 @@ def test_bytes_of_a_long_log_are_estimated_from_its_rows_and_follow_its_start(
         for number in range(400):
             producer.send_batch(topic, [b"x" * 100] * (200 if number % 20 == 0 else 1)).result()
     found = partition_of(connection, topic)
-    (exact,) = connection.execute(
-        "select sum(byte_size)::bigint from msgtx.record_batch where partition_id = %s", [found.partition_id]
-    ).fetchone() or (0,)
+    exact = stored_bytes(connection, found.partition_id)
     assert abs(found.bytes - exact) < 0.1 * exact
     client.admin.partitions.delete_records({TopicPartition(topic, 0): found.log_end_offset // 2})
     assert partition_of(connection, topic).bytes < 0.6 * exact
 
 
 def test_lag_is_counted_to_the_last_stable_offset_and_dated_by_the_records(
-    group: str, client: msgtx.Client, connection: Connection, clock: Clock, topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, clock: Clock, topic: str
 ) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"x"] * 5).result()
-        producer.flush()
+    send(client, topic, *[b"x"] * 5)
     commit(client, group, topic, 2)
     with client.producer(transactional_id=group) as producer:
         producer.begin_transaction()
@@ -144,16 +151,14 @@ def test_lag_is_counted_to_the_last_stable_offset_and_dated_by_the_records(
 
 
 def test_a_group_that_has_read_all_but_aborted_records_has_no_lag(
-    group: str, client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, topic: str
 ) -> None:
-    with client.producer() as producer:
-        producer.send(topic, b"read").result()
+    send(client, topic, b"read")
     commit(client, group, topic, 1)
     send_aborted(client, topic, 4)
     found = lag_of(connection, group)
     assert (found.records, found.age_ms) == (0, None)
-    with client.producer() as producer:
-        producer.send(topic, b"unread").result()
+    send(client, topic, b"unread")
     assert lag_of(connection, group).records == 1
 
 
@@ -169,8 +174,7 @@ def test_lag_begins_at_the_first_record_that_the_group_would_be_given(
         "update msgtx.record_batch set record_count = 0, \"values\" = '{}', offset_deltas = '{}' where partition_id = %s",
         [partition],
     )
-    aborted.send(partition, b"1")
-    aborted.abort()
+    aborted.send_and_abort(partition, b"1")
     open_one.send(partition, b"2")
     plain(connection, partition, b"3")
     found = lag_of(connection, group)
@@ -198,22 +202,20 @@ def test_a_share_group_that_reads_uncommitted_has_open_records_before_it(
 
 
 def test_a_group_before_more_aborted_rows_than_are_looked_at_is_not_taken_for_caught_up(
-    group: str, client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, topic: str
 ) -> None:
     commit(client, group, topic, 0)
     send_aborted(client, topic, 100, each=True)
     assert lag_of(connection, group).records == 0
     send_aborted(client, topic, 20, each=True)
-    with client.producer() as producer:
-        producer.send(topic, b"unread").result()
+    send(client, topic, b"unread")
     assert 1 <= lag_of(connection, group).records <= 21
 
 
 def test_a_group_whose_offset_is_in_front_of_the_log_start_lags_from_there(
-    group: str, client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+    group: str, client: msgtx.Client, connection: Connection, topic: str
 ) -> None:
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"x"] * 10).result()
+    send(client, topic, *[b"x"] * 10)
     commit(client, group, topic, 0)
     client.admin.partitions.delete_records({TopicPartition(topic, 0): 7})
     assert lag_of(connection, group).records == 3
@@ -237,8 +239,7 @@ def test_a_share_group_has_what_is_not_done(
         found = share_of(connection, group)
         assert (found.records, found.in_flight, found.parked, found.members) == (4, 3, 1, 1)
         send_aborted(client, topic, 4)
-        with client.producer() as producer:
-            producer.send(topic, b"unseen").result()
+        send(client, topic, b"unseen")
         clock("90 seconds")
         found = share_of(connection, group)
         clock(None)
@@ -256,8 +257,7 @@ def test_a_share_group_that_has_done_all_but_aborted_records_has_no_lag(
     """Its own place in its dead letters is none either; what retention removes is done."""
     group = unique("share")
     configured(client, connection, group)
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"x"] * 3).result()
+    send(client, topic, *[b"x"] * 3)
     with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
         first, second, _ = consumer.poll(10)
         consumer.acknowledge(first, Acknowledgement.REJECT)
@@ -345,8 +345,7 @@ def test_dead_letters_are_those_that_were_not_sent_back(
     group = unique("share")
     configured(client, connection, group)
     assert letters() == 0
-    with client.producer() as producer:
-        producer.send_batch(topic, [b"x"] * 5).result()
+    send(client, topic, *[b"x"] * 5)
     with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as consumer:
         for record in consumer.poll(10):
             consumer.acknowledge(record, Acknowledgement.REJECT)

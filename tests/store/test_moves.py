@@ -12,7 +12,7 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
 from msgtx.store.transactions.transactions import mark
 from tests.databases import Clock, Connection
-from tests.store.steps import Writer, append_one, new_partition, offsets_of
+from tests.store.steps import Writer, append_one, new_partition, offsets_of, to_its_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("bare")]
 
@@ -70,9 +70,7 @@ class Stage:
     def expire(self) -> None:
         """A sweep that comes when an idle id has expired."""
         self.clock("8 days")
-        after = sweeps.remove_idle_producers(self.connection, None, None).after
-        while after is not None:
-            after = sweeps.remove_idle_producers(self.connection, after, None).after
+        list(to_its_end(self.connection, sweeps.remove_idle_producers))
 
 
 def _raise(error: MsgtxError | None) -> None:

@@ -39,6 +39,7 @@ from tests.store.steps import (
     expire_transaction,
     new_topic,
     offsets_of,
+    to_its_end,
     unique,
     values,
 )
@@ -214,9 +215,7 @@ def looked_up(scene: Scene) -> object:
 
 
 def swept(scene: Scene, step: sweeps.Step) -> None:
-    after = step(scene.connection, None, None).after
-    while after is not None:
-        after = step(scene.connection, after, None).after
+    list(to_its_end(scene.connection, step))
 
 
 STATES: Final = ("nothing", "open", "session", "external", "COMMIT", "ABORT")

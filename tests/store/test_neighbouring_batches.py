@@ -9,9 +9,10 @@ from msgtx import errors
 from msgtx.store.spark import abort_batch, decide_batch, last_batch, record_range, renew_attempts
 from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Outcome
-from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
+from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.batches import attempt, name, noted, outcome
+from tests.store.conftest import Blocked
 from tests.store.steps import committed_at, new_partition, new_topic, plain, unique, values
 
 
@@ -104,8 +105,7 @@ def test_what_a_query_wrote_for_another_application_is_no_sign_of_its_checkpoint
     new = of._replace(query_id=unique("query"))
     other = new._replace(app_id=unique("app"))
     assert decide_batch(connection, other, [attempt(connection, other, target, b"other")]).error is None
-    decided = decide_batch(connection, new, [attempt(connection, new, target, b"a")])
-    assert isinstance(decided.error, errors.CheckpointLost)
+    assert isinstance(decide_batch(connection, new, [attempt(connection, new, target, b"a")]).error, errors.CheckpointLost)
     abort_batch(connection, new)
     assert values(connection, target) == [b"a", b"other"]
 
@@ -185,28 +185,24 @@ def test_what_is_planned_anew_is_a_batch_of_one_query(connection: Connection) ->
     assert noted(connection, later) == [(0, "", source, 0, 2, "run 2", "one")]
 
 
-def test_two_sources_that_note_one_partition_at_once_are_one_behind_the_other(
-    open_connection: Sessions, background: Background
-) -> None:
+def test_two_sources_that_note_one_partition_at_once_are_one_behind_the_other(session: Connection, blocked: Blocked) -> None:
     """The second waits for the row and finds what the first has noted, whose other rows it passes by: none is refused."""
-    one, two, observer = open_connection(), open_connection(), open_connection()
-    first, second = new_topic(one, 2)
+    first, second = new_topic(session, 2)
     earlier, later = two_queries()
-    note(one, earlier, 0, {second: (0, 1)}, by=("run", "one"))
-    note(one, later, 0, {first: (0, 1)}, by=("run", "one"))
-    note(one, later, 0, {second: (0, 1)}, by=("run before", "one"))
-    with one.transaction():
-        one.execute("select from msgtx.spark_range where query_id = %s and partition_id = %s for update", [later, second])
-        other = background.submit(note, two, later, 0, {second: (0, 3)}, by=("run", "two"))
-        wait_for_lock(observer, backend(two))
-        note(one, later, 0, {second: (0, 2)}, by=("run", "one"))
+    note(session, earlier, 0, {second: (0, 1)}, by=("run", "one"))
+    note(session, later, 0, {first: (0, 1)}, by=("run", "one"))
+    note(session, later, 0, {second: (0, 1)}, by=("run before", "one"))
+    with session.transaction():
+        session.execute(
+            "select from msgtx.spark_range where query_id = %s and partition_id = %s for update", [later, second]
+        )
+        other = blocked(note, later, 0, {second: (0, 3)}, by=("run", "two"))
+        note(session, later, 0, {second: (0, 2)}, by=("run", "one"))
     other.result(10)
-    assert noted(one, later) == [(0, "", first, 0, 1, "run", "one"), (0, "", second, -1, -1, "run", "two")]
+    assert noted(session, later) == [(0, "", first, 0, 1, "run", "one"), (0, "", second, -1, -1, "run", "two")]
 
 
-def test_tasks_that_note_the_same_for_one_source_do_not_wait_for_each_other(
-    open_connection: Sessions,
-) -> None:
+def test_tasks_that_note_the_same_for_one_source_do_not_wait_for_each_other(open_connection: Sessions) -> None:
     one, two = open_connection(), open_connection()
     source, query = new_partition(one), unique("query")
     note(one, query, 0, {source: (0, 1)})

@@ -17,7 +17,7 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.transactions.seal import seal
 from tests.databases import set_clock
 from tests.store.roster import Roster
-from tests.store.steps import Writer, committed_at, offsets_of, unique
+from tests.store.steps import Writer, committed_at, offsets_of, to_its_end, unique
 
 pytestmark = pytest.mark.slow
 
@@ -135,13 +135,8 @@ def committed_with_a_transaction(scene: Scene) -> object:
     return type(answer.error), answer.outcome
 
 
-def swept(step: sweeps.Step) -> Callable[[Scene], None]:
-    def sweep(scene: Scene) -> None:
-        after = step(scene.connection, None, None).after
-        while after is not None:
-            after = step(scene.connection, after, None).after
-
-    return sweep
+def swept(step: sweeps.Step) -> Callable[[Scene], object]:
+    return lambda scene: list(to_its_end(scene.connection, step))
 
 
 def neglected(scene: Scene) -> object:

@@ -19,12 +19,24 @@ from msgtx.store.groups.groups import (
     offset_rows,
 )
 from msgtx.store.groups.members import release_partitions
-from msgtx.store.topics.topics import delete_topic
-from msgtx.types import GroupMetadata, OffsetAndMetadata, TransactionId
-from tests.databases import Background, Connection, Sessions, backend, wait_for_lock
+from msgtx.types import GroupMetadata, OffsetAndMetadata
+from tests.databases import Connection
+from tests.store.conftest import Blocked
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, count, look, new_partition, new_topic, offsets_of, plain, seal, unique
+from tests.store.steps import (
+    Writer,
+    count,
+    decide_by_hand,
+    delete_topic_of,
+    look,
+    new_partition,
+    new_topic,
+    offsets_of,
+    plain,
+    seal,
+    unique,
+)
 
 
 def at(offset: int, metadata: str = "", *, pending: bool = False) -> CommittedOffset:
@@ -35,23 +47,8 @@ def commit(connection: Connection, group: str, partition: int, offset: int, meta
     commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(offset, metadata)}})
 
 
-def seal_with_offset(connection: Connection, name: TransactionId, group: str, partition: int, offset: int) -> None:
-    """Seal a transaction that holds an offset, as its second phase is not there yet: by hand."""
-    seal(connection, name, "external", offset=(group, partition, offset))
-
-
-def decide_by_hand(connection: Connection, name: TransactionId, outcome: str) -> None:
-    connection.execute(
-        "insert into msgtx.transaction_decision (producer_id, producer_epoch, transaction_number, outcome, decided_at,"
-        " decided_by, partitions, first_offsets, last_offsets)"
-        " values (%s, %s, %s, %s, msgtx.clock(), 'admin', '{}', '{}', '{}')",
-        [*name, outcome],
-    )
-
-
-def test_the_newest_commit_wins_and_metadata_is_kept(connection: Connection) -> None:
+def test_the_newest_commit_wins_and_metadata_is_kept(connection: Connection, partition: int, group: str) -> None:
     """P17."""
-    partition, group = new_partition(connection), unique("group")
     commit(connection, group, partition, 5, "five")
     commit(connection, group, partition, 3, "three")
     assert committed_offsets(connection, group, None) == {partition: at(3, "three")}
@@ -63,9 +60,8 @@ def test_an_unknown_group_has_no_offsets(connection: Connection) -> None:
     assert committed_offsets(connection, unique("group"), [new_partition(connection)]) == {}
 
 
-def test_only_the_partitions_that_are_asked_for_are_answered(connection: Connection) -> None:
+def test_only_the_partitions_that_are_asked_for_are_answered(connection: Connection, group: str) -> None:
     first, second, third = new_topic(connection, 3)
-    group = unique("group")
     commit(connection, group, first, 1)
     commit(connection, group, second, 2)
     assert committed_offsets(connection, group, [second, third]) == {second: at(2)}
@@ -109,14 +105,9 @@ def test_an_empty_commit_asks_nothing_of_the_database(connection: Connection) ->
     assert OffsetColumns().arguments() == ((), (), (), (), (), (), (), ())
 
 
-def test_a_deleted_topic_takes_its_offsets_along(connection: Connection) -> None:
-    partition, group = new_partition(connection), unique("group")
+def test_a_deleted_topic_takes_its_offsets_along(connection: Connection, partition: int, group: str) -> None:
     commit(connection, group, partition, 1)
-    (name,) = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s",
-        [partition],
-    ).fetchone()
-    delete_topic(connection, name)
+    delete_topic_of(connection, partition)
     assert committed_offsets(connection, group, None) == {}
 
 
@@ -124,14 +115,13 @@ def test_a_sealed_transactions_offset_is_pending_and_the_older_one_counts(connec
     (partition, other), group, writer = new_topic(connection, 2), unique("group"), Writer(connection)
     for each in (partition, other):
         commit(connection, group, each, 1)
-    seal_with_offset(connection, writer.name, group, partition, 5)
+    seal(connection, writer.name, "external", offset=(group, partition, 5))
     assert committed_offsets(connection, group, None) == {partition: at(1, pending=True), other: at(1)}
     assert committed_offsets(connection, group, [partition]) == {partition: at(1, pending=True)}
 
 
-def test_a_pending_offset_alone_is_told_as_such(connection: Connection) -> None:
-    partition, group, writer = new_partition(connection), unique("group"), Writer(connection)
-    seal_with_offset(connection, writer.name, group, partition, 5)
+def test_a_pending_offset_alone_is_told_as_such(connection: Connection, partition: int, group: str, writer: Writer) -> None:
+    seal(connection, writer.name, "external", offset=(group, partition, 5))
     assert committed_offsets(connection, group, None) == {partition: CommittedOffset(None, pending=True)}
 
 
@@ -140,14 +130,14 @@ def test_a_pending_offset_counts_or_not_once_it_is_decided(connection: Connectio
     """P43: the older one is there again after the abort."""
     partition, group, writer = new_partition(connection), unique("group"), Writer(connection)
     commit(connection, group, partition, 1)
-    seal_with_offset(connection, writer.name, group, partition, 5)
+    seal(connection, writer.name, "external", offset=(group, partition, 5))
     decide_by_hand(connection, writer.name, outcome)
     assert committed_offsets(connection, group, None) == {partition: at(expected)}
 
 
 def test_a_plain_commit_after_the_seal_is_the_newest_and_nothing_is_pending(connection: Connection) -> None:
     partition, group, writer = new_partition(connection), unique("group"), Writer(connection)
-    seal_with_offset(connection, writer.name, group, partition, 5)
+    seal(connection, writer.name, "external", offset=(group, partition, 5))
     commit(connection, group, partition, 9)
     assert committed_offsets(connection, group, None) == {partition: at(9)}
 
@@ -218,10 +208,9 @@ def in_one_call(connection: Connection, group: GroupMetadata, partition: int, of
 @pytest.mark.parametrize("commit_by", [plainly, with_a_decision, in_one_call])
 @pytest.mark.parametrize("values", [[], [b"other", b"more"]], ids=["shorter", "overwritten"])
 def test_a_position_behind_a_row_that_was_taken_back_is_refused(
-    connection: Connection, commit_by: Commit, values: list[bytes]
+    connection: Connection, partition: int, group: str, commit_by: Commit, values: list[bytes]
 ) -> None:
     """P38: a reader that goes on from it would skip what gets the row's offsets. Nothing is stored."""
-    partition, group = new_partition(connection), unique("group")
     plain(connection, partition, b"kept")
     plain(connection, partition, b"lost", b"lost, too")
     read = read_until(connection, group, partition, 3)
@@ -238,10 +227,9 @@ def test_a_position_behind_a_row_that_was_taken_back_is_refused(
 @pytest.mark.parametrize("commit_by", [plainly, with_a_decision, in_one_call])
 @pytest.mark.parametrize("log_start", [0, 2, 3])
 def test_a_position_behind_rows_that_are_there_or_were_removed_is_stored(
-    connection: Connection, commit_by: Commit, log_start: int
+    connection: Connection, partition: int, group: str, commit_by: Commit, log_start: int
 ) -> None:
     """P38: what retention removes was not taken back; also a row of which only the end is left."""
-    partition, group = new_partition(connection), unique("group")
     plain(connection, partition, b"first")
     plain(connection, partition, b"second", b"third")
     read = read_until(connection, group, partition, 3)
@@ -285,7 +273,7 @@ FENCING = [
 
 
 @pytest.fixture
-def group(connection: Connection) -> Roster:
+def roster(connection: Connection) -> Roster:
     made = Roster(connection, 5)
     for name, instance in (("a", None), ("b", None), ("old", "i")):
         made.join(name, instance)
@@ -304,7 +292,7 @@ def group(connection: Connection) -> Roster:
 @pytest.mark.parametrize(("member", "partition", "generation", "instance", "refusal"), FENCING)
 def test_a_member_commits_for_what_it_owns_since_it_got_it(
     connection: Connection,
-    group: Roster,
+    roster: Roster,
     commit_by: Commit,
     member: str | None,
     partition: int,
@@ -313,13 +301,13 @@ def test_a_member_commits_for_what_it_owns_since_it_got_it(
     refusal: type[errors.MsgtxError] | None,
 ) -> None:
     """I11: also in a transaction (P15). What is refused stores nothing."""
-    at_partition = group.partitions[partition]
-    who = GroupMetadata(group.name, member, generation, instance)
+    at_partition = roster.partitions[partition]
+    who = GroupMetadata(roster.name, member, generation, instance)
     if refusal is None:
         commit_by(connection, who, at_partition, 7)
-        assert committed_offsets(connection, group.name, None) == {at_partition: at(7)}
+        assert committed_offsets(connection, roster.name, None) == {at_partition: at(7)}
     else:
-        with pytest.raises(refusal, match=rf"group {group.name}\b.*-{partition}\b") as raised:
+        with pytest.raises(refusal, match=rf"group {roster.name}\b.*-{partition}\b") as raised:
             commit_by(connection, who, at_partition, 7)
         assert type(raised.value) is refusal
         assert raised.value.requires_abort
@@ -328,7 +316,7 @@ def test_a_member_commits_for_what_it_owns_since_it_got_it(
         if refusal is errors.IllegalGeneration:
             assert re.search(rf"generation {generation}\b", str(raised.value))
             assert ("is at generation 6" if generation > 6 else "since generation") in str(raised.value)
-        assert committed_offsets(connection, group.name, None) == {}
+        assert committed_offsets(connection, roster.name, None) == {}
 
 
 # One offset each that is refused for this reason; the ones further up are answered first.
@@ -349,30 +337,29 @@ RANKS: dict[str, Callable[[Roster], tuple[GroupMetadata, int, OffsetAndMetadata]
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("first", range(len(RANKS)))
 def test_of_several_refusals_the_first_of_their_order_is_told(
-    connection: Connection, group: Roster, first: int, turned: bool
+    connection: Connection, roster: Roster, first: int, turned: bool
 ) -> None:
     """Wherever it stands among the offsets."""
     rows: OffsetRows = {}
-    bad = [RANKS[name](group) for name in list(RANKS)[first:]]
+    bad = [RANKS[name](roster) for name in list(RANKS)[first:]]
     for number, (metadata, partition, offset) in enumerate(reversed(bad) if turned else bad):
-        (rows[group.name, number],) = offset_rows(metadata, {partition: offset}).values()
+        (rows[roster.name, number],) = offset_rows(metadata, {partition: offset}).values()
     ((error, _),) = call(connection, calls.COMMIT_OFFSETS, *columns_of(rows).arguments())
     assert error == list(RANKS)[first]
 
 
-def test_offsets_of_several_groups_are_checked_each_by_its_own(connection: Connection, group: Roster) -> None:
+def test_offsets_of_several_groups_are_checked_each_by_its_own(connection: Connection, roster: Roster) -> None:
     other = Roster(connection, 1)
     other.join("a")
-    assert other.assign({group.partitions[0]: "a"})
-    at_one = {group.partitions[0]: OffsetAndMetadata(1)}
-    commit_offsets(connection, {group.metadata("a"): at_one, other.metadata("a"): at_one, GroupMetadata("free"): at_one})
+    assert other.assign({roster.partitions[0]: "a"})
+    at_one = {roster.partitions[0]: OffsetAndMetadata(1)}
+    commit_offsets(connection, {roster.metadata("a"): at_one, other.metadata("a"): at_one, GroupMetadata("free"): at_one})
     with pytest.raises(errors.UnknownMember, match=f"group {other.name} has members, which alone commit its offsets"):
-        commit_offsets(connection, {group.metadata("a"): at_one, GroupMetadata(other.name): at_one})
+        commit_offsets(connection, {roster.metadata("a"): at_one, GroupMetadata(other.name): at_one})
 
 
-def test_without_a_member_a_commit_is_of_no_generation(connection: Connection) -> None:
+def test_without_a_member_a_commit_is_of_no_generation(connection: Connection, partition: int, group: str) -> None:
     """I11: nobody is fenced by one that a call by hand names while the group has no members."""
-    partition, group = new_partition(connection), unique("group")
     plainly(connection, GroupMetadata(group), partition, 6)
     row = connection.execute(
         "select error from msgtx.commit_offsets(%s, %s, %s, %s, array[null]::text[], array[99])",
@@ -382,9 +369,8 @@ def test_without_a_member_a_commit_is_of_no_generation(connection: Connection) -
     assert committed_offsets(connection, group, None) == {partition: at(7)}
 
 
-def test_a_share_group_has_no_offsets_and_other_groups_do(connection: Connection) -> None:
+def test_a_share_group_has_no_offsets_and_other_groups_do(connection: Connection, partition: int, group: str) -> None:
     """I16: also a commit of who was a member while the name was another group's: it joins again, and is told there."""
-    partition, group = new_partition(connection), unique("group")
     share = ShareGroup(connection, partition)
     for member, refusal in ((None, errors.ConfigError), ("stranger", errors.UnknownMember)):
         with pytest.raises(refusal, match=f"{share.name} "):
@@ -394,54 +380,50 @@ def test_a_share_group_has_no_offsets_and_other_groups_do(connection: Connection
     assert committed_offsets(connection, share.name, None) == {}
 
 
-def test_a_client_of_before_says_no_instance_ids(connection: Connection, group: Roster) -> None:
+def test_a_client_of_before_says_no_instance_ids(connection: Connection, roster: Roster) -> None:
     """The argument is younger than the function."""
     row = connection.execute(
         "select error from msgtx.commit_offsets(%s, %s, %s, %s, %s, %s)",
-        [[group.name], [group.partitions[2]], [1], [""], ["s"], [6]],
+        [[roster.name], [roster.partitions[2]], [1], [""], ["s"], [6]],
     ).fetchone()
     assert row == (None,)
 
 
 @pytest.mark.parametrize("commit_by", [with_a_decision, in_one_call])
 def test_a_transaction_of_a_member_that_lost_its_partition_decides_nothing(
-    connection: Connection, group: Roster, commit_by: Commit
+    connection: Connection, roster: Roster, commit_by: Commit
 ) -> None:
     """P15: the refusal is abortable; outputs and offsets are both absent."""
     before = count(connection, "transaction_decision")
     with pytest.raises(errors.NotAssigned):
-        commit_by(connection, group.metadata("a"), group.partitions[3], 7)
+        commit_by(connection, roster.metadata("a"), roster.partitions[3], 7)
     assert count(connection, "transaction_decision") == before
 
 
 def test_a_commit_that_waits_for_a_release_is_refused_behind_it(
-    connection: Connection, group: Roster, open_connection: Sessions, background: Background
+    connection: Connection, roster: Roster, blocked: Blocked
 ) -> None:
     """P31, P39: the check sees what was committed while it waited."""
-    slow, member = open_connection(), open_connection()
-    stale = group.metadata("a")
-    with slow.transaction():
-        release_partitions(slow, group.name, group.numbers["a"], group.partitions)
-        waiting = background.submit(plainly, member, stale, group.partitions[0], 7)
-        wait_for_lock(connection, backend(member))
+    stale = roster.metadata("a")
+    with connection.transaction():
+        release_partitions(connection, roster.name, roster.numbers["a"], roster.partitions)
+        waiting = blocked(plainly, stale, roster.partitions[0], 7)
     # It had no other target: its own again, but since a newer generation than it knew.
     with pytest.raises(errors.IllegalGeneration):
         waiting.result(30)
-    group.commit("a", group.partitions[0], 8)
-    assert group.committed(group.partitions[0]) == 8
+    roster.commit("a", roster.partitions[0], 8)
+    assert roster.committed(roster.partitions[0]) == 8
 
 
 def test_a_release_waits_for_a_commit_that_has_been_checked(
-    connection: Connection, group: Roster, open_connection: Sessions, background: Background
+    connection: Connection, roster: Roster, blocked: Blocked
 ) -> None:
     """P31: what the successor reads is the newest commit of the one before."""
-    slow, member = open_connection(), open_connection()
-    with slow.transaction():
-        plainly(slow, group.metadata("a"), group.partitions[0], 7)
-        waiting = background.submit(release_partitions, member, group.name, group.numbers["a"], [group.partitions[0]])
-        wait_for_lock(connection, backend(member))
+    with connection.transaction():
+        plainly(connection, roster.metadata("a"), roster.partitions[0], 7)
+        waiting = blocked(release_partitions, roster.name, roster.numbers["a"], [roster.partitions[0]])
     assert waiting.result(30) == 7
-    assert group.committed(group.partitions[0]) == 7
+    assert roster.committed(roster.partitions[0]) == 7
 
 
 @pytest.mark.parametrize("name", ["''", "null"])

@@ -6,9 +6,10 @@ from msgtx import errors
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import Decision, transaction_outcome
 from msgtx.types import Outcome, ProducerId
-from tests.databases import Background, Connection, Sessions, backend, wait_for_lock
+from tests.databases import Connection
 from tests.refusals import refuses
-from tests.store.steps import Writer, count, ends, new_partition, unique, values
+from tests.store.conftest import Blocked
+from tests.store.steps import Writer, count, ends, new_partition, seal, unique, values
 
 
 def init(
@@ -40,35 +41,22 @@ def test_a_known_id_keeps_its_producer_id_and_raises_its_epoch(connection: Conne
     assert [init(connection, name) for _ in range(3)] == [(first.producer_id, epoch) for epoch in (1, 2, 3)]
 
 
-def test_init_aborts_what_the_predecessor_left_open_and_writes_its_markers(connection: Connection) -> None:
+@pytest.mark.parametrize("sealed", [False, True])
+def test_init_aborts_what_the_predecessor_left_open_and_writes_its_markers(connection: Connection, sealed: bool) -> None:
     """I7, P9: nothing of the old epoch stays undecided, and the state is Empty at once."""
     partition, zombie = new_partition(connection), Writer(connection)
     zombie.send(partition, b"a")
+    if sealed:
+        seal(connection, zombie.name, "session")
     Writer(connection, zombie.transactional_id)
     assert transaction_outcome(connection, zombie.name) == Decision(Outcome.ABORTED, "fence")
     assert ends(connection, partition) == (0, 1, 1)
     assert count(connection, "transaction_marker", "producer_id = %s", zombie.id.producer_id) == 1
-    state = connection.execute(
-        "select state from msgtx.transactions where producer_id = %s", [zombie.id.producer_id]
-    ).fetchone()
-    assert state == ("Empty",)
-
-
-def test_init_aborts_a_sealed_transaction(connection: Connection) -> None:
-    partition, zombie = new_partition(connection), Writer(connection)
-    zombie.send(partition, b"a")
-    connection.execute(
-        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at,"
-        " partitions, first_offsets, last_offsets) values (%s, %s, %s, 'session', msgtx.clock(), '{}', '{}', '{}')",
-        zombie.name,
-    )
-    Writer(connection, zombie.transactional_id)
-    assert transaction_outcome(connection, zombie.name).outcome is Outcome.ABORTED
+    assert zombie.state == "Empty"
 
 
 def test_init_leaves_what_is_decided(connection: Connection, partition: int, writer: Writer) -> None:
-    writer.send(partition, b"a")
-    name = writer.commit()
+    name = writer.send_and_commit(partition, b"a")
     Writer(connection, writer.transactional_id)
     assert transaction_outcome(connection, name) == Decision(Outcome.COMMITTED, "client")
     assert values(connection, partition) == [b"a"]
@@ -76,16 +64,18 @@ def test_init_leaves_what_is_decided(connection: Connection, partition: int, wri
 
 def test_numbers_and_sequences_start_again_in_a_new_epoch(connection: Connection, partition: int, writer: Writer) -> None:
     for _ in range(3):
-        writer.send(partition, b"a")
-        writer.commit()
+        writer.send_and_commit(partition, b"a")
     writer.init()
     writer.send(partition, b"b")
     assert writer.commit().transaction_number == 0
     assert values(connection, partition) == [b"a", b"a", b"a", b"b"]
 
 
-def test_a_running_producer_raises_its_own_epoch_and_a_retry_gets_the_same_answer(connection: Connection) -> None:
-    name = unique("id")
+@pytest.mark.parametrize("name", ["a transactional id", None])
+def test_a_running_producer_raises_its_own_epoch_and_a_retry_gets_the_same_answer(
+    connection: Connection, name: str | None
+) -> None:
+    """A plain one gets a row by that."""
     first = init(connection, name)
     second = init(connection, name, first)
     assert second == (first.producer_id, 1)
@@ -94,16 +84,6 @@ def test_a_running_producer_raises_its_own_epoch_and_a_retry_gets_the_same_answe
     assert init(connection, name, second) == (first.producer_id, 2)
     with pytest.raises(errors.ProducerFenced):
         init(connection, name, first)
-
-
-def test_a_plain_producer_raises_its_own_epoch_and_gets_a_row(connection: Connection) -> None:
-    first = init(connection, None)
-    second = init(connection, None, first)
-    assert second == (first.producer_id, 1)
-    assert init(connection, None, first) == second
-    assert init(connection, None, second) == (first.producer_id, 2)
-    with pytest.raises(errors.ProducerFenced):
-        init(connection, None, first)
 
 
 @pytest.mark.parametrize("by", ["init", "fence"])
@@ -159,11 +139,6 @@ def test_the_largest_timeout_is_a_setting_of_the_installation(connection: Connec
         connection.execute("update msgtx.setting set value = 900000 where name = 'transaction_max_timeout_ms'")
 
 
-def test_an_empty_id_is_refused(connection: Connection) -> None:
-    with pytest.raises(errors.InvalidRequest):
-        init(connection, "")
-
-
 @pytest.mark.parametrize("name", ["Ünï-çødé 🚀", "a'b\"c;--", "x" * 1_000, " "])
 def test_ids_with_odd_characters_are_ordinary(connection: Connection, name: str) -> None:
     assert init(connection, name).producer_id == init(connection, name).producer_id
@@ -191,31 +166,26 @@ def test_a_transactional_id_is_not_empty(connection: Connection) -> None:
 
 
 def test_an_id_that_expires_while_its_next_owner_waits_begins_anew(
-    connection: Connection, writer: Writer, open_connection: Sessions, background: Background
+    connection: Connection, writer: Writer, blocked: Blocked
 ) -> None:
     """I13: the sweep has removed it by the time the lock is free."""
-    sweeping, waiting = open_connection(), open_connection()
-    with sweeping.transaction():
-        sweeping.execute("select msgtx.lock_producer(%s)", [writer.id.producer_id])
-        sweeping.execute("delete from msgtx.producer where producer_id = %s", [writer.id.producer_id])
-        found = background.submit(init_producer_id, waiting, writer.transactional_id, timeout_ms=60_000)
-        wait_for_lock(connection, backend(waiting))
+    with connection.transaction():
+        connection.execute("select msgtx.lock_producer(%s)", [writer.id.producer_id])
+        connection.execute("delete from msgtx.producer where producer_id = %s", [writer.id.producer_id])
+        found = blocked(init_producer_id, writer.transactional_id, timeout_ms=60_000)
     begun = found.result(30)
     assert begun.producer_id != writer.id.producer_id
     assert begun.epoch == 0
     assert count(connection, "producer", "transactional_id = %s", writer.transactional_id) == 1
 
 
-def test_of_two_that_take_a_new_id_at_once_the_later_one_owns_it(
-    connection: Connection, open_connection: Sessions, background: Background
-) -> None:
+def test_of_two_that_take_a_new_id_at_once_the_later_one_owns_it(connection: Connection, blocked: Blocked) -> None:
     """I7: it waits for the other one's COMMIT, and fences it; no third one is touched."""
     others = [Writer(connection) for _ in range(2)]
-    first, second, name = open_connection(), open_connection(), unique("new")
-    with first.transaction():
-        begun = init_producer_id(first, name, timeout_ms=60_000)
-        found = background.submit(init_producer_id, second, name, timeout_ms=60_000)
-        wait_for_lock(connection, backend(second))
+    name = unique("new")
+    with connection.transaction():
+        begun = init_producer_id(connection, name, timeout_ms=60_000)
+        found = blocked(init_producer_id, name, timeout_ms=60_000)
     assert found.result(30) == ProducerId(begun.producer_id, 1)
     assert [init_producer_id(connection, each.transactional_id, timeout_ms=60_000) for each in others] == [
         ProducerId(each.id.producer_id, 1) for each in others

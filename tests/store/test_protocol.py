@@ -215,7 +215,7 @@ def test_several_transactions_are_decided_together_or_not_at_all(
 
 
 def test_offsets_of_decisions_together_are_committed_once_with_the_last_that_commits(
-    database: sqlalchemy.Engine, partitions: list[TopicPartition], client: msgtx.Client, connection: Connection
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], connection: Connection
 ) -> None:
     """I10."""
     group = f"group of {partitions[0].topic}"
@@ -236,10 +236,7 @@ PRODUCER, GROUP = 1836279553, 1836279554  # classes of locks (ARCHITECTURE.md)
 
 
 def test_decisions_together_have_all_producers_before_they_lock_a_group(
-    database: sqlalchemy.Engine,
-    partitions: list[TopicPartition],
-    connection: Connection,
-    open_connection: Sessions,
+    database: sqlalchemy.Engine, partitions: list[TopicPartition], connection: Connection, open_connection: Sessions
 ) -> None:
     """Else two sessions could wait for each other: a group's lock comes behind all producers'."""
     holder = open_connection()

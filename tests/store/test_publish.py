@@ -23,6 +23,7 @@ from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, d
 from tests.databases import Background, Connection, Server, Sessions, backend, connect, partitions_held, wait_for_lock
 from tests.refusals import refuses
 from tests.roles import Roles, open_roles
+from tests.store.conftest import Blocked
 from tests.store.steps import count, plain, unique, values
 
 pytestmark = pytest.mark.slow
@@ -204,16 +205,6 @@ def test_a_compacted_topic_takes_no_record_without_a_key(connection: Connection)
     assert published(connection, topic) == [b"a", None]
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_kept_snapshot_is_refused(connection: Connection, topic: str, level: str) -> None:
-    """P23: at COMMIT it would not see the end of the log."""
-    with connection.transaction(force_rollback=True):
-        connection.execute(f"set transaction isolation level {level}")
-        with refuses(errors.ConfigError, name="transaction_isolation"):
-            publish(connection, topic, value="a")
-    assert count(connection, "staged_record") == 0
-
-
 # ── with the COMMIT, or not at all ──
 
 
@@ -242,20 +233,19 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_along(connection: Con
 
 
 def test_records_and_business_rows_are_seen_together(
-    connection: Connection, open_connection: Sessions, topic: str, business: str
+    connection: Connection, session: Connection, topic: str, business: str
 ) -> None:
     """I6: by one statement over `committed_records_now`, and before COMMIT by none."""
     joined = (
         f'select i.id, r."offset" from {business} i full join (select * from msgtx.committed_records_now where topic = %s)'
         " r on convert_from(r.value, 'UTF8') = i.id::text order by 1, 2"
     )
-    observer = open_connection()
     for i in range(3):
         with connection.transaction():
             publish(connection, topic, value=str(i))
-            assert observer.execute(joined, [topic]).fetchall() == [(n, n) for n in range(i)]
+            assert session.execute(joined, [topic]).fetchall() == [(n, n) for n in range(i)]
             connection.execute(f"insert into {business} values (%s)", [i])
-        assert observer.execute(joined, [topic]).fetchall() == [(n, n) for n in range(i + 1)]
+        assert session.execute(joined, [topic]).fetchall() == [(n, n) for n in range(i + 1)]
 
 
 def test_a_trigger_publishes_the_rows_of_a_table(connection: Connection, business: str, topic: str) -> None:
@@ -319,29 +309,24 @@ def test_a_topic_that_changes_before_the_commit_takes_all_of_the_transaction_bac
 
 
 def test_no_partition_is_held_while_the_session_goes_on_working(
-    connection: Connection, open_connection: Sessions, topic: str
+    connection: Connection, session: Connection, topic: str
 ) -> None:
-    other = open_connection()
     (partition,) = partitions_of(connection, topic)
     with connection.transaction():
         publish(connection, topic, value="late")
-        other.execute("set lock_timeout = '1s'")
-        assert plain(other, partition, b"early") == 0
-        publish(other, topic, value="early, too")
+        session.execute("set lock_timeout = '1s'")
+        assert plain(session, partition, b"early") == 0
+        publish(session, topic, value="early, too")
         publish(connection, topic, value="later")
     assert published(connection, topic) == [b"early", b"early, too", b"late", b"later"]
 
 
-def test_a_commit_waits_for_the_partition_and_appends_behind(
-    connection: Connection, open_connection: Sessions, topic: str, background: Background
-) -> None:
+def test_a_commit_waits_for_the_partition_and_appends_behind(connection: Connection, topic: str, blocked: Blocked) -> None:
     """P1: the offsets are given behind the lock."""
-    first, second = open_connection(), open_connection()
     (partition,) = partitions_of(connection, topic)
-    with first.transaction():
-        plain(first, partition, b"a")
-        waiting = background.submit(publish, second, topic, value="b")
-        wait_for_lock(connection, backend(second))
+    with connection.transaction():
+        plain(connection, partition, b"a")
+        waiting = blocked(publish, topic, value="b")
     waiting.result(SECONDS)
     assert published(connection, topic) == [b"a", b"b"]
 
@@ -402,14 +387,13 @@ def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
 
 
 def test_a_commit_waits_for_a_partition_no_longer_than_its_session_allows(
-    connection: Connection, open_connection: Sessions, topic: str, background: Background
+    connection: Connection, session: Connection, topic: str, background: Background
 ) -> None:
-    buyer = open_connection()
-    buyer.execute("set lock_timeout = '20ms'")
+    session.execute("set lock_timeout = '20ms'")
     with partitions_held(connection, topic):
-        buyer.execute("begin")
-        publish(buyer, topic, value="late")
-        waiting = background.submit(buyer.execute, "commit")
+        session.execute("begin")
+        publish(session, topic, value="late")
+        waiting = background.submit(session.execute, "commit")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             waiting.result(5)
     assert published(connection, topic) == []
@@ -438,9 +422,7 @@ def test_what_deferred_triggers_publish_is_appended_with_the_rest(connection: Co
     connection.execute("drop function public.next_step")
 
 
-def test_a_lock_of_somebody_is_not_waited_for_long_by_who_holds_partitions(
-    connection: Connection, open_connection: Sessions, topic: str
-) -> None:
+def test_a_lock_of_somebody_is_not_waited_for_long_by_who_holds_partitions(connection: Connection, topic: str) -> None:
     with connection.transaction():
         connection.execute("set constraints all immediate")
         publish(connection, topic, value="a")
@@ -464,17 +446,16 @@ def test_a_session_of_any_replication_role_publishes(
 # ── a lot ──
 
 
-def test_a_transaction_publishes_to_many_partitions(connection: Connection, open_connection: Sessions) -> None:
+def test_a_transaction_publishes_to_many_partitions(connection: Connection, session: Connection) -> None:
     """More than one notification could name."""
     topic = make_topic(connection, 1_500)
-    listener = open_connection()
-    snapshot, _ = woken_since(listener, None)
+    snapshot, _ = woken_since(session, None)
     with connection.transaction():
         connection.execute(
             "select msgtx.publish(%s, value => i::text, partition => 1499 - i %% 1500) from generate_series(0, 2999) i",
             [topic],
         )
-    words = woken_since(listener, snapshot)[1]
+    words = woken_since(session, snapshot)[1]
     told = [int(word) for word in (words or "").split(",")]
     partitions = partitions_of(connection, topic)
     assert sorted(told) == sorted(partitions)

@@ -10,7 +10,7 @@ from msgtx.store.fetch import ranges
 from msgtx.store.fetch.ranges import measure_ranges
 from tests.databases import Connection
 from tests.refusals import refuses
-from tests.store.steps import Writer, new_topic, plain, spent
+from tests.store.steps import Writer, new_topic, plain, plain_batches, spent
 
 SIZE = 100
 
@@ -75,8 +75,7 @@ def test_rows_behind_a_range_are_not_looked_at(connection: Connection) -> None:
     rows = []
     for length in (10, 100):
         (partition,) = new_topic(connection, 1)
-        for _ in range(length):
-            plain(connection, partition, b"x")
+        plain_batches(connection, partition, *[b"x"] * length)
         asked = {partition: (2, 4)}
         rows.append(
             spent(connection, "record_batch", "idx_tup_fetch", lambda at=asked: list(measure_ranges(connection, at, None)))

@@ -8,6 +8,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.coordinator.sweep import SELDOM_SECONDS, Sweeper, sweep
+from msgtx.database.calls import query
 from msgtx.database.pool import Engine
 from msgtx.store.fetch.fetch import list_offsets
 from msgtx.store.fetch.records import count_records, first_records
@@ -35,8 +36,12 @@ from tests.store.steps import (
     new_partition,
     new_topic,
     plain,
+    plain_batches,
     read,
     spoiled,
+    swept_by,
+    to_its_end,
+    topic_of,
     values,
 )
 
@@ -46,33 +51,21 @@ HOUR_MS = 3_600_000
 
 def retain(connection: Connection) -> int:
     """Run the sweep to its end. Returns how many rows it removed."""
-    removed, after = 0, None
-    while True:
-        swept = sweeps.remove_old_batches(connection, after, None)
-        removed += swept.done["batches_removed"]
-        after = swept.after
-        if after is None:
-            return removed
+    return sum(retained(connection))
+
+
+def retained(connection: Connection) -> list[int]:
+    """Run the sweep to its end. Returns how many rows each call removed."""
+    return [done["batches_removed"] for done in to_its_end(connection, sweeps.remove_old_batches)]
 
 
 def now_ms(connection: Connection) -> int:
-    row = connection.execute("select floor(extract(epoch from msgtx.clock()) * 1000)::bigint").fetchone()
-    assert row is not None
-    milliseconds: int = row[0]
-    return milliseconds
+    ((milliseconds,),) = query(connection, "select floor(extract(epoch from msgtx.clock()) * 1000)::bigint")
+    return int(milliseconds)
 
 
 def rows(connection: Connection, partition: int) -> int:
     return count(connection, "record_batch", "partition_id = %s", partition)
-
-
-def topic_of(connection: Connection, partition: int) -> str:
-    row = connection.execute(
-        "select t.name from msgtx.topic t join msgtx.partition p using (topic_id) where p.partition_id = %s", [partition]
-    ).fetchone()
-    assert row is not None
-    name: str = row[0]
-    return name
 
 
 def verified(client: msgtx.Client) -> None:
@@ -250,8 +243,7 @@ def test_without_retention_and_on_a_compacted_topic_age_removes_nothing(connecti
 def test_the_front_goes_as_long_as_the_rest_is_large_enough(connection: Connection, client: msgtx.Client) -> None:
     """As in Kafka: retention_bytes is what is kept at least."""
     partition = new_partition(connection, retention_bytes=5_000)
-    for _ in range(10):
-        plain(connection, partition, b"x" * 1_000)
+    plain_batches(connection, partition, *[b"x" * 1_000] * 10)
     (size,) = connection.execute(
         "select max(byte_size) from msgtx.record_batch where partition_id = %s", [partition]
     ).fetchone() or (0,)
@@ -268,10 +260,9 @@ def test_the_front_goes_as_long_as_the_rest_is_large_enough(connection: Connecti
 
 
 def counters(connection: Connection, partition: int) -> tuple[int, int]:
-    row = connection.execute(
-        "select counted_offset, counted_bytes from msgtx.partition where partition_id = %s", [partition]
-    ).fetchone()
-    assert row is not None
+    (row,) = query(
+        connection, "select counted_offset, counted_bytes from msgtx.partition where partition_id = %s", partition
+    )
     return row[0], row[1]
 
 
@@ -328,8 +319,7 @@ def test_what_is_undecided_stays_whatever_the_policy(
     (writer.abort if deleted else writer.commit)()
     assert retain(connection) == 2
     assert ends(connection, partition) == (3, 3, 3)
-    writer.send(partition, b"next")
-    writer.commit()
+    writer.send_and_commit(partition, b"next")
     assert read(connection, partition, 3) == [(3, b"next")]
     verified(client)
 
@@ -385,8 +375,7 @@ def test_what_is_kept_of_a_producer_is_what_it_wrote_to_that_partition(connectio
 
 def test_a_transactional_producer_goes_on_behind_what_is_gone(connection: Connection, client: msgtx.Client) -> None:
     partition, writer = new_partition(connection, retention_bytes=0), Writer(connection)
-    writer.send(partition, b"a", b"b")
-    writer.commit()
+    writer.send_and_commit(partition, b"a", b"b")
     (whole,) = writer.commit_whole(writer.row(partition, b"c"))
     assert retain(connection) == 2
     writer.send(partition, b"d")
@@ -441,8 +430,7 @@ def test_an_abort_marker_goes_with_its_history_and_its_last_batch(
 ) -> None:
     """P29: while one of them is there, it is."""
     writer.send(partition, b"a")
-    writer.send(partition, b"b")
-    writer.abort()
+    writer.send_and_abort(partition, b"b")
     writer.commit_whole(writer.row(partition, b"c"))
     mark(connection, everything=True)
     clock("8 days")
@@ -481,8 +469,7 @@ def test_with_a_log_go_its_own_abort_markers_and_no_others(connection: Connectio
     gone += aborted(writer)
     upto = ends(connection, partition)[2]
     for place in (before, behind):
-        for value in (b"a", b"b"):
-            plain(connection, place, value)
+        plain_batches(connection, place, b"a", b"b")
     writer.init()
     kept = aborted(others[0], writer, others[1])  # what is in the history keeps no marker of a namesake
     mark(connection, everything=True)
@@ -504,10 +491,9 @@ def test_with_a_log_go_its_own_abort_markers_and_no_others(connection: Connectio
     assert [values(connection, place) for place in (before, behind)] == [[b"a", b"b"]] * 2
 
 
-def test_the_history_of_an_emptied_log_can_go(connection: Connection, clock: Clock) -> None:
+def test_the_history_of_an_emptied_log_can_go(connection: Connection, writer: Writer, clock: Clock) -> None:
     """What retention removed before its markers were written is below the floor, too."""
     full, partition = new_partition(connection), new_partition(connection, retention_bytes=0)
-    writer = Writer(connection)
     for _ in range(3):
         writer.commit_whole(writer.row(partition, b"a"))
     plain(connection, full, b"a")
@@ -526,8 +512,7 @@ def test_the_history_of_an_emptied_log_can_go(connection: Connection, clock: Clo
 
 def test_a_reader_goes_on_with_its_token_and_its_commits_over_a_cleaning(connection: Connection, partition: int) -> None:
     """A row that retention removed is no truncation; one below the log start is out of range."""
-    for value in (b"a", b"b", b"c", b"d"):
-        plain(connection, partition, value)
+    plain_batches(connection, partition, b"a", b"b", b"c", b"d")
     answer = look(connection, partition, max_rows=2)
     assert answer.position == 2
     assert answer.token is not None
@@ -549,8 +534,7 @@ def test_a_reader_goes_on_with_its_token_and_its_commits_over_a_cleaning(connect
 def test_a_consumer_that_retention_has_overtaken_is_reset(client: msgtx.Client, connection: Connection, reset: str) -> None:
     partition = new_partition(connection)
     topic = topic_of(connection, partition)
-    for value in (b"a", b"b", b"c"):
-        plain(connection, partition, value)
+    plain_batches(connection, partition, b"a", b"b", b"c")
     with client.consumer(topic, auto_offset_reset=reset) as consumer:
         consumer.seek(msgtx.TopicPartition(topic, 0), 0)
         client.admin.partitions.delete_records({msgtx.TopicPartition(topic, 0): 2})
@@ -577,8 +561,7 @@ def test_producers_are_not_held_up_and_another_cleaner_is_passed_by(
         assert retain(cleaner) == 1
         assert retain(other) == 0
         writer.connection = other
-        writer.send(partition, b"b")
-        writer.commit()
+        writer.send_and_commit(partition, b"b")
         (again,) = writer.whole(writer.row(partition, b"c"))
         assert (again.error, again.base_offset) == (None, 2)
         assert read(other, partition) == [(0, b"a"), (1, b"b"), (2, b"c")]
@@ -588,14 +571,13 @@ def test_producers_are_not_held_up_and_another_cleaner_is_passed_by(
 
 
 def test_behind_a_partition_that_another_cleaner_has_the_others_are_cleaned(
-    connection: Connection, open_connection: Sessions
+    connection: Connection, session: Connection
 ) -> None:
     partitions = new_topic(connection, 3, retention_bytes=0)
     for partition in partitions:
         plain(connection, partition, b"a")
-    cleaner = open_connection()
-    with cleaner.transaction():
-        cleaner.execute("select from msgtx.partition where partition_id = %s for update", [partitions[1]])
+    with session.transaction():
+        session.execute("select from msgtx.partition where partition_id = %s for update", [partitions[1]])
         assert retain(connection) == 2
     assert [ends(connection, partition)[0] for partition in partitions] == [1, 0, 1]
 
@@ -625,14 +607,7 @@ def test_a_long_front_goes_in_bounded_batches(connection: Connection) -> None:
     partition, other = new_topic(connection, 2, retention_ms=1)
     for where in (partition, other):
         fill(connection, where, 2_500)
-    after, removed = None, []
-    while True:
-        swept = sweeps.remove_old_batches(connection, after, None)
-        removed.append(swept.done["batches_removed"])
-        after = swept.after
-        if after is None:
-            break
-    assert removed == [1_000] * 5 + [0]
+    assert retained(connection) == [1_000] * 5 + [0]
     assert (ends(connection, partition)[0], ends(connection, other)[0]) == (2_500, 2_500)
 
 
@@ -641,11 +616,7 @@ def test_large_rows_go_in_bounded_batches(connection: Connection) -> None:
     partition, other = new_topic(connection, 2, retention_ms=1)
     for where in (partition, other):
         fill(connection, where, 5, byte_size=20 << 20)
-    after, removed = None, []
-    while not removed or after is not None:
-        swept = sweeps.remove_old_batches(connection, after, None)
-        removed.append(swept.done["batches_removed"])
-        after = swept.after
+    removed = retained(connection)
     assert (sum(removed), max(removed)) == (10, 2)
 
 
@@ -653,17 +624,8 @@ def test_large_rows_go_in_bounded_batches(connection: Connection) -> None:
 def test_a_pass_over_partitions_goes_on_where_it_came_to(connection: Connection, most: int) -> None:
     for partition in new_topic(connection, 5, retention_bytes=0):
         plain(connection, partition, b"a")
-    removed, after = 0, None
-    for _ in range(6):
-        row = connection.execute(
-            "select removed, next_after from msgtx.remove_old_batches(%s::bigint[], %s)", [after, most]
-        ).fetchone()
-        assert row is not None
-        removed += row[0]
-        after = row[1]
-        if after is None:
-            break
-    assert (removed, after) == (5, None)
+    removed = swept_by(connection, "remove_old_batches", most)
+    assert (sum(removed), len(removed) <= 6) == (5, True)
 
 
 def test_large_rows_go_in_steps_also_where_each_is_of_another_partition(connection: Connection) -> None:
@@ -672,14 +634,7 @@ def test_large_rows_go_in_steps_also_where_each_is_of_another_partition(connecti
     for partition in partitions:
         fill(connection, partition, 1)
     connection.execute("update msgtx.record_batch set byte_size = 20000000")
-    after, removed = None, []
-    for _ in partitions:
-        swept = sweeps.remove_old_batches(connection, after, None)
-        removed.append(swept.done["batches_removed"])
-        after = swept.after
-        if after is None:
-            break
-    assert removed == [2, 2, 1]
+    assert retained(connection) == [2, 2, 1]
 
 
 def test_a_dry_run_removes_nothing(connection: Connection, engine: Engine) -> None:

@@ -27,8 +27,9 @@ from msgtx.store.transactions.seal import (
 )
 from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TransactionId
-from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock, wait_until
+from tests.databases import Clock, Connection, Sessions, backend, wait_until
 from tests.refusals import refuses
+from tests.store.conftest import Blocked
 from tests.store.steps import (
     Writer,
     append_one,
@@ -87,37 +88,29 @@ def outcome(connection: Connection, name: TransactionId) -> tuple[Outcome, str |
     return found.outcome, found.decided_by
 
 
-def state(connection: Connection, writer: Writer) -> str:
-    ((found,),) = query(connection, "select state from msgtx.transactions where producer_id = %s", writer.id.producer_id)
-    return str(found)
-
-
 # ── a session decides ──
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_is_sealed_is_committed_with_the_users_rows(
-    connection: Connection, open_connection: Sessions, level: Level
-) -> None:
+def test_what_is_sealed_is_committed_with_the_users_rows(connection: Connection, session: Connection, level: Level) -> None:
     """I6, at every isolation, also in a session whose snapshot is older than the transaction (P23)."""
-    partitions, writer, user = new_topic(connection, 2), Writer(connection), open_connection()
-    user.isolation_level = level
-    with user.transaction():
-        user.execute("select 1 from msgtx.partitions limit 1")
+    partitions, writer = new_topic(connection, 2), Writer(connection)
+    session.isolation_level = level
+    with session.transaction():
+        session.execute("select 1 from msgtx.partitions limit 1")
         for partition in partitions:
             plain(connection, partition, b"before")
             writer.send(partition, b"a", b"b")
         what = sealed(writer)
         assert (list(what.partitions), what.first_offsets, what.last_offsets) == (partitions, [1, 1], [2, 2])
-        decide_in(user, what)
+        decide_in(session, what)
         assert [values(connection, partition) for partition in partitions] == [[b"before"]] * 2
     assert [values(connection, partition) for partition in partitions] == [[b"before", b"a", b"b"]] * 2
     assert outcome(connection, writer.name) == (Outcome.COMMITTED, "client")
     mark(connection, everything=True)
     assert [ends(connection, partition) for partition in partitions] == [(0, 3, 3)] * 2
     writer.next()
-    writer.send(partitions[0], b"next")
-    writer.commit()
+    writer.send_and_commit(partitions[0], b"next")
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -241,7 +234,7 @@ def test_a_seal_that_is_not_the_databases_own_decides_nothing(
     assert values(connection, partition) == [b"x"]
 
 
-def test_a_seal_of_another_incarnation_decides_nothing(make_database: Callable[..., str], open_connection: Sessions) -> None:
+def test_a_seal_of_another_incarnation_decides_nothing(make_database: Callable[..., str]) -> None:
     with Engine(make_database(), pool_size=2) as engine, engine.connection() as connection, engine.connection() as user:
         partition, writer = new_partition(connection), Writer(connection)
         writer.send(partition, b"x")
@@ -252,24 +245,21 @@ def test_a_seal_of_another_incarnation_decides_nothing(make_database: Callable[.
         assert outcome(connection, writer.name)[0] is not Outcome.COMMITTED
 
 
-def test_a_decision_in_a_session_limits_how_long_it_may_stand_idle(
-    connection: Connection, open_connection: Sessions
-) -> None:
+def test_a_decision_in_a_session_limits_how_long_it_may_stand_idle(connection: Connection, session: Connection) -> None:
     """P32. Local, and what is shorter stays; so is how long a statement behind it waits for a lock."""
     names = ("idle_in_transaction_session_timeout", "lock_timeout")
     setting = f"select {', '.join(map('current_setting({!r})'.format, (*names, 'synchronous_commit')))}"
-    user = open_connection()
     for given, during in (("0", "5s"), ("1h", "5s"), ("1d", "5s"), ("5s", "5s"), ("1500ms", "1500ms")):
         writer = Writer(connection)
         writer.send(new_partition(connection), b"x")
         for name in names:
-            user.execute(f"set {name} = '{given}'")
-        user.execute("set synchronous_commit = off")
-        before = query(user, setting)
-        with user.transaction():
-            decide_in(user, sealed(writer))
-            assert query(user, setting) == [(during, during, "on")]
-        assert query(user, setting) == before
+            session.execute(f"set {name} = '{given}'")
+        session.execute("set synchronous_commit = off")
+        before = query(session, setting)
+        with session.transaction():
+            decide_in(session, sealed(writer))
+            assert query(session, setting) == [(during, during, "on")]
+        assert query(session, setting) == before
 
 
 def test_a_session_that_stands_idle_after_its_decision_is_ended(connection: Connection, open_connection: Sessions) -> None:
@@ -287,10 +277,10 @@ def test_a_session_that_stands_idle_after_its_decision_is_ended(connection: Conn
 
 
 def test_sweeps_pass_by_a_decision_that_is_being_committed_and_init_waits(
-    connection: Connection, open_connection: Sessions, clock: Clock, background: Background
+    connection: Connection, open_connection: Sessions, clock: Clock, blocked: Blocked
 ) -> None:
     """P32, I7, I12."""
-    partition, writer, user, other = new_partition(connection), Writer(connection), open_connection(), open_connection()
+    partition, writer, user = new_partition(connection), Writer(connection), open_connection()
     writer.send(partition, b"x")
     what = sealed(writer)
     with user.transaction():
@@ -299,10 +289,8 @@ def test_sweeps_pass_by_a_decision_that_is_being_committed_and_init_waits(
         expire_transactions(connection)
         assert not expire_transaction(connection, writer.name)
         assert outcome(connection, writer.name) == (Outcome.OPEN, None)
-        late = append_one(connection, writer.row(partition, b"late"))
-        assert isinstance(late.error, errors.InvalidTransactionState)
-        init = background.submit(init_producer_id, other, writer.transactional_id, timeout_ms=60_000)
-        wait_for_lock(connection, backend(other))
+        assert isinstance(append_one(connection, writer.row(partition, b"late")).error, errors.InvalidTransactionState)
+        init = blocked(init_producer_id, writer.transactional_id, timeout_ms=60_000)
     assert init.result().epoch == 1
     assert outcome(connection, writer.name) == (Outcome.COMMITTED, "client")
     assert values(connection, partition) == [b"x"]
@@ -338,10 +326,9 @@ def test_a_seal_repeated_answers_the_same(connection: Connection, kind: Kind) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_the_seal_nothing_is_appended(connection: Connection, kind: Kind) -> None:
+def test_after_the_seal_nothing_is_appended(connection: Connection, writer: Writer, kind: Kind) -> None:
     """I8. What was stored before is still known for a retry."""
     partition, other = new_topic(connection, 2)
-    writer = Writer(connection)
     row = writer.row(partition, b"x")
     writer.send(partition, b"x")
     sealed(writer, kind)
@@ -356,68 +343,54 @@ def test_after_the_seal_nothing_is_appended(connection: Connection, kind: Kind) 
     assert ends(connection, partition) == (0, 0, 1)
 
 
-def refused_number(writer: Writer) -> Sealing:
-    return sealing(writer, name=writer.name._replace(transaction_number=7))
+def nothing(writer: Writer) -> None: ...
 
 
-def refused_epoch(writer: Writer) -> Sealing:
-    return sealing(writer, name=writer.name._replace(producer_epoch=3))
-
-
-def refused_as_fenced(writer: Writer) -> Sealing:
+def fenced(writer: Writer) -> None:
     init_producer_id(writer.connection, writer.transactional_id, timeout_ms=60_000)
-    return sealing(writer)
 
 
-def refused_as_fenced_without_rows(writer: Writer) -> Sealing:
-    init_producer_id(writer.connection, writer.transactional_id, timeout_ms=60_000)
-    return sealing(writer, name=writer.name._replace(transaction_number=1))
-
-
-def refused_as_timed_out(writer: Writer) -> Sealing:
+def ended_by_hand(writer: Writer) -> None:
     end_transaction(writer.connection, writer.name, "admin")
-    return sealing(writer)
 
 
-def refused_as_committed(writer: Writer) -> Sealing:
+def committed(writer: Writer) -> None:
     assert writer.decide("COMMIT").error is None
-    return sealing(writer)
 
 
-def refused_tail(writer: Writer) -> Sealing:
-    return sealing(writer, tails={partition: last + 1 for partition, last in writer.tails.items()})
-
-
-def refused_group(writer: Writer) -> Sealing:
+def by_a_stranger(writer: Writer) -> OffsetColumns:
     (partition,) = writer.tails
-    offsets = offsets_of((GroupMetadata(unique("group"), "no-such-member", 1), partition, 1))
-    return sealing(writer, offsets=offsets)
+    return offsets_of((GroupMetadata(unique("group"), "no-such-member", 1), partition, 1))
+
+
+# What happens before, what is sealed otherwise than usually, the refusal, and what the transaction is afterwards.
+REFUSED: tuple[tuple[Callable[[Writer], None], Callable[[Writer], dict[str, Any]], type[Exception], Outcome], ...] = (
+    (nothing, lambda w: {"name": w.name._replace(transaction_number=7)}, errors.InvalidTransactionState, Outcome.OPEN),
+    (nothing, lambda w: {"name": w.name._replace(producer_epoch=3)}, errors.InvalidProducerIdMapping, Outcome.OPEN),
+    (nothing, lambda w: {"tails": {p: at + 1 for p, at in w.tails.items()}}, errors.TransactionAborted, Outcome.ABORTED),
+    (nothing, lambda w: {"offsets": by_a_stranger(w)}, errors.UnknownMember, Outcome.OPEN),
+    (fenced, lambda w: {}, errors.ProducerFenced, Outcome.ABORTED),
+    (fenced, lambda w: {"name": w.name._replace(transaction_number=1)}, errors.ProducerFenced, Outcome.ABORTED),
+    (ended_by_hand, lambda w: {}, errors.TransactionAborted, Outcome.ABORTED),
+    (committed, lambda w: {}, errors.InvalidTransactionState, Outcome.COMMITTED),
+)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("refused", "error", "after"),
-    [
-        (refused_number, errors.InvalidTransactionState, Outcome.OPEN),
-        (refused_epoch, errors.InvalidProducerIdMapping, Outcome.OPEN),
-        (refused_as_fenced, errors.ProducerFenced, Outcome.ABORTED),
-        (refused_as_fenced_without_rows, errors.ProducerFenced, Outcome.ABORTED),
-        (refused_as_timed_out, errors.TransactionAborted, Outcome.ABORTED),
-        (refused_as_committed, errors.InvalidTransactionState, Outcome.COMMITTED),
-        (refused_tail, errors.TransactionAborted, Outcome.ABORTED),
-        (refused_group, errors.UnknownMember, Outcome.OPEN),
-    ],
-)
+@pytest.mark.parametrize(("before", "given", "error", "after"), REFUSED)
 def test_a_refused_seal_seals_nothing(
     connection: Connection,
+    partition: int,
+    writer: Writer,
     kind: Kind,
-    refused: Callable[[Writer], Sealing],
-    error: type[errors.MsgtxError],
+    before: Callable[[Writer], None],
+    given: Callable[[Writer], dict[str, Any]],
+    error: type[Exception],
     after: Outcome,
 ) -> None:
-    partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"x", b"y")
-    answer = refused(writer)
+    before(writer)
+    answer = sealing(writer, kind, **given(writer))
     assert type(answer.error) is error
     assert answer.sealed is None
     assert outcome(connection, writer.name)[0] is after
@@ -430,11 +403,9 @@ def test_a_refused_seal_seals_nothing(
         assert undecided_prepared(connection, writer.id.producer_id) == (writer.name if kind == "external" else None)
 
 
-def test_a_seal_without_what_was_sent_is_an_abort_and_tells_what_is_stored(connection: Connection) -> None:
+def test_a_seal_without_what_was_sent_is_an_abort_and_tells_what_is_stored(connection: Connection, writer: Writer) -> None:
     partition, earlier, untouched = new_topic(connection, 3)
-    writer = Writer(connection)
-    writer.send(earlier, b"before")
-    writer.commit()
+    writer.send_and_commit(earlier, b"before")
     writer.send(partition, b"a")
     answer = seal(connection, writer.name, "external", tails={partition: 7, earlier: 1, untouched: 0})
     assert isinstance(answer.error, errors.TransactionAborted)
@@ -524,25 +495,13 @@ def test_a_seal_past_the_timeout_is_an_abort(connection: Connection, clock: Cloc
     assert outcome(connection, writer.name) == (Outcome.ABORTED, "timeout")
 
 
-@pytest.mark.parametrize("level", LEVELS[1:])
-def test_functions_that_read_the_log_refuse_a_kept_snapshot(connection: Connection, level: Level) -> None:
-    """P24."""
-    partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"x")
-    connection.isolation_level = level
-    for refused in (lambda: sealing(writer), lambda: complete_prepared(connection, writer.name, "COMMIT")):
-        with refuses(errors.ConfigError, name="transaction_isolation"), connection.transaction():
-            refused()
-    writer.abort()
-
-
 def test_offsets_alone_are_sealed_and_have_a_clock(connection: Connection, clock: Clock) -> None:
     """P35, P42."""
     partition, writer, group = new_partition(connection), Writer(connection), unique("group")
     what = sealed(writer, offsets=offsets_of((group, partition, 5)), timeout_ms=3_000)
     assert (what.partitions, what.first_offsets, what.last_offsets) == ([], [], [])
     assert committed_at(connection, group, partition) == (None, True)
-    assert state(connection, writer) == "Prepared"
+    assert writer.state == "Prepared"
     clock("4 seconds")
     assert expire_transactions(connection) >= 1
     assert committed_at(connection, group, partition) == (None, False)
@@ -631,8 +590,7 @@ def test_decide_ends_what_is_prepared_also_without_its_tails(connection: Connect
 def test_decide_does_not_commit_what_a_session_decides(connection: Connection, partition: int, writer: Writer) -> None:
     writer.send(partition, b"x")
     sealed(writer)
-    answer = writer.decide("COMMIT")
-    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert isinstance(writer.decide("COMMIT").error, errors.InvalidTransactionState)
     assert outcome(connection, writer.name) == (Outcome.OPEN, None)
     answer = writer.decide("ABORT")
     assert (answer.error, answer.outcome, answer.last_sequences) == (None, "ABORT", {partition: 0})
@@ -656,11 +614,9 @@ def test_init_aborts_what_is_prepared_unless_it_is_to_keep_it(connection: Connec
         assert outcome(connection, before)[0] is expected
         if expected is Outcome.OPEN:
             writer.id, writer.sequences = now, {}
-            blocked = append_one(connection, writer.row(partition, b"y"))
-            assert isinstance(blocked.error, errors.ConcurrentTransactions)
+            assert isinstance(append_one(connection, writer.row(partition, b"y")).error, errors.ConcurrentTransactions)
             complete_prepared(connection, before, "COMMIT")
-            writer.send(partition, b"y")
-            writer.commit()
+            writer.send_and_commit(partition, b"y")
     assert values(connection, partition) == [b"x", b"y"]
 
 
@@ -677,7 +633,7 @@ def test_readers_wait_for_what_is_sealed_and_are_woken_by_its_decision(
         plain(connection, partition, b"behind")
     what = sealed(writer, kind)
     assert [ends(connection, partition) for partition in partitions] == [(0, 0, 2)] * 2
-    assert state(connection, writer) == "Prepared"
+    assert writer.state == "Prepared"
     snapshot, _ = woken_since(listener, None)
     if kind == "session":
         commit_in(open_connection(), what)
@@ -711,8 +667,7 @@ def test_history_keeps_what_is_prepared_and_what_lies_behind_it(connection: Conn
     partition, writer, other = new_partition(connection), Writer(connection), Writer(connection)
     writer.send(partition, b"prepared")
     for _ in range(3):
-        other.send(partition, b"behind")
-        other.commit()
+        other.send_and_commit(partition, b"behind")
     sealed(writer, "external")
     clock("40 days")
     sweep_all(connection)

@@ -1,12 +1,10 @@
 """Batches of Spark: attempts, and the one decision over all of them (I4, I6, I8, I10; P20)."""
 
 import concurrent.futures
-from collections.abc import Callable
 
 import pytest
 
 from msgtx import errors
-from msgtx.store.groups.groups import committed_offsets
 from msgtx.store.operator.server import describe_lock_table
 from msgtx.store.spark import (
     AT_ONCE,
@@ -37,6 +35,7 @@ from tests.store.steps import (
     new_partition,
     new_topic,
     plain,
+    plain_batches,
     seal,
     unique,
     values,
@@ -111,8 +110,7 @@ def test_a_commit_that_cannot_be_leaves_everything_undecided(connection: Connect
     of = name()
     good, aborted = attempt(connection, of, first, b"a"), attempt(connection, of, second, b"b")
     lost = Attempt(good.producer_id, {first: 5}, 6)  # its tail is not there: a crash took it back
-    decided = decide_batch(connection, of, [aborted, lost])
-    assert isinstance(decided.error, errors.TransactionAborted)
+    assert isinstance(decide_batch(connection, of, [aborted, lost]).error, errors.TransactionAborted)
     assert (outcome(connection, good), outcome(connection, aborted)) == (Outcome.OPEN, Outcome.OPEN)
     assert not is_batch_committed(connection, of)
 
@@ -136,55 +134,32 @@ def test_a_timeout_above_the_installations_is_refused(connection: Connection) ->
         renew_attempts(connection, name(), session_ms=1, timeout_ms=2_000_000_000)
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-def test_a_snapshot_that_is_kept_is_refused(connection: Connection, open_connection: Sessions, level: str) -> None:
-    """Also where the answer would be that nothing is decided: it would be one of an old moment."""
-    of = name(query=unique("query"))
-    decide_batch(connection, of, [])
-    lost = of._replace(query_id=unique("query"))
-    session = open_connection()
-    session.execute(f"set default_transaction_isolation = '{level}'")
-    calls: list[Callable[[], object]] = [
-        lambda: begin_attempt(session, of, timeout_ms=TIMEOUT_MS),
-        lambda: renew_attempts(session, of, session_ms=1, timeout_ms=1),
-        lambda: decide_batch(session, lost, []),
-        lambda: abort_batch(session, of),
-        lambda: record_range(session, of.query_id, 0, group=None, ranges={}),
-    ]
-    for each in calls:
-        with refuses(errors.ConfigError, name="transaction_isolation"):
-            each()
-
-
 # ── offsets ──
 
 
-def test_offsets_and_outputs_are_committed_together(connection: Connection) -> None:
-    """I10."""
+@pytest.mark.parametrize("recorded", [False, True])
+def test_offsets_and_outputs_are_committed_together(connection: Connection, group: str, recorded: bool) -> None:
+    """I10: what the batch names, or what the source of a stream has recorded."""
     source, target = new_topic(connection, 2)
     plain(connection, source, b"1")
-    of, group = name(), unique("group")
-    decided = decide_batch(
-        connection, of, [attempt(connection, of, target, b"a")], group=group, ranges={source: BatchRange(0, 1)}
-    )
-    assert decided.error is None
-    at = committed_offsets(connection, group, [source])[source].at
-    assert at is not None
-    assert at.offset == 1
+    of = name(query=unique("query") if recorded else "")
+    for _ in range(2 if recorded else 0):  # two tasks of the same batch
+        record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})
+    ranges = None if recorded else {source: BatchRange(0, 1)}
+    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group, ranges=ranges).error is None
+    assert committed_at(connection, group, source) == (1, False)
 
 
 def test_a_batch_that_does_not_begin_where_the_group_is_is_refused(connection: Connection) -> None:
     """I10: two runs of one application read the same; one commits."""
     source, target = new_topic(connection, 2)
-    for value in (b"1", b"2"):
-        plain(connection, source, value)
+    plain_batches(connection, source, b"1", b"2")
     group, of = unique("group"), name()
     ranges = {source: BatchRange(0, 2)}
     other = of._replace(app_id=of.app_id + "-other")
     slow = attempt(connection, other, target, b"twice")
     assert decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group, ranges=ranges).error is None
-    decided = decide_batch(connection, other, [slow], group=group, ranges=ranges)
-    assert isinstance(decided.error, errors.BatchConflict)
+    assert isinstance(decide_batch(connection, other, [slow], group=group, ranges=ranges).error, errors.BatchConflict)
     assert outcome(connection, slow) is Outcome.OPEN
     abort_batch(connection, other)
     assert values(connection, target) == [b"a"]
@@ -194,8 +169,7 @@ def test_a_batch_begins_wherever_the_group_is_if_its_start_is_not_known(connecti
     source = new_partition(connection)
     of, group = name(), unique("group")
     for number, at in enumerate((BatchRange(0, 1), BatchRange(None, 3))):
-        decided = decide_batch(connection, of._replace(batch_id=number), [], group=group, ranges={source: at})
-        assert decided.error is None
+        assert decide_batch(connection, of._replace(batch_id=number), [], group=group, ranges={source: at}).error is None
     assert committed_at(connection, group, source) == (3, False)
 
 
@@ -225,18 +199,6 @@ def test_offsets_that_are_refused_leave_everything_undecided(connection: Connect
     assert outcome(connection, written) is Outcome.OPEN
     assert not is_batch_committed(connection, of)
     abort_batch(connection, of)
-
-
-def test_a_streaming_sink_commits_what_its_source_recorded(connection: Connection) -> None:
-    source, target = new_topic(connection, 2)
-    plain(connection, source, b"1")
-    of, group = name(query=unique("query")), unique("group")
-    record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})
-    record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})  # another task of the same batch
-    assert decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group).error is None
-    at = committed_offsets(connection, group, [source])[source].at
-    assert at is not None
-    assert at.offset == 1
 
 
 def test_a_streaming_sink_commits_nothing_for_a_partition_that_was_deleted_since(connection: Connection) -> None:
@@ -346,8 +308,7 @@ def test_what_a_source_calls_itself_is_bounded(connection: Connection, name: str
 
 def test_a_lost_checkpoint_goes_on_from_the_groups_offsets(connection: Connection) -> None:
     source, target = new_topic(connection, 2)
-    for value in (b"1", b"2"):
-        plain(connection, source, value)
+    plain_batches(connection, source, b"1", b"2")
     group, of = unique("group"), name(query=unique("query"))
     record_range(connection, of.query_id, 0, group=group, ranges={source: (0, 1)})
     decide_batch(connection, of, [attempt(connection, of, target, b"a")], group=group)

@@ -6,27 +6,31 @@ from typing import Any
 import pytest
 
 from msgtx.coordinator.sweep import sweep
+from msgtx.database.calls import query
 from msgtx.database.pool import Engine
-from msgtx.store.groups.groups import commit_offsets, committed_offsets
+from msgtx.store.groups.groups import commit_offsets
 from msgtx.store.groups.members import join_group, leave_group
 from msgtx.store.shares.shares import ShareMembership, join_share_group, tidy
 from msgtx.store.sweeps import sweeps
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.transactions import mark
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Clock, Connection, Sessions
+from tests.databases import Clock, Connection
 from tests.store.steps import (
     Writer,
+    committed_at,
     count,
+    decide_by_hand,
     delete_topic_of,
     ends,
     new_partition,
     new_topic,
     offsets_of,
-    plain,
+    plain_batches,
     seal,
     spent,
     spoiled,
+    swept_by,
     values,
 )
 
@@ -34,35 +38,17 @@ pytestmark = pytest.mark.usefixtures("bare")
 AT_ONCE = 10_000  # rows that one call removes at most
 
 
-def remove(connection: Connection, function: str, most: int = 500) -> list[int]:
-    """Run a sweep to its end. Returns what each call removed."""
-    removed, after = [], None
-    for _ in range(100):
-        row = connection.execute(f"select * from msgtx.{function}(%s::bigint[], %s)", [after, most]).fetchone()
-        assert row is not None
-        removed.append(row[0])
-        after = row[1]
-        if after is None:
-            return removed
-    raise AssertionError(f"it does not end: {removed}")
-
-
 def remove_offsets(connection: Connection, most: int = 500) -> list[int]:
-    return remove(connection, "remove_superseded_offsets", most)
+    return swept_by(connection, "remove_superseded_offsets", most)
 
 
 def remove_floors(connection: Connection, most: int = 500) -> list[int]:
-    return remove(connection, "remove_superseded_floors", most)
+    return swept_by(connection, "remove_superseded_floors", most)
 
 
 def commit(connection: Connection, group: str, partition: int, *offsets: int) -> None:
     for offset in offsets:
         commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(offset)}})
-
-
-def committed(connection: Connection, group: str, partition: int) -> tuple[int | None, bool]:
-    found = committed_offsets(connection, group, [partition]).get(partition)
-    return (None, False) if found is None else (found.at and found.at.offset, found.pending)
 
 
 def fill(connection: Connection, partition: int, rows: int, group: str = "group") -> None:
@@ -85,7 +71,7 @@ def test_only_the_newest_commit_of_a_group_and_partition_stays(connection: Conne
         for partition in (first, second):
             commit(connection, group, partition, 5, 9, 3)
     assert remove_offsets(connection) == [8]
-    assert {committed(connection, group, partition) for group in ("a", "b") for partition in (first, second)} == {(3, False)}
+    assert {committed_at(connection, group, at) for group in ("a", "b") for at in (first, second)} == {(3, False)}
     assert count(connection, "group_offset") == 4
     assert remove_offsets(connection) == [0]
 
@@ -95,13 +81,10 @@ def test_a_pending_one_supersedes_nothing(connection: Connection, partition: int
     commit(connection, "group", partition, 1, 2)
     seal(connection, writer.name, "external", offset=("group", partition, 3))
     assert remove_offsets(connection) == [1]
-    assert committed(connection, "group", partition) == (2, True)
-    connection.execute(
-        "insert into msgtx.transaction_decision select producer_id, producer_epoch, transaction_number, 'ABORT',"
-        " msgtx.clock(), 'admin', 0, '{}', '{}', '{}' from msgtx.transaction_seal"
-    )
+    assert committed_at(connection, "group", partition) == (2, True)
+    decide_by_hand(connection, writer.name, "ABORT")
     assert remove_offsets(connection) == [0]
-    assert committed(connection, "group", partition) == (2, False)
+    assert committed_at(connection, "group", partition) == (2, False)
 
 
 RETENTION_DAYS = 7
@@ -121,7 +104,7 @@ def test_the_last_offset_of_a_group_without_members_expires(connection: Connecti
     assert remove_offsets(connection) == [1]
     clock(days(RETENTION_DAYS + 0.01))
     assert remove_offsets(connection) == [1]
-    assert (committed(connection, "group", first), committed(connection, "group", second)) == ((None, False), (3, False))
+    assert [committed_at(connection, "group", at) for at in (first, second)] == [(None, False), (3, False)]
     clock(days(2 * RETENTION_DAYS))
     assert remove_offsets(connection) == [1]
     assert count(connection, "consumer_group") == 1, "its generation stays (P16)"
@@ -161,8 +144,8 @@ def test_what_is_pending_elsewhere_or_is_no_more_does_not_keep_an_offset_from_ex
     aborted.decide("ABORT")
     clock(days(RETENTION_DAYS + 1))
     remove_offsets(connection)
-    assert committed(connection, "group", first) == (None, False)
-    assert [committed(connection, *key) for key in (("group", second), ("another", first))] == [(2, True)] * 2
+    assert committed_at(connection, "group", first) == (None, False)
+    assert [committed_at(connection, *key) for key in (("group", second), ("another", first))] == [(2, True)] * 2
 
 
 def test_an_offset_that_waits_for_a_namesake_of_decided_ones_is_pending(connection: Connection, clock: Clock) -> None:
@@ -179,7 +162,7 @@ def test_an_offset_that_waits_for_a_namesake_of_decided_ones_is_pending(connecti
     seal(connection, waiting.name, "external", offset=("group", partition, 2))
     clock(days(RETENTION_DAYS + 1))
     assert remove_offsets(connection) == [0]
-    assert committed(connection, "group", partition) == (1, True)
+    assert committed_at(connection, "group", partition) == (1, True)
 
 
 def test_an_offset_expires_by_the_date_of_its_own_decision(connection: Connection, clock: Clock) -> None:
@@ -204,7 +187,7 @@ def test_an_offset_does_not_expire_beside_a_pending_one(connection: Connection, 
     seal(connection, writer.name, "external", offset=("group", partition, 2))
     clock(days(RETENTION_DAYS + 1))
     assert remove_offsets(connection) == [0]
-    assert committed(connection, "group", partition) == (1, True)
+    assert committed_at(connection, "group", partition) == (1, True)
 
 
 @pytest.mark.parametrize("outcome", ["COMMIT", "ABORT"])
@@ -212,22 +195,18 @@ def test_a_sealed_one_counts_when_it_is_decided_commit(connection: Connection, o
     partition, writer = new_partition(connection), Writer(connection)
     commit(connection, "group", partition, 1)
     seal(connection, writer.name, "external", offset=("group", partition, 2))
-    connection.execute(
-        "insert into msgtx.transaction_decision select producer_id, producer_epoch, transaction_number, %s,"
-        " msgtx.clock(), 'admin', 0, '{}', '{}', '{}' from msgtx.transaction_seal",
-        [outcome],
-    )
+    decide_by_hand(connection, writer.name, outcome)
     assert remove_offsets(connection) == [int(outcome == "COMMIT")]
-    assert committed(connection, "group", partition) == (2 if outcome == "COMMIT" else 1, False)
+    assert committed_at(connection, "group", partition) == (2 if outcome == "COMMIT" else 1, False)
 
 
 def test_a_pending_one_below_one_that_counts_goes(connection: Connection, partition: int, writer: Writer) -> None:
     """The newest commit wins whatever becomes of it."""
     seal(connection, writer.name, "external", offset=("group", partition, 3))
     commit(connection, "group", partition, 1)
-    before = committed(connection, "group", partition)
+    before = committed_at(connection, "group", partition)
     assert remove_offsets(connection) == [1]
-    assert committed(connection, "group", partition) == before == (1, False)
+    assert committed_at(connection, "group", partition) == before == (1, False)
 
 
 @pytest.mark.parametrize("kind", ["in steps", "whole", "sealed"])
@@ -245,18 +224,15 @@ def test_a_commit_counts_also_when_its_history_is_gone(
             writer.commit_whole(writer.row(partition, b"a"), offsets=offsets_of(("group", partition, 3)))
         case "sealed":
             seal(connection, writer.name, "external", offset=("group", partition, 3))
-            connection.execute(
-                "insert into msgtx.transaction_decision select producer_id, producer_epoch, transaction_number, 'COMMIT',"
-                " msgtx.clock(), 'client', 0, '{}', '{}', '{}' from msgtx.transaction_seal"
-            )
+            decide_by_hand(connection, writer.name, "COMMIT")
             writer.next()
     writer.commit_whole(writer.row(partition, b"newest"))
     mark(connection, everything=True)
     clock("8 days")
     assert sweeps.purge_transactions(connection, None, None).done == {"transactions_purged": 1}
-    assert committed(connection, "group", partition) == (3, False)
+    assert committed_at(connection, "group", partition) == (3, False)
     assert remove_offsets(connection) == [2]
-    assert committed(connection, "group", partition) == (3, False)
+    assert committed_at(connection, "group", partition) == (3, False)
 
 
 def test_a_key_without_anything_that_counts_keeps_all(connection: Connection, partition: int) -> None:
@@ -305,11 +281,10 @@ def test_one_bad_key_does_not_stop_the_rest(connection: Connection) -> None:
     assert remove_offsets(connection) == [1]
 
 
-def test_rows_that_somebody_holds_are_passed_by(connection: Connection, partition: int, open_connection: Sessions) -> None:
+def test_rows_that_somebody_holds_are_passed_by(connection: Connection, partition: int, session: Connection) -> None:
     commit(connection, "group", partition, 1, 2, 3)
-    holder = open_connection()
-    with holder.transaction():
-        holder.execute("select from msgtx.group_offset where committed_offset = 1 for update")
+    with session.transaction():
+        session.execute("select from msgtx.group_offset where committed_offset = 1 for update")
         assert remove_offsets(connection) == [1]
     assert remove_offsets(connection) == [1]
 
@@ -321,7 +296,7 @@ def test_an_offset_of_a_partition_that_is_gone_goes_with_it(connection: Connecti
     delete_topic_of(connection, gone)
     fill(connection, gone, 3)
     assert remove_offsets(connection) == [3]
-    assert committed(connection, "group", kept) == (1, False)
+    assert committed_at(connection, "group", kept) == (1, False)
 
 
 # ── floors ──
@@ -389,8 +364,7 @@ def test_a_floor_of_a_partition_that_is_gone_goes_with_it(connection: Connection
 
 def test_a_plain_log_has_no_floor_to_remove(connection: Connection) -> None:
     partition, other = new_topic(connection, 2)
-    for value in (b"a", b"b"):
-        plain(connection, partition, value)
+    plain_batches(connection, partition, b"a", b"b")
     delete_records(connection, {partition: 1})
     Writer(connection).send(other, b"a transaction elsewhere")
     mark(connection, everything=True)
@@ -419,13 +393,12 @@ def share(connection: Connection, group: str, partition: int, versions: int) -> 
 
 
 def remove_shares(connection: Connection, most: int = 500) -> list[int]:
-    return remove(connection, "remove_superseded_shares", most)
+    return swept_by(connection, "remove_superseded_shares", most)
 
 
 def membership(connection: Connection, group: str, member: int) -> ShareMembership:
-    row = connection.execute("select group_id from msgtx.consumer_group where name = %s", [group]).fetchone()
-    assert row is not None
-    return ShareMembership(row[0], member)
+    ((group_id,),) = query(connection, "select group_id from msgtx.consumer_group where name = %s", group)
+    return ShareMembership(group_id, member)
 
 
 def shares_left(connection: Connection) -> list[tuple[int, int]]:

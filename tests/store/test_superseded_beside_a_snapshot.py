@@ -8,11 +8,11 @@ from msgtx.store.groups.groups import commit_offsets, delete_offsets
 from msgtx.store.groups.members import leave_group
 from msgtx.store.shares.shares import describe_share_groups, join_share_group, tidy
 from msgtx.types import GroupMetadata, OffsetAndMetadata
-from tests.databases import Connection, Sessions
+from tests.databases import Connection
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup, four_records
-from tests.store.steps import new_partition, unique
-from tests.store.test_superseded import membership, remove
+from tests.store.steps import new_partition, swept_by, unique
+from tests.store.test_superseded import membership
 
 pytestmark = pytest.mark.usefixtures("bare")
 ROWS: Final = 20_000
@@ -84,19 +84,18 @@ def cost(connection: Connection, function: str) -> int:
 
 @pytest.mark.parametrize("table", KINDS)
 def test_a_pass_that_removes_nothing_costs_the_same_beside_a_snapshot(
-    table: str, connection: Connection, open_connection: Sessions
+    table: str, connection: Connection, session: Connection
 ) -> None:
     make, function = KINDS[table]
     filled = make(connection)
-    remove(connection, function)
+    swept_by(connection, function)
     before, measured = cost(connection, function), blocks(connection, "select * from msgtx.measure_shares()")
-    other = open_connection()
-    with other.transaction():
-        other.execute("set transaction isolation level repeatable read")
-        other.execute("select 1 from pg_class limit 1")
+    with session.transaction():
+        session.execute("set transaction isolation level repeatable read")
+        session.execute("select 1 from pg_class limit 1")
         connection.execute(filled)
-        assert sum(remove(connection, function)) >= ROWS - 1
-        assert sum(remove(connection, function)) == 0
+        assert sum(swept_by(connection, function)) >= ROWS - 1
+        assert sum(swept_by(connection, function)) == 0
         assert cost(connection, function) <= 3 * before + 12
         assert blocks(connection, "select * from msgtx.measure_shares()") <= measured + 12
 
@@ -107,7 +106,7 @@ def test_what_comes_behind_what_was_swept_is_removed_as_well(table: str, connect
     make, function = KINDS[table]
     filled = make(connection)
     connection.execute(filled)
-    remove(connection, function)
+    swept_by(connection, function)
     (left,) = connection.execute(f"select count(*) from msgtx.{table}").fetchone() or (None,)
     number = {"share_state": "version", "share_call": "call_number", "group_heartbeat": "heartbeat_number"}.get(table)
     number = number or {"partition_floor": "stable_floor", "group_offset": "commit_sequence"}[table]
@@ -121,7 +120,7 @@ def test_what_comes_behind_what_was_swept_is_removed_as_well(table: str, connect
             f"insert into msgtx.{table} ({', '.join(columns)}) overriding system value"
             f" select {values} from msgtx.{table} where {number} = {newest}"
         )
-        assert sum(remove(connection, function)) == 1
+        assert sum(swept_by(connection, function)) == 1
     assert connection.execute(f"select count(*) from msgtx.{table}").fetchone() == (left,)
 
 
@@ -138,14 +137,14 @@ def test_what_was_noted_of_what_is_gone_goes_with_it(connection: Connection) -> 
             [joined.group_id, partition, call],
         )
     tidy(connection, membership(connection, name, joined.number))
-    remove(connection, "remove_heartbeats")
+    swept_by(connection, "remove_heartbeats")
     noted = "select kind from msgtx.swept where key_1 in (%s, %s) order by 1"
     ids = [joined.group_id, joined.number]
     assert {kind for (kind,) in connection.execute(noted, ids)} >= {"call", "state"}
     leave_group(connection, name, "a")
     connection.execute("select msgtx.delete_group(%s)", [name])
-    remove(connection, "remove_superseded_shares")
-    remove(connection, "remove_heartbeats")
+    swept_by(connection, "remove_superseded_shares")
+    swept_by(connection, "remove_heartbeats")
     assert connection.execute(noted, ids).fetchall() == []
 
 
@@ -158,7 +157,7 @@ def test_what_was_noted_of_offsets_that_were_deleted_is_forgotten(connection: Co
     noted = "select kind from msgtx.swept where kind = 'offset' and key_1 = %s"
     assert len(connection.execute(noted, [group_id]).fetchall()) == 1
     delete_offsets(connection, group, [partition])
-    remove(connection, "remove_superseded_offsets")
+    swept_by(connection, "remove_superseded_offsets")
     assert connection.execute(noted, [group_id]).fetchall() == []
 
 
@@ -166,9 +165,9 @@ def test_what_is_parked_of_removed_records_goes_also_without_members(connection:
     group = ShareGroup(connection, four_records(connection))
     group.acquire("a")
     group.answer("a", {0: "release", 1: "release", 2: "release"}, delay=3_600_000)
-    remove(connection, "remove_superseded_shares")
+    swept_by(connection, "remove_superseded_shares")
     connection.execute("select msgtx.delete_records(array[%s], array[2::bigint])", [group.partition])
-    remove(connection, "remove_superseded_shares")
+    swept_by(connection, "remove_superseded_shares")
     left = connection.execute("select first_offset from msgtx.share_parked where group_id = %s", [group.group_id]).fetchall()
     assert left == [(2,)]
     assert describe_share_groups(connection, [group.name])[0].parked == 1

@@ -19,12 +19,11 @@ from msgtx.store.topics.topics import (
 from msgtx.store.transactions.transactions import mark
 from tests.databases import PATIENCE_SECONDS, Background, Connection, Sessions
 from tests.refusals import refuses
-from tests.store.steps import Writer, append_one, batch, count, fill, forget, plain, spoiled, unique, values
+from tests.store.steps import Writer, append_one, batch, count, fill, forget, named_topic, plain, spoiled, unique, values
 
 
 def test_a_topic_has_its_partitions_in_order_and_every_default(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 3, {})
+    name, _ = named_topic(connection, 3)
     topic = describe_topics(connection, [name])[name]
     assert list(topic.partition_ids) == sorted(topic.partition_ids)
     assert len(topic.partition_ids) == 3
@@ -40,8 +39,7 @@ def test_settings_are_kept(connection: Connection) -> None:
 
 def test_settings_come_by_name_and_may_be_more_than_are_known(connection: Connection) -> None:
     """A later version adds some: its functions come first, then the clients."""
-    name = unique("topic")
-    create_topic(connection, name, 2, {})
+    name, _ = named_topic(connection, 2)
     before = describe_topics(connection, [name])[name]
     (body,) = connection.execute("select pg_get_functiondef('msgtx.describe_topics(text[])'::regprocedure)").fetchone() or (
         "",
@@ -70,14 +68,6 @@ def test_a_name_that_is_allowed_is_created(connection: Connection, name: str) ->
     assert name in describe_topics(connection, None)
 
 
-@pytest.mark.parametrize("partitions", [0, -1, 100_001, None])
-def test_a_number_of_partitions_out_of_range_is_refused(connection: Connection, partitions: Any) -> None:
-    name = unique("topic")
-    with pytest.raises(errors.InvalidRequest):
-        create_topic(connection, name, partitions, {})
-    assert describe_topics(connection, [name]) == {}
-
-
 def wrong(one: Setting) -> list[object]:
     """Values that a setting cannot have."""
     return ["no word of it"] if one.choices else ["many", one.least - 1, one.most + 1, 1.5]
@@ -86,20 +76,25 @@ def wrong(one: Setting) -> list[object]:
 REFUSED: Final = [{"unknown": 1}, *({one.name: value} for one in TOPIC for value in wrong(one))]
 
 
-@pytest.mark.parametrize("settings", REFUSED)
+@pytest.mark.parametrize(
+    ("partitions", "settings", "error"),
+    [
+        *((1, settings, errors.ConfigError) for settings in REFUSED),
+        *((partitions, {}, errors.InvalidRequest) for partitions in (0, -1, 100_001, None)),
+    ],
+)
 def test_a_setting_that_cannot_be_is_refused_and_nothing_is_created(
-    connection: Connection, settings: dict[str, object]
+    connection: Connection, partitions: Any, settings: dict[str, object], error: type[Exception]
 ) -> None:
     """I16."""
     name = unique("topic")
-    with pytest.raises(errors.ConfigError):
-        create_topic(connection, name, 1, settings)
+    with pytest.raises(error):
+        create_topic(connection, name, partitions, settings)
     assert describe_topics(connection, [name]) == {}
 
 
 def test_a_name_that_is_taken_is_refused(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 1, {})
+    name, _ = named_topic(connection)
     with refuses(errors.TopicExists, topic=name):
         create_topic(connection, name, 2, {})
 
@@ -126,9 +121,7 @@ def test_members_of_groups_notice_each_change_of_the_topics_by_a_number(connecti
 
 
 def test_a_deleted_topic_leaves_nothing_of_its_log(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 2, {})
-    first, second = describe_topics(connection, [name])[name].partition_ids
+    name, (first, second) = named_topic(connection, 2)
     plain(connection, first, b"a")
     plain(connection, second, b"b")
     delete_topic(connection, name)
@@ -139,8 +132,7 @@ def test_a_deleted_topic_leaves_nothing_of_its_log(connection: Connection) -> No
 
 
 def test_a_name_may_be_used_again_and_begins_at_zero(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 1, {})
+    name, _ = named_topic(connection)
     plain(connection, describe_topics(connection, [name])[name].partition_ids[0], b"old")
     delete_topic(connection, name)
     create_topic(connection, name, 1, {})
@@ -165,9 +157,7 @@ def test_a_topic_may_be_deleted_under_an_open_transaction(connection: Connection
 
 def test_of_a_deleted_topic_only_what_is_open_is_found_there(connection: Connection) -> None:
     """I8: also where what was decided has two parts of its name."""
-    name = unique("topic")
-    create_topic(connection, name, 1, {})
-    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    name, (partition,) = named_topic(connection)
     writers = [Writer(connection) for _ in range(3)]
     for writer, ends in zip(writers, ((Writer.commit, Writer.abort), (Writer.abort, Writer.commit), ()), strict=True):
         for end in ends:
@@ -202,9 +192,7 @@ def advisory_locks(connection: Connection) -> int:
 
 def test_deleting_a_topic_of_many_partitions_takes_few_locks_and_leaves_nothing(connection: Connection) -> None:
     """I16: what can be created can be deleted, whatever the lock table holds."""
-    name = unique("topic")
-    create_topic(connection, name, 1_000, {})
-    ids = describe_topics(connection, [name])[name].partition_ids
+    name, ids = named_topic(connection, 1_000)
     plain(connection, ids[0], b"first")
     plain(connection, ids[-1], b"last")
     with connection.transaction():
@@ -226,9 +214,7 @@ def test_deleting_a_topic_of_many_partitions_takes_few_locks_and_leaves_nothing(
 
 
 def test_the_library_deletes_a_topic_of_many_partitions_and_of_many_rows_at_once(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 600, {})
-    ids = describe_topics(connection, [name])[name].partition_ids
+    name, ids = named_topic(connection, 600)
     for partition in (ids[0], ids[-1]):
         fill(connection, partition, 2_500, byte_size=1)
     delete_topic(connection, name)
@@ -237,18 +223,15 @@ def test_the_library_deletes_a_topic_of_many_partitions_and_of_many_rows_at_once
 
 
 def test_a_write_on_its_way_to_a_topic_that_is_deleted_leaves_nothing_either(
-    connection: Connection, open_connection: Sessions
+    connection: Connection, session: Connection
 ) -> None:
     """It is as if it had come before: nothing waits, and its row goes with the next sweep."""
-    name = unique("topic")
-    create_topic(connection, name, 300, {})
-    ids = describe_topics(connection, [name])[name].partition_ids
-    writer = open_connection()
-    with writer.transaction():
-        assert append_one(writer, batch(ids[-1], b"a")).error is None
+    name, ids = named_topic(connection, 300)
+    with session.transaction():
+        assert append_one(session, batch(ids[-1], b"a")).error is None
         delete_topic(connection, name)
         assert count(connection, "deleted_partition", "partition_id = any(%s)", list(ids)) == 1
-    assert append_one(writer, batch(ids[-1], b"b")).error is not None
+    assert append_one(session, batch(ids[-1], b"b")).error is not None
     remove_deleted_logs(connection, None, None)
     for table in ("record_batch", "deleted_partition"):
         assert count(connection, table, "partition_id = any(%s)", list(ids)) == 0
@@ -271,14 +254,11 @@ def sweep_deleted(connection: Connection, after: int, most: int = 250) -> tuple[
     return row[0], row[1]
 
 
-def test_logs_of_deleted_topics_go_page_by_page_past_one_that_is_in_use(
-    connection: Connection, open_connection: Sessions
-) -> None:
+def test_logs_of_deleted_topics_go_page_by_page_past_one_that_is_in_use(connection: Connection, session: Connection) -> None:
     """A row of each log and the note of its partition: two for each."""
     used, *others = [deleted_log(connection, 1) for _ in range(4)]
-    user = open_connection()
-    with user.transaction():
-        user.execute("select msgtx.try_lock_partition(%s)", [used])
+    with session.transaction():
+        session.execute("select msgtx.try_lock_partition(%s)", [used])
         assert sweep_deleted(connection, used - 1, 1) == (0, [used])
         assert sweep_deleted(connection, used, 2) == (4, [others[1]])
         assert sweep_deleted(connection, others[1], 2) == (2, None)
@@ -286,9 +266,7 @@ def test_logs_of_deleted_topics_go_page_by_page_past_one_that_is_in_use(
 
 
 def test_deleting_a_topic_ends_however_many_logs_of_others_are_in_use(
-    connection: Connection,
-    open_connection: Sessions,
-    background: Background,
+    connection: Connection, open_connection: Sessions, background: Background
 ) -> None:
     """Each call goes on behind those that the last one has met."""
     name, user = unique("topic"), open_connection()
@@ -383,9 +361,7 @@ def test_a_deletion_counts_what_it_removes_and_another_topic_keeps_all(connectio
 
 def test_large_rows_of_a_deleted_log_go_in_steps(connection: Connection) -> None:
     """Some 32 MiB in a call."""
-    name = unique("topic")
-    create_topic(connection, name, 1, {})
-    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    name, (partition,) = named_topic(connection)
     fill(connection, partition, 5, byte_size=20_000_000)
     connection.execute("insert into msgtx.partition_floor (partition_id, stable_floor) values (%s, 1)", [partition])
     assert delete_at_once(connection, name) == 2
@@ -399,9 +375,7 @@ def test_large_rows_of_a_deleted_log_go_in_steps(connection: Connection) -> None
 
 def test_much_that_is_known_beside_a_deleted_log_goes_in_steps(connection: Connection) -> None:
     """At most 1,000 rows in a call, of whatever kind."""
-    name = unique("topic")
-    create_topic(connection, name, 1, {})
-    (partition,) = describe_topics(connection, [name])[name].partition_ids
+    name, (partition,) = named_topic(connection)
     connection.execute(
         "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
         " appended_at) select %s, n, 0, 0, 0, msgtx.clock() from generate_series(1, 1500) n",
@@ -421,8 +395,7 @@ def test_much_that_is_known_beside_a_deleted_log_goes_in_steps(connection: Conne
 
 
 def test_what_is_altered_changes_and_the_rest_stays(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 2, {"retention_ms": 5, "cleanup_policy": "compact"})
+    name, _ = named_topic(connection, 2, retention_ms=5, cleanup_policy="compact")
     before, version = describe_topics(connection, [name])[name], topics_version(connection)
     alter_topic(connection, name, None, {"retention_bytes": 7, "max_message_bytes": 8})
     after = describe_topics(connection, [name])[name]
@@ -432,13 +405,11 @@ def test_what_is_altered_changes_and_the_rest_stays(connection: Connection) -> N
 
 
 def test_a_topic_gets_more_partitions_behind_those_that_it_has(connection: Connection) -> None:
-    name = unique("topic")
-    create_topic(connection, name, 2, {})
-    before = describe_topics(connection, [name])[name].partition_ids
+    name, before = named_topic(connection, 2)
     for _ in range(2):  # the same again changes nothing
         alter_topic(connection, name, 4, {})
         after = describe_topics(connection, [name])[name].partition_ids
-        assert (after[:2], len(after)) == (before, 4)
+        assert (list(after[:2]), len(after)) == (before, 4)
     assert plain(connection, after[3], b"a") == 0
 
 
@@ -456,8 +427,7 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(
     connection: Connection, partitions: int | None, settings: dict[str, object], error: type[Exception]
 ) -> None:
     """I16."""
-    name = unique("topic")
-    create_topic(connection, name, 2, {})
+    name, _ = named_topic(connection, 2)
     before, version = describe_topics(connection, [name])[name], topics_version(connection)
     with pytest.raises(error):
         alter_topic(connection, name, partitions, settings)

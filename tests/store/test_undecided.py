@@ -7,7 +7,19 @@ from msgtx.store.transactions.transactions import end_transaction, mark, transac
 from msgtx.store.transactions.undecided import Undecided, undecided_seals, undecided_transactions, unfinished_decisions
 from msgtx.types import Outcome, ProducerId, TransactionId
 from tests.databases import Clock, Connection
-from tests.store.steps import Writer, append_one, batch, delete_topic_of, ends, new_partition, new_topic, plain, values
+from tests.store.steps import (
+    Writer,
+    append_one,
+    batch,
+    delete_topic_of,
+    ends,
+    new_partition,
+    new_topic,
+    note_sequence,
+    plain,
+    seal,
+    values,
+)
 
 
 def undecided(connection: Connection, *partitions: int, each: int = 1, most: int = 100) -> list[Undecided]:
@@ -21,14 +33,6 @@ def overdue(connection: Connection, *partitions: int, limit_ms: int | None = Non
     return [one.transaction_id for one in found]
 
 
-def seal(connection: Connection, name: TransactionId, kind: str = "external", partitions: str = "{}") -> None:
-    connection.execute(
-        "insert into msgtx.transaction_seal (producer_id, producer_epoch, transaction_number, kind, sealed_at, partitions,"
-        " first_offsets, last_offsets) values (%s, %s, %s, %s, msgtx.clock(), %s, %s, %s)",
-        [*name, kind, partitions, partitions, partitions],
-    )
-
-
 def test_what_is_decided_ends_in_front_of_the_first_open_transaction_of_the_same_partition(connection: Connection) -> None:
     first, second = new_topic(connection, 2)
     writer = Writer(connection)
@@ -39,13 +43,11 @@ def test_what_is_decided_ends_in_front_of_the_first_open_transaction_of_the_same
     assert found == (0, 2)
 
 
-def test_what_is_decided_ends_by_the_partitions_own_floor(connection: Connection) -> None:
+def test_what_is_decided_ends_by_the_partitions_own_floor(connection: Connection, writer: Writer) -> None:
     """Not by another one's, which may be higher (P29)."""
     first, second = new_topic(connection, 2)
-    writer = Writer(connection)
     for _ in range(3):
-        writer.send(first, b"done")
-        writer.commit()
+        writer.send_and_commit(first, b"done")
     mark(connection)
     writer.send(second, b"open")
     plain(connection, second, b"plain")
@@ -56,8 +58,7 @@ def test_what_is_decided_ends_by_the_partitions_own_floor(connection: Connection
 def test_what_is_decided_ends_in_front_of_a_number_that_an_earlier_epoch_has_decided(connection: Connection) -> None:
     """The numbers of an epoch begin anew: by producer and number alone, it would be taken for decided."""
     partition, writer = new_partition(connection), Writer(connection)
-    writer.send(partition, b"done")
-    writer.commit()
+    writer.send_and_commit(partition, b"done")
     writer.init()
     writer.send(partition, b"open")
     assert connection.execute("select msgtx.decided_end(%s)", [partition]).fetchone() == (1,)
@@ -72,8 +73,7 @@ def test_a_partition_tells_its_producers_with_their_newest_epoch_and_sequence(co
     for sequence in range(3):
         assert append_one(connection, batch(partition, b"x", b"y", producer=idle, sequence=2 * sequence)).error is None
     writer = Writer(connection)
-    writer.send(partition, b"old")
-    writer.commit()
+    writer.send_and_commit(partition, b"old")
     writer.init()
     writer.send(other, b"elsewhere")
     start = writer.send(partition, b"a", b"b")
@@ -94,18 +94,10 @@ def test_a_partition_tells_its_producers_with_their_newest_epoch_and_sequence(co
 
 def test_what_retention_kept_of_a_producer_is_told_and_newer_rows_count_more(connection: Connection, partition: int) -> None:
     for producer_id, epoch in ((7, 3), (2**40, 0)):
-        connection.execute(
-            "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-            " appended_at) values (%s, %s, %s, 41, 99, msgtx.clock())",
-            [partition, producer_id, epoch],
-        )
+        note_sequence(connection, partition, producer_id, 41, epoch=epoch, offset=99)
     newer = ProducerId(init_producer_id(connection, None, timeout_ms=60_000).producer_id, 0)
     append_one(connection, batch(partition, b"x", producer=newer, sequence=0))
-    connection.execute(
-        "insert into msgtx.producer_state (partition_id, producer_id, producer_epoch, last_sequence, last_offset,"
-        " appended_at) values (%s, %s, 0, -1, 0, msgtx.clock())",
-        [partition, newer.producer_id],
-    )
+    note_sequence(connection, partition, newer.producer_id, -1)
     found = {state.producer_id: (state.epoch, state.last_sequence) for state in describe_producers(connection, partition)}
     assert found == {7: (3, 41), newer.producer_id: (0, 0), 2**40: (0, 41)}
 
@@ -141,9 +133,8 @@ def test_an_undecided_transaction_is_told_with_who_opened_it(connection: Connect
     assert undecided(connection, partition) == []
 
 
-def test_the_answer_is_bounded_and_tells_how_many_there_are(connection: Connection) -> None:
+def test_the_answer_is_bounded_and_tells_how_many_there_are(connection: Connection, writer: Writer) -> None:
     partitions = new_topic(connection, 5)
-    writer = Writer(connection)
     for partition in partitions:
         writer.send(partition, b"x")
     found, total = undecided_transactions(connection, partitions, each_partition=1, most=2)
@@ -184,19 +175,15 @@ def test_what_lost_its_row_is_found_at_once_and_can_be_aborted(connection: Conne
 def test_an_administrator_leaves_what_waits_for_an_outside_decision(connection: Connection) -> None:
     partition, writer = new_partition(connection), Writer(connection)
     writer.send(partition, b"prepared")
-    seal(connection, writer.name)
+    seal(connection, writer.name, "external")
     assert end_transaction(connection, writer.name, "admin") is Outcome.OPEN
     fence_producer(connection, writer.transactional_id)
     assert transaction_outcome(connection, writer.name).outcome is Outcome.ABORTED
 
 
-def test_a_name_without_rows_is_not_aborted_by_an_administrator(connection: Connection, writer: Writer) -> None:
-    assert end_transaction(connection, writer.name, "admin") is Outcome.UNKNOWN
-
-
 def test_prepared_transactions_are_told_also_without_partitions(connection: Connection) -> None:
     writer, decided = Writer(connection), Writer(connection)
-    seal(connection, writer.name)
+    seal(connection, writer.name, "external")
     decided.send(new_partition(connection), b"x")
     seal(connection, decided.name, "session")
     assert end_transaction(connection, decided.name, "admin") is Outcome.ABORTED
@@ -214,8 +201,7 @@ def test_a_decision_without_markers_is_unfinished_after_a_while(connection: Conn
     mark(connection, everything=True)
     writer = Writer(connection)
     writer.send(first, b"a")
-    writer.send(second, b"b")
-    name = writer.commit()
+    name = writer.send_and_commit(second, b"b")
     whole = Writer(connection)
     whole.commit_whole(whole.row(first, b"c"))
     assert unfinished_decisions(connection, older_than_ms=5_000, most=10) == ([], 0)
@@ -231,14 +217,11 @@ def test_what_misses_no_marker_is_not_unfinished(connection: Connection, clock: 
     """Below the floor a COMMIT needs none; above it, it has its own; of a deleted topic nobody asks."""
     below, held, gone = (new_partition(connection) for _ in range(3))
     settled, stalled, lost = (Writer(connection) for _ in range(3))
-    settled.send(below, b"below")
-    committed = settled.commit()
+    committed = settled.send_and_commit(below, b"below")
     stalled.send(held, b"open")
-    settled.send(held, b"behind it")
-    settled.commit()
+    settled.send_and_commit(held, b"behind it")
     mark(connection)
-    lost.send(gone, b"gone")
-    lost.commit()
+    lost.send_and_commit(gone, b"gone")
     delete_topic_of(connection, gone)
     connection.execute("delete from msgtx.transaction_marker where producer_id = %s and partition_id = %s",
                        [committed.producer_id, below])  # fmt: skip
@@ -278,8 +261,7 @@ def test_each_undecided_transaction_is_told_with_what_is_its_own(connection: Con
     """Its partition's end, and its producer's newest row and marker there."""
     partitions = new_topic(connection, 2)
     marked, other = Writer(connection), Writer(connection)
-    marked.send(partitions[0], b"done")
-    marked.commit()
+    marked.send_and_commit(partitions[0], b"done")
     connection.execute(
         "update msgtx.coordinator_shard set coordinator_epoch = 7 where shard ="
         " (select shard from msgtx.producer where producer_id = %s)",
@@ -315,7 +297,7 @@ def test_each_prepared_transaction_is_told_with_its_own_producer(connection: Con
     writers = [Writer(connection, timeout_ms=timeout_ms) for timeout_ms in (30_000, 40_000, 50_000)]
     for writer in writers:
         writer.send(new_partition(connection), b"x", timeout_ms=writer.timeout_ms)
-        seal(connection, writer.name)
+        seal(connection, writer.name, "external")
     found, total = undecided_seals(connection, most=10)
     assert total == 3
     assert {one.transaction_id: (one.transactional_id, one.timeout_ms) for one in found} == {

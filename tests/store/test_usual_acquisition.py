@@ -25,7 +25,7 @@ from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup, answers_of
 from tests.store.steps import Writer, new_partition, plain
-from tests.store.test_usual_case import without_usual_case
+from tests.store.test_usual_case import forbid_general_rules, without_usual_case
 
 pytestmark = pytest.mark.slow
 
@@ -256,11 +256,7 @@ def test_what_is_usual_does_not_ask_the_general_rules(connection: Connection) ->
     assert group.acquire("a") == {0: 1}  # the first one finds out where to begin
     with connection.transaction(force_rollback=True):
         for general in ("current_spans", "fetch_batches", "share_group_of"):
-            (text,) = connection.execute(
-                "select pg_get_functiondef(p.oid) from pg_proc p where p.oid::regproc::text = %s", [f"msgtx.{general}"]
-            ).fetchone() or ("",)
-            head = text.partition("\nAS ")[0]
-            connection.execute(f"{head} as $$ begin raise exception 'the general rules were asked'; end $$".encode())
+            forbid_general_rules(connection, general)
         plain(connection, partition, b"1", b"2", b"3")
         writer.commit_whole(writer.row(partition, b"4"))
         for place in beside:

@@ -40,7 +40,9 @@ from tests.store.steps import (
     new_topic,
     offsets_of,
     plain,
+    plain_batches,
     spent,
+    to_its_end,
     unique,
 )
 
@@ -93,11 +95,7 @@ def general_fetch(engine: Engine) -> Iterator[str]:
 def clean(connection: Connection, partition: int) -> None:
     """Remove what is in a log; of its producers their last sequences are kept."""
     delete_records(connection, {partition: LOG_END})
-    after = None
-    while True:
-        after = sweeps.remove_old_batches(connection, after, None).after
-        if after is None:
-            return
+    list(to_its_end(connection, sweeps.remove_old_batches))
 
 
 @dataclass
@@ -500,11 +498,9 @@ def test_an_append_that_is_usual_does_not_ask_the_general_rules(connection: Conn
         Writer(connection),
         init_producer_id(connection, None, timeout_ms=60_000),
     )
-    writer.send(plain_one, b"x")
-    writer.commit()
+    writer.send_and_commit(plain_one, b"x")
     second.init()
-    second.send(plain_one, b"x")
-    second.abort()
+    second.send_and_abort(plain_one, b"x")
     with connection.transaction(force_rollback=True):
         forbid_general_rules(connection, "look_at_batches")
         sequences = {(writer.id, plain_one): 1, (second.id, plain_one): 1}
@@ -520,14 +516,12 @@ def test_an_append_that_is_usual_does_not_ask_the_general_rules(connection: Conn
             append(connection, [batch(plain_one, b"x", producer=writer.id, sequence=99)])
 
 
-def test_a_fetch_that_is_usual_does_not_ask_the_general_rules(connection: Connection) -> None:
+def test_a_fetch_that_is_usual_does_not_ask_the_general_rules(connection: Connection, writer: Writer) -> None:
     """These alone look at floors. A longer log lies before the position, and rows of others are nearer to it."""
     partition, beside = new_topic(connection, 2)
-    writer = Writer(connection)
     for count in (1, 1, 1, 1, 3):
         plain(connection, partition, *[b"x"] * count)
-    for _ in range(7):
-        plain(connection, beside, b"x")
+    plain_batches(connection, beside, *[b"x"] * 7)
     read_to = look(connection, partition)
 
     def asks(token: str | None) -> bool:

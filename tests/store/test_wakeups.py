@@ -35,36 +35,33 @@ def test_no_function_notifies() -> None:
 
 
 def test_a_look_finds_what_became_visible_since_the_last_one_and_once(
-    connection: Connection, open_connection: Sessions
+    connection: Connection, partition: int, session: Connection
 ) -> None:
-    listener = open_connection()
-    partition = new_partition(connection)
-    snapshot, words = woken_since(listener, None)
+    snapshot, words = woken_since(session, None)
     assert words is None
     plain(connection, partition, b"a")
-    snapshot, words = woken_since(listener, snapshot)
+    snapshot, words = woken_since(session, snapshot)
     assert words == str(partition)
-    snapshot, words = woken_since(listener, snapshot)
+    snapshot, words = woken_since(session, snapshot)
     assert words is None
 
 
-def test_looks_whose_answers_nobody_waits_for_find_the_same(connection: Connection, open_connection: Sessions) -> None:
+def test_looks_whose_answers_nobody_waits_for_find_the_same(connection: Connection, session: Connection) -> None:
     """Each goes on where the last one came to. An answer that is an error is told of: the caller connects anew."""
-    listener = open_connection()
     first, second = new_partition(connection), new_partition(connection)
     plain(connection, first, b"before")
-    snapshot, found = prepare_looks(listener), []
+    snapshot, found = prepare_looks(session), []
     for partition in (first, None, second, None):
         if partition is not None:
             plain(connection, partition, b"a")
-        look(listener.pgconn, snapshot)
-        snapshot, words = seen(listener.pgconn)
+        look(session.pgconn, snapshot)
+        snapshot, words = seen(session.pgconn)
         found.append(words)
     assert found == [str(first), None, str(second), None]
-    query(listener, "deallocate all")
-    look(listener.pgconn, snapshot)
+    query(session, "deallocate all")
+    look(session.pgconn, snapshot)
     with pytest.raises(OSError, match="msgtx_look"):
-        seen(listener.pgconn)
+        seen(session.pgconn)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
@@ -124,8 +121,7 @@ def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
             if (epoch, number) == (1, 0):
                 one.init()
             if one is other or (epoch, number) != (1, 1):
-                one.send(elsewhere, b"before")
-                one.commit()
+                one.send_and_commit(elsewhere, b"before")
     for partition in partitions:
         writer.send(partition, b"a")
     by_a_session = sealed(writer, "session") if decision == "a session's commit" else None
@@ -142,19 +138,18 @@ def test_whatever_decides_a_transaction_wakes_the_readers_of_all_its_partitions(
 
 @pytest.mark.parametrize("by", ["abort_batch", "decide_batch"])
 def test_an_abort_of_attempts_of_spark_wakes_the_readers_of_all_their_partitions(
-    connection: Connection, open_connection: Sessions, by: str
+    connection: Connection, session: Connection, by: str
 ) -> None:
-    listener = open_connection()
     *partitions, elsewhere = new_topic(connection, 3)
     other, of = (BatchName(unique("app"), "", 0) for _ in range(2))
     attempt(connection, other, elsewhere, b"before")
     assert abort_batch(connection, other) == 1
     for partition in partitions:
         attempt(connection, of, partition, b"a")
-    snapshot, _ = woken_since(listener, None)
+    snapshot, _ = woken_since(session, None)
     aborted = abort_batch(connection, of) if by == "abort_batch" else decide_batch(connection, of, []).aborted
     assert aborted == 2
-    _, words = woken_since(listener, snapshot)
+    _, words = woken_since(session, snapshot)
     assert words is not None
     assert set(words.split(",")) == {str(partition) for partition in partitions}
 
@@ -204,13 +199,11 @@ def test_a_dead_letter_wakes_the_readers_of_its_topic(connection: Connection, op
     assert woken_since(listener, snapshot)[1] == str(letters)
 
 
-def test_what_is_rolled_back_is_found_by_nobody(connection: Connection, open_connection: Sessions) -> None:
-    listener = open_connection()
-    partition = new_partition(connection)
-    snapshot, _ = woken_since(listener, None)
+def test_what_is_rolled_back_is_found_by_nobody(connection: Connection, partition: int, session: Connection) -> None:
+    snapshot, _ = woken_since(session, None)
     with connection.transaction(force_rollback=True):
         plain(connection, partition, b"a")
-    assert woken_since(listener, snapshot)[1] is None
+    assert woken_since(session, snapshot)[1] is None
 
 
 def test_a_look_reads_what_is_new_however_much_is_dead(connection: Connection, open_connection: Sessions) -> None:
