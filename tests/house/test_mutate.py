@@ -130,7 +130,7 @@ def test_todays_mutants_have_ids_of_their_own_and_python_ones_keep_their_lines()
     files = {str(path.relative_to(program.ROOT)) for path in (program.ROOT / "msgtx" / "sql").glob("*/*.sql")}
     assert len(files - {mutant.path for mutant in every}) < len(files) / 10, "few functions have nothing to change"
     explained = program.read_explained(program.EXPLAINED.read_text(encoding="utf-8"))
-    assert len(explained) > 400
+    assert len(explained) > 300
     assert {name for name, _ in explained} <= {mutant.name for mutant in every}
 
 
