@@ -799,7 +799,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         found.append(list(names))
         return describe_topics(connection, names)
 
-    monkeypatch.setattr("msgtx.client.describe_topics", describe)
+    monkeypatch.setattr("msgtx.runtime.describe_topics", describe)
     return found
 
 

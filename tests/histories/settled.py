@@ -12,9 +12,10 @@ from tests.histories.relays import RELAY_GROUP
 
 PATIENCE_SECONDS: Final = 60.0
 OUTCOMES: Final = """
-    select n.name, o.outcome from unnest(%s::text[]) n(name)
+    select n.name, o.outcome from pg_catalog.unnest(%s::pg_catalog.text[]) n(name)
+    cross join lateral pg_catalog.string_to_array(n.name, '.') p(parts)
     cross join lateral msgtx.transaction_outcome(
-        split_part(n.name, '.', 1)::int8, split_part(n.name, '.', 2)::int4, split_part(n.name, '.', 3)::int8) o
+        p.parts[1]::pg_catalog.int8, p.parts[2]::pg_catalog.int4, p.parts[3]::pg_catalog.int8) o
 """
 SPELT: Final = {"COMMIT": "COMMITTED", "ABORT": "ABORTED"}
 Log = dict[TopicPartition, list[tuple[int, str]]]

@@ -74,7 +74,7 @@ def answers_of(
 ) -> AnswerColumns:
     """Return a member's answers for ranges: partition, first and last offset, kind."""
     size = len(answers)
-    partitions, firsts, lasts, kinds = zip(*answers, strict=True)
+    partitions, firsts, lasts, kinds = zip(*answers, strict=True) if answers else ((),) * 4
     return AnswerColumns(
         (group,) * size, (number,) * size, partitions, firsts, lasts, kinds, (reason,) * size, (delay,) * size
     )
