@@ -24,6 +24,7 @@ declare
     numbers bigint[];
     last_id bigint;
     overdue record;
+    already boolean;
     moment constant timestamptz := msgtx.clock();
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
@@ -93,11 +94,14 @@ begin
     loop
         begin
             -- After the lock: transactions that another sweep has ended in between are not counted here.
-            if msgtx.try_lock_producer(overdue.producer_id) and not exists (
-                select from msgtx.decision_of(overdue.producer_id, overdue.producer_epoch, overdue.transaction_number))
-            then
-                expired := expired + msgtx.expire_transaction(
-                    overdue.producer_id, overdue.producer_epoch, overdue.transaction_number)::int;
+            if msgtx.try_lock_producer(overdue.producer_id) then
+                -- A statement of its own: it sees what was committed before the lock was there.
+                already := exists (
+                    select from msgtx.decision_of(overdue.producer_id, overdue.producer_epoch, overdue.transaction_number));
+                if not already then
+                    expired := expired + msgtx.expire_transaction(
+                        overdue.producer_id, overdue.producer_epoch, overdue.transaction_number)::int;
+                end if;
             end if;
         exception when others then
             raise warning 'transaction %.%.% could not be expired: %',
