@@ -221,7 +221,7 @@ class Member:
         self.handed.clear()
 
     def transact(self, output: str, *, fails: bool = False, rides: bool = True) -> list[str]:
-        """Poll a record and write it to the output in a transaction of a producer, which has what was polled."""
+        """Poll a record, and write it to the output in a producer's transaction, together with its position or answer."""
         client = self.group.own_client
         if self.group.is_async:
             return self.run(self._transact_async(client, output, fails, rides))  # type: ignore[no-any-return]

@@ -205,7 +205,7 @@ def test_stop_ends_the_poll_that_waits_and_no_other_one(share: Shares, sleeping:
 
 
 def test_close_wakes_a_poll_that_waits(client: msgtx.Client, share: Shares, sleeping: Sleeping) -> None:
-    """The client forgets who is closed. A member that joined again would have what comes now, and hold it up."""
+    """The client forgets who is closed. If the closed member joined again, it would get the new record and keep it."""
     one, other = share(fetch_max_wait_ms=60_000, request_timeout_ms=60_000), share()
     polling = sleeping(one)
     begun = time.monotonic()

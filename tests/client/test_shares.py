@@ -568,7 +568,7 @@ def test_a_poll_says_that_what_it_would_accept_is_others(share: Shares) -> None:
 @pytest.mark.parametrize("is_done", [True, False])
 @pytest.mark.parametrize("way", ["commit", "poll"])
 def test_implicit_mode_finishes_what_had_no_answer_in_time(share: Shares, hook: Hook, way: str, is_done: bool) -> None:
-    """I17: what the call before was to accept is accepted once, and what it was to acquire is not lost."""
+    """I17: the call before accepts its records once, and no record that it acquires is lost."""
     share.configure(record_lock_duration_ms=60_000)
     share.fill(3)
     with share("implicit", request_timeout_ms=100, retry_backoff_ms=50) as one:

@@ -617,7 +617,7 @@ def test_equal_sequences_of_another_transaction_are_no_duplicate(connection: Con
     assert values(connection, partition) == [b"a"]
 
 
-# How a transaction ends, or may take nothing more, and what a batch of it is told that comes later.
+# Each way to end a transaction: the call, the error of a later batch, and a word of its sentence.
 OVER: dict[str, tuple[Callable[[Writer], object], type[Exception], str]] = {
     "committed": (Writer.commit, errors.InvalidTransactionState, "COMMIT"),
     "aborted": (Writer.abort, errors.InvalidTransactionState, "ABORT"),

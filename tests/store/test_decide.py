@@ -105,7 +105,7 @@ def overdue(writer: Writer, clock: Clock) -> None:
     assert expire_transaction(writer.connection, writer.name)
 
 
-# Who has aborted: how it does, by what name it is known, and what the producer's commit is told.
+# Each party that may abort: its call, its name in `decided_by`, and the error of the producer's commit.
 ABORTS: dict[str, tuple[Callable[[Writer, Clock], object], str, type[Exception]]] = {
     "itself": (lambda w, _: w.decide(ABORT), "client", errors.TransactionAborted),
     "an administrator": (lambda w, _: end_transaction(w.connection, w.name, "admin"), "admin", errors.TransactionAborted),

@@ -363,7 +363,7 @@ def by_a_stranger(writer: Writer) -> OffsetColumns:
     return offsets_of((GroupMetadata(unique("group"), "no-such-member", 1), partition, 1))
 
 
-# What happens before, what is sealed otherwise than usually, the refusal, and what the transaction is afterwards.
+# Each refusal: the step before it, the unusual arguments of the seal, its error, and the outcome afterwards.
 REFUSED: tuple[tuple[Callable[[Writer], None], Callable[[Writer], dict[str, Any]], type[Exception], Outcome], ...] = (
     (nothing, lambda w: {"name": w.name._replace(transaction_number=7)}, errors.InvalidTransactionState, Outcome.OPEN),
     (nothing, lambda w: {"name": w.name._replace(producer_epoch=3)}, errors.InvalidProducerIdMapping, Outcome.OPEN),

@@ -139,7 +139,7 @@ def test_a_timeout_above_the_installations_is_refused(connection: Connection) ->
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_offsets_and_outputs_are_committed_together(connection: Connection, group: str, recorded: bool) -> None:
-    """I10: what the batch names, or what the source of a stream has recorded."""
+    """I10: the offsets are those of the batch, or (`recorded`) those that a stream's source has recorded."""
     source, target = new_topic(connection, 2)
     plain(connection, source, b"1")
     of = name(query=unique("query") if recorded else "")

@@ -1,8 +1,8 @@
 -- sort_parked(group, partition, member, log_start, moment, most, spans, …) moves records of a share partition between its
--- spans and share_parked: released ones that are delayed are parked, parked ones that are due, or whose key no other member
--- has any more, are available, and available ones whose key another member has wait for it.
---   foreign_keys   which other members have in flight; with ordering=key
---   is_met         something was done
+-- spans and share_parked. It parks delayed records. It makes parked records available when they are due, or when their key
+-- is free again. With ordering=key, an available record waits while another member has its key.
+--   foreign_keys   the keys of other members' records in flight; with ordering=key
+--   is_met         whether it has moved or dropped any
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked through
 -- park_delayed, drop_removed, unpark_records, hold_back_keys.
 create function msgtx.sort_parked(

@@ -34,7 +34,6 @@ language sql stable as $$
         union all
         (select r.group_id, r.partition_id from msgtx.group_offset r
          where next_key.kind = 'offset' and a.place_1 + 1 < coalesce(noted.key_1, 9223372036854775807)
-          
            and r.group_id > a.place_1 and r.group_id < coalesce(noted.key_1, 9223372036854775807)
          order by r.group_id, r.partition_id, r.commit_sequence limit 1)
         union all
@@ -50,7 +49,6 @@ language sql stable as $$
         union all
         (select r.group_id, r.partition_id from msgtx.share_state r
          where next_key.kind = 'state' and a.place_1 + 1 < coalesce(noted.key_1, 9223372036854775807)
-          
            and r.group_id > a.place_1 and r.group_id < coalesce(noted.key_1, 9223372036854775807)
          order by r.group_id, r.partition_id, r.version limit 1)
         union all
