@@ -18,10 +18,9 @@ from msgtx.store.fetch.fetch import Position, fetch
 from msgtx.store.fetch.holders import expired_any
 from msgtx.store.groups.groups import NO_OFFSETS
 from msgtx.store.transactions.seal import Kind, Sealing, decide_sealed, seal, take_seat
-from msgtx.store.transactions.transactions import expire_transactions
 from tests.databases import Connection, connect
 from tests.sessions.conftest import Shop
-from tests.store.steps import Writer, new_partition, unique
+from tests.store.steps import Writer, expire_transactions, new_partition, unique
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,9 @@ from msgtx.spark_jobs import write_transactional
 from msgtx.spark_jobs.batch import BatchReport
 from msgtx.spark_jobs.writing import attempt
 from msgtx.store.spark import BatchName
-from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Record, Snapshot
 from tests.databases import Connection, wait_until
+from tests.store.steps import expire_transactions
 
 
 @pytest.fixture(scope="module", autouse=True)

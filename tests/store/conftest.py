@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from msgtx.store.transactions.transactions import expire_transactions
 from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
-from tests.store.steps import TABLES, Writer, new_partition, unique
+from tests.store.steps import TABLES, Writer, expire_transactions, new_partition, unique
 
 Settings = Callable[..., None]
 Blocked = Callable[..., Future[Any]]

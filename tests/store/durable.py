@@ -30,12 +30,12 @@ from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, d
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
-from msgtx.store.transactions.transactions import end_transaction, expire_transactions
+from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Clock, Connection
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, batch, expire_transaction, new_partition, plain, unique
+from tests.store.steps import Writer, batch, expire_transaction, expire_transactions, new_partition, plain, unique
 
 
 @dataclass(frozen=True, slots=True)

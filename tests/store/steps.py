@@ -447,6 +447,11 @@ def swept_by(connection: Connection, function: str, most: int = 500) -> list[int
     raise AssertionError(f"it does not end: {removed}")
 
 
+def expire_transactions(connection: Connection) -> int:
+    """Abort all overdue transactions, as the sweep does. Returns how many."""
+    return sum(swept_by(connection, "expire_overdue"))
+
+
 def expire_transaction(connection: Connection, transaction_id: TransactionId) -> bool:
     """Abort an overdue transaction if its lock is free (I12), as a reader or a sweep does. Returns whether it ended it."""
     ((expired,),) = call(connection, _EXPIRE, *transaction_id)

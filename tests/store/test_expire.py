@@ -3,13 +3,7 @@
 import pytest
 
 from msgtx.store.fetch.fetch import Position, fetch
-from msgtx.store.transactions.transactions import (
-    Decision,
-    end_transaction,
-    expire_transactions,
-    mark,
-    transaction_outcome,
-)
+from msgtx.store.transactions.transactions import Decision, end_transaction, mark, transaction_outcome
 from msgtx.types import Isolation, Outcome, TransactionId
 from tests.databases import Background, Clock, Connection, Sessions, backend, wait_until
 from tests.store.conftest import Blocked
@@ -19,6 +13,7 @@ from tests.store.steps import (
     count,
     ends,
     expire_transaction,
+    expire_transactions,
     new_partition,
     new_topic,
     plain,

@@ -6,9 +6,10 @@ import sqlalchemy
 from msgtx.coordinator import sweep
 from msgtx.database.pool import Engine
 from msgtx.store.sweeps import sweeps
-from msgtx.store.transactions.transactions import describe_transaction, expire_transactions
+from msgtx.store.transactions.transactions import describe_transaction
 from msgtx.types import TopicPartition
 from tests.databases import Connection, Server, connect
+from tests.store.steps import expire_transactions
 
 MANY = 8_000
 # A step looks at 250 things, with up to thirty index probes and rows for each. A look at all of something would add 8,000.

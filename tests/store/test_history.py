@@ -12,7 +12,7 @@ from msgtx.coordinator.sweep import STEPS, Sweeper, sweep
 from msgtx.database.pool import Engine
 from msgtx.store.groups.groups import committed_offsets
 from msgtx.store.transactions.seal import complete_prepared
-from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
+from msgtx.store.transactions.transactions import end_transaction, mark, transaction_outcome
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Clock, Connection
 from tests.refusals import refuses
@@ -28,6 +28,7 @@ from tests.store.steps import (
     delete_topic_of,
     ends,
     expire_transaction,
+    expire_transactions,
     look,
     new_partition,
     new_topic,

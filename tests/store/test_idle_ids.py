@@ -10,7 +10,7 @@ from msgtx.database.calls import query
 from msgtx.store.sweeps import sweeps
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
-from msgtx.store.transactions.transactions import expire_transactions, mark, transaction_outcome
+from msgtx.store.transactions.transactions import mark, transaction_outcome
 from msgtx.types import Outcome, ProducerId, TransactionId
 from tests.databases import Clock, Connection
 from tests.store.conftest import Blocked, Settings
@@ -21,6 +21,7 @@ from tests.store.steps import (
     count,
     counts,
     delete_topic_of,
+    expire_transactions,
     new_partition,
     new_topic,
     note_sequence,

@@ -27,12 +27,21 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import lease_shards, release_shards
 from msgtx.store.transactions.producers import fence_producer, init_producer_id, lock_producers
 from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
-from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, mark_partitions
+from msgtx.store.transactions.transactions import end_transaction, mark, mark_partitions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Connection, Sessions, backend, wait_for_lock
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, batch, delete_topic_of, expire_transaction, new_topic, offsets_of, plain
+from tests.store.steps import (
+    Writer,
+    batch,
+    delete_topic_of,
+    expire_transaction,
+    expire_transactions,
+    new_topic,
+    offsets_of,
+    plain,
+)
 
 HELD: Final = """
     select l.classid::bigint - 1836279552, case when l.objid::bigint < 1::bigint << 31 then l.objid::bigint

@@ -11,7 +11,7 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import lease_shards
 from msgtx.store.sweeps.sweeps import purge_transactions, remove_idle_producers
 from msgtx.store.transactions.producers import fence_producer
-from msgtx.store.transactions.transactions import expire_transactions, mark, mark_in_turn, mark_partitions
+from msgtx.store.transactions.transactions import mark, mark_in_turn, mark_partitions
 from tests.databases import Background, Clock, Connection, Sessions
 from tests.store.conftest import Blocked
 from tests.store.steps import (
@@ -21,6 +21,7 @@ from tests.store.steps import (
     decide_widely,
     delete_topic_of,
     ends,
+    expire_transactions,
     new_partition,
     new_topic,
     offsets_of,

@@ -20,13 +20,7 @@ from msgtx.store.sweeps import sweeps
 from msgtx.store.transactions.decide import Ending
 from msgtx.store.transactions.producers import describe_producers, fence_producer
 from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal, undecided_prepared
-from msgtx.store.transactions.transactions import (
-    describe_transaction,
-    end_transaction,
-    expire_transactions,
-    mark,
-    transaction_outcome,
-)
+from msgtx.store.transactions.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.store.transactions.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 from msgtx.types import Outcome, TransactionId
 from tests.databases import Clock, Connection
@@ -37,6 +31,7 @@ from tests.store.steps import (
     committed_at,
     ends,
     expire_transaction,
+    expire_transactions,
     new_topic,
     offsets_of,
     to_its_end,

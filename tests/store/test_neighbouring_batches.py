@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 from msgtx import errors
 from msgtx.store.spark import abort_batch, decide_batch, last_batch, record_range, renew_attempts
-from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Outcome
 from tests.databases import Clock, Connection, Sessions
 from tests.refusals import refuses
 from tests.store.batches import attempt, name, noted, outcome
 from tests.store.conftest import Blocked
-from tests.store.steps import committed_at, new_partition, new_topic, plain, unique, values
+from tests.store.steps import committed_at, expire_transactions, new_partition, new_topic, plain, unique, values
 
 
 def two_queries() -> tuple[str, str]:

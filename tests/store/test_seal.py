@@ -25,7 +25,7 @@ from msgtx.store.transactions.seal import (
     seal,
     undecided_prepared,
 )
-from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark, transaction_outcome
+from msgtx.store.transactions.transactions import end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TransactionId
 from tests.databases import Clock, Connection, Sessions, backend, wait_until
 from tests.refusals import refuses
@@ -37,6 +37,7 @@ from tests.store.steps import (
     count,
     ends,
     expire_transaction,
+    expire_transactions,
     look,
     new_partition,
     new_topic,

@@ -21,7 +21,6 @@ from msgtx.store.spark import (
 )
 from msgtx.store.transactions.producers import lock_producers
 from msgtx.store.transactions.seal import complete_prepared
-from msgtx.store.transactions.transactions import expire_transactions
 from msgtx.types import Outcome
 from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
@@ -32,6 +31,7 @@ from tests.store.steps import (
     committed_at,
     count,
     delete_topic_of,
+    expire_transactions,
     new_partition,
     new_topic,
     plain,

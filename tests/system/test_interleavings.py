@@ -19,10 +19,10 @@ from msgtx.store.groups.groups import commit_offsets, committed_offsets, offset_
 from msgtx.store.topics.topics import create_topic, describe_topics
 from msgtx.store.transactions.decide import Decided, decide
 from msgtx.store.transactions.producers import init_producer_id
-from msgtx.store.transactions.transactions import end_transaction, expire_transactions, mark
+from msgtx.store.transactions.transactions import end_transaction, mark
 from msgtx.types import GroupMetadata
 from tests.databases import Connection, connect
-from tests.store.steps import expire_transaction
+from tests.store.steps import expire_transaction, expire_transactions
 from tests.weave import Call, Played, Story, Weaver, weaving
 
 pytestmark = pytest.mark.slow

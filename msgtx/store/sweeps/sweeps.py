@@ -42,8 +42,8 @@ Step = Callable[[RawConnection, Position | None, Leases | None], Swept]
 
 def expire_step(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:
     """Abort overdue transactions, by name (I12)."""
-    expired, next_after = transactions.expire_overdue(connection, after, leases=leases)
-    return Swept({"transactions_aborted": expired}, next_after, is_busy=True)
+    ((expired, next_after),) = call(connection, calls.EXPIRE_OVERDUE, *transactions.step(after, leases))
+    return Swept({"transactions_aborted": expired}, None if next_after is None else tuple(next_after), is_busy=True)
 
 
 def settle_shares(connection: RawConnection, after: Position | None, leases: Leases | None) -> Swept:

@@ -48,28 +48,6 @@ def end_transaction(
     return OUTCOMES[outcome]
 
 
-def expire_transactions(connection: RawConnection, *, leases: Leases | None = None) -> int:
-    """Abort overdue transactions, by name (I12), of all shards or of the led ones. Returns how many."""
-    total = 0
-    after: Position | None = None
-    while True:
-        expired, after = expire_overdue(connection, after, leases=leases)
-        total += expired
-        if after is None:
-            return total
-
-
-def expire_overdue(
-    connection: RawConnection, after: Position | None, *, leases: Leases | None = None
-) -> tuple[int, Position | None]:
-    """Do a step of `expire_transactions`.
-
-    Returns the number of aborted ones, and the place of the next call (None: the end).
-    """
-    ((expired, next_after),) = call(connection, calls.EXPIRE_OVERDUE, *step(after, leases))
-    return expired, None if next_after is None else tuple(next_after)
-
-
 def step(after: Position | None, leases: Leases | None) -> tuple[object, ...]:
     """Return the arguments `RESUMABLE` of a step that continues at a position (None: at the start)."""
     return None if after is None else Int8Array(after), LOOKED_AT_ONCE, *led(leases)
