@@ -397,7 +397,7 @@ class Client(Closing):
         with self.runtime.ending(worker.stop) as ending, consumer:
             consumer.subscribe(names)
             work = make(consumer.committing, consumer.config.max_poll_records)
-            told_of = watched(work, self.runtime.observers, group, worker.dead_letter)
+            told_of = watched(work, observers, group, worker.dead_letter)
             return run_loop(consumer, told_of, replace(worker, stop=ending))
 
     def _consumer_of(self, worker: Worker, **settings: Any) -> Consumer:
@@ -429,9 +429,7 @@ class Client(Closing):
                         rejects = worker.failure is Acknowledgement.REJECT
                         part.dead_letters = consumer.answering.dead_letter_topic() if rejects else None
                         told_of = watched(work, observers, worker.group, part.dead_letters)
-                        return run_shared(
-                            part, told_of, replace(worker, stop=ending, on_commit=told), self.runtime.observers
-                        )
+                        return run_shared(part, told_of, replace(worker, stop=ending, on_commit=told), observers)
 
             return together(member, worker, ending)
 

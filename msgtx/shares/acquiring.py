@@ -115,8 +115,8 @@ class Acquisitions:
             for each in found:
                 lock = each.lock_ms / 1000
                 self.longest_lock = max(self.longest_lock, lock)
-                records, offsets = self._records_of(each), each.offsets or range(each.range.first, each.range.last + 1)
-                if records:
+                offsets = each.offsets or range(each.range.first, each.range.last + 1)
+                if records := self._records_of(each, offsets):
                     self.waiting.rows.append(WaitingRow(records, offsets, each.range, asked + lock, lock))
             if commit is not None:
                 self.answering.answered(commit.answers, refused)
@@ -145,12 +145,12 @@ class Acquisitions:
         asked, self.sent = self.sent, self.sent._replace(is_again=True)
         return self.polls.acquire(asked)
 
-    def _records_of(self, acquired: Acquired) -> list[ShareRecord]:
+    def _records_of(self, acquired: Acquired, offsets: Sequence[int]) -> list[ShareRecord]:
         topic, partition = self.places[acquired.range.partition_id]
         columns = (
             repeat(topic),
             repeat(partition),
-            acquired.offsets or range(acquired.range.first, acquired.range.last + 1),
+            offsets,
             acquired.timestamps or repeat(acquired.max_timestamp),
             acquired.keys or repeat(None),
             acquired.values or (),
