@@ -41,6 +41,7 @@ def downgrade() -> None:
     op.execute("drop table msgtx.share_state")
     op.execute("drop table msgtx.share_topic")
     op.execute("drop table msgtx.share_group")
+    op.execute("drop type msgtx.taken_record")
     op.execute("drop type msgtx.share_span")
     op.execute("update msgtx.installation set schema_version = 7")
 
@@ -172,5 +173,15 @@ TABLES = (
         of_program boolean not null,
         decided_below bigint not null,
         constraint spark_floor_pkey primary key (app_id, of_program, decided_below)
+    )""",
+    # A record as `msgtx.take` returns it.
+    """create type msgtx.taken_record as (
+        topic text,
+        partition int,
+        "offset" bigint,
+        "timestamp" timestamptz,
+        key bytea,
+        value bytea,
+        headers jsonb
     )""",
 )

@@ -1259,6 +1259,9 @@ class TableStatisticsRow(NamedTuple):
 
 
 TABLE_STATISTICS: Final = Function("table_statistics", "", TableStatisticsRow)
+TAKE: Final = Function(
+    "take", "topic text, group_name text, max_records int8, max_bytes int8, auto_offset_reset text", tuple[Any]
+)
 TAKE_SEAT: Final = Function("take_seat", "", tuple[int | Any])
 TELL_READERS: Final = Function("tell_readers", "partition_ids int4[]", tuple[bool], flushed=False)
 TOPICS_OF_CALLER: Final = Function("topics_of_caller", "cans text[]", tuple[list[int]])
@@ -1370,6 +1373,7 @@ class UnfinishedDecisionsRow(NamedTuple):
 
 UNFINISHED_DECISIONS: Final = Function("unfinished_decisions", "older_than_ms int8, most int4", UnfinishedDecisionsRow)
 VALUE_JSON: Final = Function("value_json", "value bytea", tuple[Any])
+VALUE_TEXT: Final = Function("value_text", "value bytea", tuple[str])
 
 
 class VerifyAssignmentsRow(NamedTuple):

@@ -189,7 +189,7 @@ def test_an_error_that_sql_raises_has_a_class() -> None:
 
 
 # They have a value for any bytes. No other expression over the content of a record may raise: one would stop all readers.
-TOTAL = {"value_json", "header_text", "delivery_time"}
+TOTAL = {"value_json", "value_text", "header_text", "delivery_time"}
 CONVERTS = r"\bconvert_from\(|\b(?:encode|decode)\(|\bto_(?:timestamp|date|number)\(|::jsonb?\b|\bget_(?:byte|bit)\("
 CASTS = r"([^\s,]*)::(?:int|bigint|numeric|timestamptz|double|uuid|date)\b"
 CONTENT = r"\b(?:value|key|header|content)s?\b"

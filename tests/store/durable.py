@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from msgtx.database.calls import query
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.append.append_once import KeyedRecord, append_once
 from msgtx.store.fetch.holders import expire_holders
@@ -210,6 +211,16 @@ def removal_of_idle_producers(stage: Stage) -> None:
 
 def offsets(stage: Stage) -> None:
     commit_offsets(stage.session, {GroupMetadata(unique("group")): {new_partition(stage.aside): OffsetAndMetadata(0)}})
+
+
+def taking(stage: Stage) -> None:
+    topic = stage.topic()
+    plain(stage.aside, describe_topics(stage.aside, [topic])[topic].partition_ids[0], b"a")
+    assert query(stage.session, "select * from msgtx.take(%s, %s)", topic, unique("group"))
+
+
+def taking_from_the_ends(stage: Stage) -> None:
+    query(stage.session, "select * from msgtx.take(%s, %s, auto_offset_reset => 'latest')", stage.topic(), unique("group"))
 
 
 def reset(stage: Stage) -> None:
@@ -469,6 +480,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "append_plain": (plain_batch,),
     "assign_partitions": (assignment,),
     "begin_attempt": (new_attempt,),
+    "begins_now": (taking_from_the_ends,),
     "change_incarnation": (lambda stage: change_incarnation(stage.session),),
     "commit_in_session": (records_of_a_session,),
     "commit_offsets": (offsets,),
@@ -528,5 +540,6 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "reset_offsets": (reset,),
     "save_snapshot": (new_snapshot,),
     "seal": (seal_for_a_session, prepare),
+    "take": (taking,),
     "take_out_members": (members_taken_out,),
 }

@@ -1,7 +1,7 @@
--- lock_holders() → sessions of this database that hold msgtx's advisory locks (of producers, groups, partitions, share
--- partitions, marking), and how many sessions wait for one of them. pid null: a prepared transaction of PostgreSQL. It takes
--- no lock itself. Columns that pg_stat_activity hides from the caller are null (visible: false). With the caller's rights,
--- not the owner's.
+-- lock_holders() → sessions of this database that hold msgtx's advisory locks (of producers, groups and their partitions,
+-- partitions, share partitions, marking), and how many sessions wait for one of them. pid null: a prepared transaction of
+-- PostgreSQL. It takes no lock itself. Columns that pg_stat_activity hides from the caller are null (visible: false). With
+-- the caller's rights, not the owner's.
 -- right: admin of all topics
 -- null: pid, role, application_name, client_address, state, state_since, transaction_since
 create function msgtx.lock_holders()
@@ -16,7 +16,7 @@ begin
         select l.pid, l.classid::bigint as class, l.objid::bigint as key, l.granted
         from pg_locks l
         where l.locktype = 'advisory' and l.objsubid = 2
-            and (l.classid::bigint between 1836279553 and 1836279556 or l.classid::bigint = 1836279561)
+            and (l.classid::bigint between 1836279553 and 1836279556 or l.classid::bigint between 1836279561 and 1836279562)
           and l.database = (select d.oid from pg_database d where d.datname = current_database())),
     held as (
         select h.pid, count(*) as locks, count(*) filter (where h.class = 1836279555) as partitions,

@@ -1,0 +1,88 @@
+-- take(topic, group, max_records, …) gives this SQL transaction the next committed records of a topic for a consumer group,
+-- and moves the group's offsets with its COMMIT (I10): after a rollback, or the end of its session, others get the records.
+-- The SQL transaction is the member: it has the partitions that it takes from to its end, those with the most records first.
+--   max_bytes           of keys and values; the first record may be larger
+--   auto_offset_reset   where a group begins with a topic, and goes on when its offset is not in the log (any more):
+--                       earliest, latest, none (NoOffset, OffsetOutOfRange)
+--   no row              there is nothing; others have the partitions; or the group is made or changed now
+-- A consumer that joins waits for this transaction. Tries locks of the group (group_to_take_for) and of its partitions, and
+-- never waits. Reads topic, partition, record_batch, group_offset. Writes consumer_group, group_offset, through
+-- insert_offsets; transaction_decision through expire_holders. Flushed.
+-- right: consume
+-- plan: look-ups, nested loops
+create function msgtx.take(
+    topic text, group_name text, max_records bigint default 100, max_bytes bigint default 1048576,
+    auto_offset_reset text default 'earliest'
+) returns setof msgtx.taken_record language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    rounds constant int := 20;  -- through rows of aborted transactions
+    ignored constant boolean := msgtx.refuse_stale_snapshot() and (
+        msgtx.acts_for_owner() or msgtx.require_right_on_topic('consume', topic)
+        and msgtx.require_names('group', array[group_name]));
+    renewed_before constant timestamptz :=
+        msgtx.clock() - msgtx.setting_value('offsets_retention_ms') / 2 * interval '1 ms';
+    found_topic constant int := msgtx.topic_to_take(topic, group_name, max_records, max_bytes, auto_offset_reset);
+    found_group constant int := msgtx.group_to_take_for(group_name);
+    has_some boolean := false;
+    held_back int[] := '{}';
+    pending int[] := '{}';
+    place record;
+    since record;
+    step record;
+    taken msgtx.taken_record;
+    start bigint;
+begin
+    if found_group is null or msgtx.begins_now(found_topic, found_group, topic, group_name, auto_offset_reset) then
+        return;
+    end if;
+    for place in
+        select p.partition_id, p.partition_index, p.log_start_offset, e.log_end, o.committed_at < renewed_before as is_old
+        from msgtx.partition p
+        left join lateral msgtx.last_row_of(p.partition_id) tail on true
+        cross join lateral (select greatest(tail.last_offset + 1, p.log_start_offset) as log_end) e
+        left join lateral (
+            select o.committed_offset, o.committed_at from msgtx.group_offset o
+            where o.group_id = found_group and o.partition_id = p.partition_id
+              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
+            order by o.commit_sequence desc limit 1) o on true
+        where p.topic_id = found_topic
+          and (coalesce(o.committed_offset, p.log_start_offset) <> e.log_end or o.committed_at < renewed_before)
+        order by e.log_end - greatest(o.committed_offset, p.log_start_offset) desc, p.partition_index
+    loop
+        exit when max_records <= 0 or max_bytes <= 0;
+        continue when not msgtx.try_lock_group_partition(found_group, place.partition_id);
+        -- Behind the lock: the last holder may have moved the offset.
+        select c.committed_offset, c.pending into since
+        from msgtx.committed_offsets(group_name, array[place.partition_id]) c;
+        if since.pending then
+            pending := pending || place.partition_id;
+            continue;
+        end if;
+        start := msgtx.offset_to_take_from(
+            topic, place.partition_index, place.partition_id, group_name, since.committed_offset, auto_offset_reset);
+        for round in 1 .. rounds loop
+            select r.* into step from msgtx.records_to_take(
+                topic, place.partition_index, place.partition_id, start, max_records, max_bytes, has_some) r;
+            start := step.next_offset;
+            exit when not step.has_more;
+        end loop;
+        foreach taken in array step.records loop
+            return next taken;
+            max_records := max_records - 1;
+            max_bytes := max_bytes - coalesce(octet_length(taken.key), 0) - coalesce(octet_length(taken.value), 0);
+            has_some := true;
+        end loop;
+        if step.held_back then
+            held_back := held_back || place.partition_id;
+        end if;
+        if start <> coalesce(since.committed_offset, place.log_start_offset) or place.is_old then
+            perform msgtx.insert_offsets(
+                array[group_name], array[place.partition_id], array[start], '{}', '{}', '{}', null, null, null);
+            perform msgtx.flush_at_commit();
+        end if;
+    end loop;
+    if not has_some then  -- else the decisions would wait for the COMMIT of the caller's work
+        perform msgtx.expire_holders(held_back), msgtx.expire_holders(pending, group_name);
+    end if;
+end $$;

@@ -1,0 +1,35 @@
+-- topic_to_take(topic, group, …) → the id of the topic that take is to take from; raises if an argument of take cannot be.
+-- Reads topic.
+create function msgtx.topic_to_take(
+    topic text, group_name text, max_records bigint, max_bytes bigint, auto_offset_reset text
+) returns int language plpgsql stable as $$
+declare
+    most_records constant int := 10000;
+    most_bytes constant bigint := 67108864;  -- the server keeps the whole answer
+    found_id int;
+    wrong text;
+begin
+    if current_setting('transaction_read_only') = 'on' then
+        raise exception using errcode = '25006', message =
+            'msgtx.take writes offsets, and this transaction is read only: call it on the primary server, in a transaction '
+            'that may write; msgtx.read reads without a group';
+    end if;
+    wrong := case
+        when octet_length(group_name) between 1 and 1000 is not true then 'group_name'
+        when max_records between 1 and most_records is not true then 'max_records'
+        when max_bytes between 1 and most_bytes is not true then 'max_bytes'
+        when auto_offset_reset in ('earliest', 'latest', 'none') is not true then 'auto_offset_reset' end;
+    if wrong is not null then
+        raise exception using errcode = 'MX042', message = format(
+            'msgtx.take(%L, %L): group_name has 1 to 1000 bytes, max_records is 1 to %s, max_bytes is 1 to %s, '
+            'auto_offset_reset is earliest, latest or none; this %s is not', topic, left(group_name, 50), most_records,
+            most_bytes, wrong),
+            detail = jsonb_build_object('name', wrong);
+    end if;
+    select t.topic_id into found_id from msgtx.topic t where t.name = topic;
+    if not found then
+        raise exception using errcode = 'MX003', message = format('topic %s does not exist', quote_nullable(topic)),
+            detail = jsonb_build_object('topic', topic);
+    end if;
+    return found_id;
+end $$;
