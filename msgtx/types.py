@@ -567,7 +567,8 @@ class SharePartition:
 class ShareGroupDescription:
     """A share group: its settings, living members, and the partitions from which it has acquired something.
 
-    `dead_letters`: how many records of its topic of dead letters were not redriven; that topic is not among the partitions.
+    `dead_letters`: how many records of its topic of dead letters were not redriven; None if the role may not look there.
+    That topic is not among the partitions.
     """
 
     group: str
@@ -575,7 +576,7 @@ class ShareGroupDescription:
     members: int
     lag: int
     lag_ms: int | None
-    dead_letters: int
+    dead_letters: int | None
     partitions: list[SharePartition]
 
 

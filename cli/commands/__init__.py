@@ -20,6 +20,7 @@ NAMES = (
     "sweep",
     "coordinator",
     "doctor",
+    "metrics",
     "verify",
     "perf",
     "spark",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from msgtx.database.schema.privileges import Resource
     from msgtx.database.schema.rights import RoleRight
 
-RIGHTS: Final = ("produce", "consume", "admin")
+RIGHTS: Final = ("produce", "consume", "observe", "admin")
 
 
 @contextlib.contextmanager
@@ -184,6 +184,7 @@ def _about(topic: str | None, group: str | None, transactional_id: str | None) -
         "msgtx db grant --role shop --can produce --topic 'orders*'",
         "msgtx db grant --role mailer --can consume --topic orders",
         "msgtx db grant --role mailer --can consume --group mail",
+        "msgtx db grant --role watch --can observe",
     ),
 )
 @_of_a_role
@@ -191,14 +192,15 @@ def _about(topic: str | None, group: str | None, transactional_id: str | None) -
 def grant(
     invocation: Invocation, *, role: str, can: str, topic: str | None, group: str | None, transactional_id: str | None
 ) -> None:
-    """Let a role produce to topics, consume them or administer them, and nothing else.
+    """Let a role produce to topics, consume, observe or administer them, and nothing else.
 
     At first, every consuming role may use all consumer groups, and every producing role all transactional ids. Once a grant
     names a group or an id, only roles with such a grant may use it, and these roles may use no others.
 
-    The role must exist; its logins may then use msgtx with this right. A role that administers every topic may also run
-    sweeps, coordinators, `doctor` and `verify`. Run this command as the schema's owner, who needs no rights. It shows what
-    the role may do afterwards.
+    The role must exist; its logins may then use msgtx with this right. To observe is to look, but at no record: at topics,
+    groups and transactions, and with every topic at `doctor` and `metrics`. Who administers may also observe. A role that
+    administers every topic may also run sweeps, coordinators and `verify`. Run this command as the schema's owner, who needs
+    no rights. It shows what the role may do afterwards.
     """
     with deferred():
         from msgtx.database.schema import rights

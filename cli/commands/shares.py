@@ -174,8 +174,9 @@ def redrive(
     with connect(invocation) as client:
         if dry_run or not yes:
             found = client.admin.shares.describe(group)
-            few = found.dead_letters if max_messages is None else min(found.dead_letters, max_messages)
-            if not confirmed(f"send {counted(few, 'dead letter')} of share group {group!r} back", dry_run=dry_run, yes=yes):
+            counts = [count for count in (found.dead_letters, max_messages) if count is not None]
+            letters = counted(min(counts), "dead letter") if counts else "the dead letters"
+            if not confirmed(f"send {letters} of share group {group!r} back", dry_run=dry_run, yes=yes):
                 return 0
         with stopping() as stop, progress("dead letters") as told:
             report = client.admin.shares.redrive(

@@ -23,6 +23,11 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Remove what `upgrade` made."""
+    op.execute("delete from msgtx.role_right where can = 'observe'")
+    op.execute(
+        """alter table msgtx.role_right drop constraint role_right_is_known,
+            add constraint role_right_is_known check (can in ('produce', 'consume', 'admin'))"""
+    )
     for column in ("groups", "members", "partitions", "firsts", "lasts", "answers", "reasons", "delays"):
         op.execute(f"alter table msgtx.staged_commit drop column share_{column}")
     op.execute("alter table msgtx.partition drop column seen_at, drop column seen_offset")
@@ -184,4 +189,6 @@ TABLES = (
         value bytea,
         headers jsonb
     )""",
+    """alter table msgtx.role_right drop constraint role_right_is_known,
+        add constraint role_right_is_known check (can in ('produce', 'consume', 'observe', 'admin'))""",
 )

@@ -47,7 +47,10 @@ class GroupsAdmin:
         self._engine = engine
 
     def list(self, states: Collection[str] | None = None) -> list[GroupListing]:
-        """List groups with their state, by name; those of which nothing is left only if `states` asks for Dead."""
+        """List the groups that the role may use or observe, with their state, by name.
+
+        Those of which nothing is left only if `states` asks for Dead.
+        """
         states = known_states(states, GroupStatus)
         with self._engine.connection() as connection:
             found = list_groups(connection, None)
@@ -59,7 +62,11 @@ class GroupsAdmin:
         ]
 
     def describe(self, group: str) -> GroupDescription:
-        """Describe a group, with its lag on each partition. One that does not exist is Dead, as Kafka has it."""
+        """Describe a group, with its lag on each partition that the role may consume or observe.
+
+        A group that does not exist is Dead, as Kafka has it. Raise `AuthorizationFailed` for a group that the role may
+        neither use nor observe.
+        """
         group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             listed = next(iter(list_groups(connection, [group])), ListedGroup(group, 0, None, 0, 0, True, False))
@@ -78,7 +85,10 @@ class GroupsAdmin:
         )
 
     def members(self, group: str) -> "builtins.list[MemberDescription]":
-        """Return the members of a group in the order of their joins, including those with an expired session."""
+        """Return the members of a group in the order of their joins, including those with an expired session.
+
+        Raise `AuthorizationFailed` for a group that the role may neither use nor observe.
+        """
         group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             known = describe_members(connection, group)

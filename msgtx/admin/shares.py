@@ -59,12 +59,15 @@ class SharesAdmin:
             configure_share_group(connection, group, given)
 
     def list(self) -> list[ShareGroupDescription]:
-        """Describe all share groups, by name."""
+        """Describe the share groups that the role may use or observe, by name."""
         with self._engine.connection() as connection:
             return _described(connection, describe_share_groups(connection, None))
 
     def describe(self, group: str) -> ShareGroupDescription:
-        """Describe a share group: its settings, and the records in flight of each partition. Raise `GroupNotFound`."""
+        """Describe a share group: its settings, and the records in flight of each partition.
+
+        Raise `GroupNotFound`, and `AuthorizationFailed` for a group that the role may neither use nor observe.
+        """
         group = arguments.check_name("a group", group)
         with self._engine.connection() as connection:
             (found,) = _described(connection, _known(connection, group))
@@ -204,7 +207,9 @@ def _described(connection: RawConnection, rows: Iterable[ShareState]) -> list[Sh
                 members=known[0].members,
                 lag=sum(each.lag for each in partitions),
                 lag_ms=max(ages, default=None),
-                dead_letters=sum(count_records(connection, positions, Isolation.READ_COMMITTED).values()),
+                dead_letters=sum(count_records(connection, positions, Isolation.READ_COMMITTED).values())
+                if known[0].sees_letters
+                else None,
                 partitions=sorted(partitions, key=lambda each: (each.topic, each.partition)),
             )
         )

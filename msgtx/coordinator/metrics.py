@@ -35,7 +35,7 @@ class DaemonMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._engine: Engine | None = None
-        self._database: _Read | None = None
+        self._database: DatabaseFigures | None = None
         self._worked: float | None = None  # when shards were leased, or swept for
         self._late_seconds = LATE_SECONDS
         self._asking = threading.Lock()
@@ -56,7 +56,7 @@ class DaemonMetrics:
 
     def watch(self, engine: Engine) -> None:
         """Show the contents of the database, too."""
-        self._engine, self._database = engine, _Read(engine)
+        self._engine, self._database = engine, DatabaseFigures(engine)
 
     def serve(self, host: str, port: int) -> Endpoint:
         """Answer at http://HOST:PORT, in threads. Raise `ConfigError` if that address cannot be had."""
@@ -118,7 +118,7 @@ class DaemonMetrics:
         self._errors.labels(type(error).__name__).inc()
 
 
-class _Read:
+class DatabaseFigures:
     """The contents of the database, as text. One request reads it; the others wait for that, or get a recent answer."""
 
     def __init__(self, engine: Engine) -> None:
@@ -129,6 +129,7 @@ class _Read:
         self._fresh_until = 0.0
 
     def text(self) -> bytes:
+        """Return the figures as Prometheus reads them."""
         with self._reading:
             began = time.monotonic()
             if began >= self._fresh_until:

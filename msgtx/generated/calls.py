@@ -464,6 +464,7 @@ class DescribeShareGroupsRow(NamedTuple):
     lag: int | Any
     parked: int | Any
     lag_ms: int | Any
+    sees_letters: bool
 
 
 DESCRIBE_SHARE_GROUPS: Final = Function("describe_share_groups", "names text[]", DescribeShareGroupsRow)

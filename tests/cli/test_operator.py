@@ -1,6 +1,7 @@
-"""The operator's verbs: producers of a partition, hanging transactions, doctor, verify."""
+"""The operator's verbs: producers of a partition, hanging transactions, doctor, metrics, verify."""
 
 import signal
+import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -103,6 +104,22 @@ def test_doctor_ends_with_1_when_there_is_a_problem(
         assert {row["level"] for row in done.rows} == {"problem"}
         producer.abort_transaction()
     assert msgtx("doctor", "--most", "0").code == 2
+
+
+# ── metrics ──
+
+
+def test_metrics_are_printed_once_or_served_until_a_signal(msgtx: Msgtx, program: Program) -> None:
+    done = msgtx("metrics")
+    assert (done.code, done.err) == (0, "")
+    assert "msgtx_database_up 1.0" in done.out.decode()
+    with program.start("metrics", "--port", "0") as process:
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        with urllib.request.urlopen(line.removeprefix("metrics at ").strip(), timeout=SECONDS) as page:  # noqa: S310 - our own
+            assert "msgtx_database_up 1.0" in page.read().decode()
+        process.terminate()
+        assert program.ended(process).code == 0
 
 
 # ── verify ──

@@ -34,7 +34,7 @@ SIGNED = {"decide_sealed"}
 
 def test_a_header_names_rights_that_are_there() -> None:
     said = {word for file in files() for word in file.rights}
-    assert said <= {*Right, ANY, EVERYWHERE, OWNER}
+    assert said <= {*Right, ANY, *EVERYWHERE.values(), OWNER}
 
 
 def test_what_is_given_is_called_or_read() -> None:
@@ -44,8 +44,11 @@ def test_what_is_given_is_called_or_read() -> None:
 
 def test_nothing_of_the_owner_is_given() -> None:
     assert sorted(OWNERS & privileges.needed((right, "*") for right in Right)) == []
-    assert privileges.needed([(Right.ADMIN, "orders*")]) == given_by(ANY, Right.ADMIN)
-    assert privileges.needed([(Right.ADMIN, "*")]) == given_by(ANY, Right.ADMIN, EVERYWHERE)
+    looks = given_by(ANY, Right.OBSERVE)
+    assert privileges.needed([(Right.OBSERVE, "orders*")]) == looks
+    assert privileges.needed([(Right.OBSERVE, "*")]) == looks | given_by(EVERYWHERE[Right.OBSERVE])
+    assert privileges.needed([(Right.ADMIN, "orders*")]) == looks | given_by(Right.ADMIN)
+    assert privileges.needed([(Right.ADMIN, "*")]) == looks | given_by(Right.ADMIN, *EVERYWHERE.values())
 
 
 def test_what_is_given_runs_with_its_owners_rights() -> None:
@@ -59,7 +62,7 @@ def test_what_names_topics_or_partitions_checks_the_callers_rights_there() -> No
         arguments = CODE[name].split("returns ")[0].split(" out ")[0]
         if re.search(r"partition|topic|batches|\bnames\b", arguments):
             assert re.search(
-                r"msgtx\.(require_right\w*|(topics|patterns)_of_caller|(check|commit_batch)_offsets)\(", CODE[name]
+                r"msgtx\.(require_(right|sight)\w*|(topics|patterns)_of_caller|(check|commit_batch)_offsets)\(", CODE[name]
             ), name
 
 
@@ -72,7 +75,9 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
     """This includes functions that act under a producer id: that is a name, too."""
     given = given_by(ANY, *Right) & CODE.keys()
     asks = {
-        r"\bgroup_names?\b|\bin_group_name\b": r"msgtx\.(require_names\('group'|(check|commit|commit_batch)_offsets)",
+        r"\bgroup_names?\b|\bin_group_name\b": (
+            r"msgtx\.(require_names\('group'|require_sight_of_groups|(check|commit|commit_batch)_offsets)"
+        ),
         r"transactional_id|\bin_app_id\b": r"msgtx\.require_names\('transactional_id'",
         r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": r"msgtx\.(require_producers|decide|append)\(",
     }

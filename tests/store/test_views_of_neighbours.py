@@ -32,7 +32,8 @@ class Rights:
 
     def topics(self, tables: Tables, *cans: str) -> set[int] | None:
         """The topics on which it has one of these rights; None: all."""
-        patterns = {row["topic_pattern"] for row in self.mine("topic") if row["can"] in cans}
+        wider = {*cans, "admin"} if "observe" in cans else set(cans)
+        patterns = {row["topic_pattern"] for row in self.mine("topic") if row["can"] in wider}
         if self.role is None or "*" in patterns:
             return None
         return {row["topic_id"] for row in tables.rows["topic"] if row["name"] in patterns}
@@ -76,7 +77,7 @@ class Views:
 
     def topics(self) -> Iterator[Row]:
         for topic in self.topics_by_id.values():
-            if self.rights.sees(self.tables, topic, "produce", "consume", "admin"):
+            if self.rights.sees(self.tables, topic, "produce", "consume", "observe"):
                 partitions = len(self.tables.where("partition", topic_id=topic["topic_id"]))
                 yield {"name": topic["name"], "partitions": partitions}
 
@@ -124,16 +125,16 @@ class Views:
     def _shows(self, group: Row, known: Iterable[Row]) -> bool:
         """Whether a group is shown that knows these partitions."""
         partitions = {row["partition_id"] for row in known} & self.topic_of.keys()
-        if self.rights.topics(self.tables, "admin") is None or any(self._visible(each, "admin") for each in partitions):
+        if self.rights.topics(self.tables, "observe") is None or any(self._visible(each, "observe") for each in partitions):
             return True
-        everywhere = self.rights.topics(self.tables, "consume", "admin") is None
-        somewhere = everywhere or any(self._visible(each, "consume", "admin") for each in partitions)
+        everywhere = self.rights.topics(self.tables, "consume", "observe") is None
+        somewhere = everywhere or any(self._visible(each, "consume", "observe") for each in partitions)
         return somewhere and self.rights.may_use("group", group["name"])
 
     def _shows_of(self, group: Row, partition: int) -> bool:
         """Whether a row of a group and a partition is shown."""
-        may = self.rights.may_use("group", group["name"]) or self._visible(partition, "admin")
-        return may and self._visible(partition, "consume", "admin")
+        may = self.rights.may_use("group", group["name"]) or self._visible(partition, "observe")
+        return may and self._visible(partition, "consume", "observe")
 
     def group_offsets(self) -> Iterator[Row]:
         for row in self.tables.rows["group_offset"]:
@@ -187,7 +188,7 @@ class Views:
                 yield max(row["first_offset"], start), row["last_offset"], state
 
     def transactions(self) -> Iterator[Row]:
-        everywhere = self.rights.topics(self.tables, "consume", "admin") is None
+        everywhere = self.rights.topics(self.tables, "consume", "observe") is None
         for producer in self.tables.rows["producer"]:
             its, name = {"producer_id": producer["producer_id"]}, producer["transactional_id"]
             opened = max(self.tables.where("transaction", **its), key=number, default=None)
@@ -198,7 +199,7 @@ class Views:
             if newest is None and name is None:
                 continue
             spans = self._spans(newest, ended)
-            seen = [span for span in spans if self._visible(span[0] or 0, "consume", "admin")]
+            seen = [span for span in spans if self._visible(span[0] or 0, "consume", "observe")]
             if not (seen or everywhere):
                 continue
             row = opened if newest is None or opened is None or number(opened) == number(newest) else None
@@ -207,7 +208,9 @@ class Views:
                 partitions = [partition for partition, _ in spans if partition is not None]
                 firsts = [first for at, (_, first) in enumerate(spans) if ended is None or at < len(ended["first_offsets"])]
             yield {
-                "transactional_id": name if name is None or self.rights.may_use("transactional_id", name) else None,
+                "transactional_id": name
+                if self.rights.topics(self.tables, "observe") is None or self.rights.may_use("transactional_id", name)
+                else None,
                 "producer_id": producer["producer_id"],
                 "producer_epoch": None if newest is None else newest["producer_epoch"],
                 "transaction_number": None if newest is None else newest["transaction_number"],
@@ -261,7 +264,7 @@ def roles(server: Server, database_url: str) -> Iterator[Roles]:
 @pytest.fixture(scope="module")
 def two(roles: Roles) -> list[str]:
     """Two roles that may read the views; of what, the test says."""
-    return [roles.make("produce:none", "consume:none", "admin:none") for _ in range(2)]
+    return [roles.make("produce:none", "consume:none", "observe:none", "admin:none") for _ in range(2)]
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +281,7 @@ def partitions(superuser: Connection) -> list[int]:
 
 def give_rights(soup: Soup, roles: Iterable[str], topics: Iterable[str]) -> None:
     for role in roles:
-        for can in ("produce", "consume", "admin"):
+        for can in ("produce", "consume", "observe"):
             for topic in soup.some([*topics, "*"], 0.25):
                 soup.insert("role_right", role_name=role, can=can, topic_pattern=topic, resource="topic")
         for can, resource, names in (("consume", "group", "g"), ("produce", "transactional_id", "t")):

@@ -1,9 +1,9 @@
 """The privileges behind each right: functions to call and views to read, given to the roles of `msgtx.role_right`.
 
 Each says in its header who may use it: `-- right: produce, consume`. Rights on topics, consumer groups and transactional ids
-are checked inside the functions and views. Functions without such a check are given only to roles that may administer every
-topic; the rest is the owner's. `fetch_batches` shows a topic's ends to every role with a right on it, for view `partitions`;
-records only to roles that may consume.
+are checked inside the functions and views. Functions without such a check are given only to roles that may observe or
+administer every topic; the rest is the owner's. `fetch_batches` shows a topic's ends to every role with a right on it, for
+view `partitions`; records only to roles that may consume.
 """
 
 from collections.abc import Iterable
@@ -30,12 +30,13 @@ class Right(StrEnum):
 
     PRODUCE = "produce"
     CONSUME = "consume"
-    ADMIN = "admin"
+    OBSERVE = "observe"
+    ADMIN = "admin"  # includes OBSERVE
 
 
 # What a header of `msgtx/sql` may say after `-- right: `, beside the rights themselves.
 ANY: Final = "any"  # any right will do
-EVERYWHERE: Final = "admin of all topics"  # about the whole installation
+EVERYWHERE: Final = {right: f"{right} of all topics" for right in (Right.OBSERVE, Right.ADMIN)}  # the whole installation
 OWNER: Final = "owner"
 
 
@@ -53,16 +54,17 @@ def needed(rights: Iterable[tuple[Right, str]]) -> frozenset[str]:
     """Return the functions and views that a role with these rights needs: pairs of a right and its pattern of names."""
     found: set[str] = set()
     for right, pattern in rights:
-        found |= given_by(ANY, right)
-        if right is Right.ADMIN and pattern == ALL_TOPICS:
-            found |= given_by(EVERYWHERE)
+        for each in (right, Right.OBSERVE) if right is Right.ADMIN else (right,):
+            found |= given_by(ANY, each)
+            if pattern == ALL_TOPICS and each in EVERYWHERE:
+                found |= given_by(EVERYWHERE[each])
     return frozenset(found)
 
 
 def rights_on(name: str) -> tuple[Right, ...]:
     """Return the rights of which each lets a role call this function or read this view; none: it is the owner's."""
     found = tuple(right for right in Right if name in given_by(ANY, right))
-    return found or ((Right.ADMIN,) if name in given_by(EVERYWHERE) else ())
+    return found or tuple(right for right, word in EVERYWHERE.items() if name in given_by(word))
 
 
 def derive(connection: Connection) -> None:

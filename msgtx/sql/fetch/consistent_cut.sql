@@ -9,7 +9,7 @@
 -- arrays, in rounds, each over the rows that the round before uncovered. There is no other limit: where transactions
 -- overlap without a pause, each end behind the first one divides one of them, and a lower cut than the greatest would move
 -- back. Reads record_batch, transaction, transaction_decision, transaction_marker and the tables of fetch_batches.
--- right: consume, admin
+-- right: consume, observe
 -- null: held_producer_id, held_epoch, held_number
 -- plan: look-ups, nested loops
 create function msgtx.consistent_cut(partition_ids int[], positions bigint[] default null)
@@ -33,7 +33,7 @@ declare
     found record;
     ignored boolean;
 begin
-    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,admin}', partition_ids);
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,observe}', partition_ids);
     select array_agg(a.id order by a.id), array_agg(a.position order by a.id) into asked, reached
     from (select u.id, max(u.position) as position
           from unnest(partition_ids, positions) u(id, position) where u.id is not null group by u.id) a;

@@ -1,7 +1,7 @@
 -- count_records(partitions, positions, isolation) → per partition, how many records a reader at this position would still
 -- be given: aborted ones do not count, and read_committed stops at the last stable offset. Lag that is 0 when caught up.
 -- Reads partition, record_batch and, through fetch_batches and is_committed, the transaction tables.
--- right: consume, admin
+-- right: consume, observe
 -- plan: look-ups, nested loops, in order
 create function msgtx.count_records(partition_ids int[], positions bigint[], isolation text)
 returns table (partition_id int, records bigint)
@@ -10,7 +10,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,admin}', partition_ids);
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,observe}', partition_ids);
     return query
     select asked.partition_id, coalesce(n.records, 0)::bigint
     from unnest(partition_ids, positions) asked(partition_id, position)

@@ -9,7 +9,7 @@
 -- (P12).
 -- Tries producers' locks and never waits. Reads partition_floor, transaction tables, consumer_group, group_offset. Writes
 -- transaction_decision. Flushed.
--- right: any
+-- right: produce, consume, admin
 -- null: kind
 -- plan: look-ups, nested loops
 create function msgtx.expire_holders(partition_ids int[], group_name text default null)

@@ -44,7 +44,7 @@ begin
     -- bitmap scan: a plan that was made while the log was empty must not read a whole partition later.
     ignored := msgtx.acts_for_owner()
         or msgtx.require_rights(
-            case when max_rows = 0 then '{produce,consume,admin}'::text[] else '{consume}' end, partition_ids);
+            case when max_rows = 0 then '{produce,consume,observe}'::text[] else '{consume}' end, partition_ids);
 
     -- The usual case, row by row (see append_and_decide): every position has a stable token, and at most three rows behind
     -- it, all committed. In front of a stable position nothing is undecided, and so nothing is below the end of the log.

@@ -1,7 +1,7 @@
 -- first_records(partitions, positions) → per partition the first record that a read_committed reader at this position would
 -- be given, its time, and how old it is (0 if it is dated in the future). A partition without such a record is absent.
 -- Reads partition, record_batch and, through fetch_batches and is_committed, the transaction tables.
--- right: admin of all topics
+-- right: consume, observe
 -- plan: look-ups, nested loops, in order
 create function msgtx.first_records(partition_ids int[], positions bigint[])
 returns table (partition_id int, record_offset bigint, record_timestamp bigint, age_ms bigint)
@@ -9,7 +9,9 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 #variable_conflict use_column
 declare
     now_ms bigint := (extract(epoch from msgtx.clock()) * 1000)::bigint;
+    ignored boolean;
 begin
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,observe}', partition_ids);
     return query
     select asked.partition_id, found.at_offset, found.at_timestamp, greatest(now_ms - found.at_timestamp, 0)
     from unnest(partition_ids, positions) asked(partition_id, position)

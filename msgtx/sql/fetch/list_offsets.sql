@@ -16,7 +16,7 @@ declare
     known constant int[] := array(select distinct u from unnest(partition_ids) u);
     ignored boolean;
 begin
-    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{produce,consume,admin}', partition_ids);
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{produce,consume,observe}', partition_ids);
     return query
     select asked.partition_id, e.log_start_offset, e.last_stable_offset, e.log_end_offset,
            case asked.time when -2 then e.log_start_offset when -1 then e.readable_end else found.at_offset end,

@@ -6,7 +6,7 @@
 -- Undecided records are not counted; a cut has none below its ends. Records that retention has removed are not counted.
 -- STABLE: one snapshot. The values stay where they are: a row is read without them.
 -- Reads record_batch, partition and, through is_committed, the transaction tables.
--- right: consume, admin
+-- right: consume, observe
 -- plan: look-ups, nested loops
 create function msgtx.measure_ranges(
     partition_ids int[], starts bigint[], ends bigint[], bucket_ms bigint, max_rows int)
@@ -16,7 +16,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,admin}', partition_ids);
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume,observe}', partition_ids);
     if bucket_ms <= 0 then
         raise exception using errcode = 'MX042', message = format('a bucket has at least a millisecond, not %s', bucket_ms),
             detail = jsonb_build_object('name', 'bucket_ms', 'given', bucket_ms, 'limit', 1);

@@ -1,20 +1,20 @@
 -- committed_offsets(group, partitions) → the group's decided offset and metadata of each partition that has one; null
 -- partitions: all. pending: a newer one is sealed and undecided. A row counts unless its transaction is decided ABORT, or
--- sealed and undecided. All are those of topics that the caller may consume (or administer); others are refused when they
+-- sealed and undecided. All are those of topics that the caller may consume (or observe); others are refused when they
 -- are named. Reads consumer_group, group_offset, transaction_decision, transaction_seal.
--- right: consume, admin
+-- right: consume, observe
 -- null: committed_offset, metadata
 create function msgtx.committed_offsets(group_name text, partition_ids int[] default null)
 returns table (partition_id int, committed_offset bigint, metadata text, pending boolean)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    -- An administrator of a topic sees each group's position in it.
-    cans constant text[] := case when msgtx.may_use('group', group_name) then '{consume,admin}' else '{admin}' end;
+    -- Who may observe a topic sees each group's position in it.
+    cans constant text[] := case when msgtx.may_use('group', group_name) then '{consume,observe}' else '{observe}' end;
     ignored boolean;
 begin
     if not msgtx.acts_for_owner() then
-        if partition_ids is not null and msgtx.patterns_of_caller('{admin}') = '{}' then
+        if partition_ids is not null and msgtx.patterns_of_caller('{observe}') = '{}' then
             ignored := msgtx.require_names('group', array[group_name]);
         end if;
         ignored := msgtx.require_rights(cans, partition_ids);

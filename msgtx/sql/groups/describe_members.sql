@@ -6,7 +6,7 @@
 --   owned, owned_since                    partitions, ascending, and the generation in which the member got each
 --   target                                partitions that it is to own
 -- Reads consumer_group, share_group, group_member, group_heartbeat, group_assignment, installation.
--- right: consume, admin of all topics
+-- right: consume, observe
 -- null: strategy, member_number, member_id, group_instance_id, client_host, client_process, session_timeout_ms
 -- null: joined_at, heartbeat_at, session_over, topics, pattern
 -- plan: look-ups
@@ -23,7 +23,7 @@ declare
     asked msgtx.consumer_group;
     ignored boolean;
 begin
-    ignored := msgtx.acts_for_owner() or msgtx.require_names('group', array[group_name]);
+    ignored := msgtx.acts_for_owner() or msgtx.require_sight_of_groups(array[group_name]);
     select g.* into asked from msgtx.consumer_group g where g.name = group_name;
     if not found then
         return;

@@ -5,7 +5,7 @@
 --   dead          members with partitions whose session has been over for as long again as it may last; partitions: those
 --                 that they own; heard_of_at: the oldest of their last heartbeats
 -- Reads consumer_group, share_group, installation, group_member, group_heartbeat, group_assignment.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: session_timeout_ms, stale_since, partitions, heard_of_at
 -- plan: look-ups, nested loops
 create function msgtx.neglected_groups(most int)

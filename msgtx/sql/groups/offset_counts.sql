@@ -1,7 +1,7 @@
 -- offset_counts(name) → whether an offset that was committed with this transaction counts (no transaction: yes): unless it
 -- is decided ABORT, or sealed and undecided. Without both rows it was committed, and its history is gone.
 -- Reads transaction_decision, transaction_seal.
--- right: consume, admin
+-- right: consume, observe
 create function msgtx.offset_counts(in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint)
 returns boolean language sql stable security definer set search_path = pg_catalog, pg_temp as $$
     select in_transaction_number is null or coalesce(

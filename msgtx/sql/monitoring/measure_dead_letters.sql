@@ -2,7 +2,7 @@
 -- `most` groups from the one behind `after`; in each row where the look came to (null: the end). Offsets between where
 -- the group is in its topic of dead letters and the end; letters of other groups in the same topic count, too.
 -- Reads share_group, consumer_group, share_state, partition, topic and, through fetch_batches, the log's ends.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: group_name
 -- plan: look-ups, nested loops
 create function msgtx.measure_dead_letters(in_after int[] default null, most int default 50)

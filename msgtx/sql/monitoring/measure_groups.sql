@@ -1,7 +1,7 @@
 -- measure_groups(after, most) → the members of the next `most` consumer groups, as list_groups shows them, from the group
 -- behind `after`, and in each row the place to continue from (null: the end).
 -- Reads consumer_group and what shown_groups does.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: group_name, members, overdue, settled
 -- plan: look-ups
 create function msgtx.measure_groups(in_after int[] default null, most int default 250)

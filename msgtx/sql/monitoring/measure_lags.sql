@@ -7,7 +7,7 @@
 -- At most 100 aborted rows in front of it are passed by. Its cost is bounded, however long the logs are.
 -- Reads group_offset, consumer_group, partition, topic and, through first_unread_batch, record_batch and the transaction
 -- tables.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: group_name, topic, records, age_ms
 -- plan: look-ups, nested loops
 create function msgtx.measure_lags(in_after int[] default null, most int default 1000)

@@ -3,7 +3,7 @@
 --   bytes   counted in a log of at most 8 rows, else from the rows at 8 places of equal distance: their records stand for
 --           all
 -- Reads partition, topic, record_batch and, through fetch_batches, the transaction tables.
--- right: admin of all topics
+-- right: observe of all topics
 -- plan: look-ups, nested loops, in order
 create function msgtx.measure_partitions(in_after int default null, most int default 1000)
 returns table (

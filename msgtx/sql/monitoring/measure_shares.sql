@@ -9,7 +9,7 @@
 -- Records that a session or transaction has just decided may still count. A group's place in its topic of dead letters
 -- is left out. At most 100 aborted rows are passed by. Its cost is bounded, however long the logs are. Reads share_state,
 -- share_parked, share_group, consumer_group, group_member, partition, topic, record_batch and the transaction tables.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: group_name, topic, records, in_flight, parked, age_ms, members
 -- plan: look-ups, nested loops
 create function msgtx.measure_shares(in_after int[] default null, most int default 50)

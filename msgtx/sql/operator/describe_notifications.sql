@@ -1,7 +1,7 @@
 -- describe_notifications() → how full the server's queue of notifications is, from 0 to 1, and the sessions of all
 -- databases with the longest SQL transactions: a listening session reads the queue only between its transactions.
 -- Null pids: not shown to the caller. With the caller's rights, not the owner's.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: pids, begun
 create function msgtx.describe_notifications(out usage float8, out pids int[], out begun timestamptz) language plpgsql stable
 set search_path = pg_catalog, pg_temp as $$

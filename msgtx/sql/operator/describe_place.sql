@@ -1,6 +1,6 @@
 -- describe_place() → where this database was when its incarnation was made (note_place), and where it is. Nulls: it is not
 -- known. Reads installation.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: noted_system, noted_database, noted_timeline, found_system, found_database, found_timeline
 create function msgtx.describe_place(
     out noted_system bigint, out noted_database bigint, out noted_timeline int,

@@ -3,7 +3,7 @@
 --   sees_all     whether the caller may see all sessions (pg_read_all_stats); hidden: how many of this database it cannot
 --   frozen_age   age(datfrozenxid) of this database, in transactions
 --   sessions     of all databases; connection_limit: how many ordinary roles may have.
--- right: admin of all topics
+-- right: observe of all topics
 create function msgtx.describe_server(
     out role text, out sees_all boolean, out hidden bigint, out in_recovery boolean, out sessions bigint,
     out connection_limit int, out frozen_age bigint, out settings jsonb)

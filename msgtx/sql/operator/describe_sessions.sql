@@ -1,6 +1,6 @@
 -- describe_sessions(pids) → these sessions as pg_stat_activity shows them to the caller: PostgreSQL hides the state of other
 -- roles' sessions from roles that are not in pg_read_all_stats (visible: false). With the caller's rights, not the owner's.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: client_address, state, state_since, wait_event, query_start, started_at
 create function msgtx.describe_sessions(pids int[])
 returns table (

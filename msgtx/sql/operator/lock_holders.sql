@@ -2,7 +2,7 @@
 -- partitions, share partitions, marking), and how many sessions wait for one of them. pid null: a prepared transaction of
 -- PostgreSQL. It takes no lock itself. Columns that pg_stat_activity hides from the caller are null (visible: false). With
 -- the caller's rights, not the owner's.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: pid, role, application_name, client_address, state, state_since, transaction_since
 create function msgtx.lock_holders()
 returns table (

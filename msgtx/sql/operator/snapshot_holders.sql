@@ -5,7 +5,7 @@
 --   since     when the session's SQL transaction began, or the transaction was prepared; null where that is not known
 --   age       transactions since its oldest xid; null if it pins none
 --   retained  bytes of WAL that a slot keeps.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: wal_status, retained, pid, role, client_address, state, since, age
 create function msgtx.snapshot_holders()
 returns table (

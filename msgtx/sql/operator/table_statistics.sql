@@ -1,6 +1,6 @@
 -- table_statistics() → size, rows and upkeep of msgtx's tables, as the statistics know them. With the caller's rights, not
 -- the owner's.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: last_vacuum, last_autovacuum
 create function msgtx.table_statistics()
 returns table (

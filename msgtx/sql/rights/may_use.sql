@@ -1,7 +1,7 @@
 -- may_use(kind, name) → whether the caller may use a consumer group ('group') or a transactional id ('transactional_id'):
 -- see names_of_caller. Name null: whether it may use every name; views ask this once, before they ask for a name. Reads
 -- role_right.
--- right: consume, admin
+-- right: consume, observe
 create function msgtx.may_use(kind text, name text) returns boolean language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp as $$
 begin

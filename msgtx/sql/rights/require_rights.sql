@@ -20,7 +20,7 @@ begin
     where not t.name like any(patterns)
     limit 1;
     if found then
-        patterns := msgtx.patterns_of_caller('{produce,consume,admin}');
+        patterns := msgtx.patterns_of_caller('{produce,consume,observe}');
         raise exception using errcode = '42501', message = msgtx.lacking_right(
             cans, case when lacking.name like any(patterns) then lacking.name end, lacking.partition_id),
             detail = jsonb_build_object('role', msgtx.caller(), 'right', cans[1], 'partition_id', lacking.partition_id,

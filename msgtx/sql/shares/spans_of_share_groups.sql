@@ -1,8 +1,8 @@
 -- spans_of_share_groups() → the records that share groups have in flight now (current_spans) or parked, for view
--- share_spans; one row for each span of records of one state. On topics that the caller may administer: all groups. On
+-- share_spans; one row for each span of records of one state. On topics that the caller may observe: all groups. On
 -- topics that it may only consume: the groups that it may use. Reads consumer_group, share_group, share_state,
 -- share_parked, group_member, partition, topic.
--- right: consume, admin
+-- right: consume, observe
 -- plan: look-ups
 create function msgtx.spans_of_share_groups()
 returns table (
@@ -13,8 +13,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 #variable_conflict use_column
 declare
     moment timestamptz := msgtx.clock();
-    topics constant int[] := msgtx.topics_of_caller('{consume,admin}');
-    administered constant int[] := msgtx.topics_of_caller('{admin}');
+    topics constant int[] := msgtx.topics_of_caller('{consume,observe}');
+    administered constant int[] := msgtx.topics_of_caller('{observe}');
 begin
     return query
     select c.name, t.name, p.partition_index, u.first_offset, u.last_offset, u.status, u.delivery_count, u.reason,

@@ -10,7 +10,7 @@
 --   producer_id, …     the transaction of the first pending record, as it was opened
 -- Reads consumer_group, share_group, share_state, share_parked, group_member, partition, topic, producer, the transaction
 -- tables.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: due_at, reason, deliveries, member_id, client_host, client_process, locked_until, producer_id, producer_epoch
 -- null: transaction_number, transactional_id, opened_at, timeout_ms, opener_host, opener_process, database_backend
 -- null: seal_kind, lock_ms

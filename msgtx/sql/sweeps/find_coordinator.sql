@@ -1,7 +1,7 @@
 -- find_coordinator(transactional_id) → its shard and the shard's leader: owner, host and process are null without a
 -- living lease.
 -- Reads coordinator, coordinator_shard.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: owner, host, process, started_at, lease_until
 create function msgtx.find_coordinator(in_transactional_id text)
 returns table (

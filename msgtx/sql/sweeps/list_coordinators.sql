@@ -1,6 +1,6 @@
 -- list_coordinators(shard) → the shards with their coordinators, all or one: owner, host and process are null where no lease
 -- is living. Reads coordinator, coordinator_shard.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: owner, host, process, started_at, lease_until
 create function msgtx.list_coordinators(in_shard int default null)
 returns table (

@@ -15,6 +15,6 @@ begin
         select array_agg(p.partition_id order by p.partition_index) as ids
         from msgtx.partition p where p.topic_id = t.topic_id) p
     where (names is null or t.name = any(names))
-      and coalesce(t.topic_id = any((select msgtx.topics_of_caller('{produce,consume,admin}'))::int[]), true)
+      and coalesce(t.topic_id = any((select msgtx.topics_of_caller('{produce,consume,observe}'))::int[]), true)
     order by t.name;
 end $$;

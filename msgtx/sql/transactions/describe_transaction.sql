@@ -1,6 +1,6 @@
 -- describe_transaction(transactional_id) → the row of view transactions for an id, found by its index, with the names of
--- its partitions; none for an unknown id, or without the right to use it. Reads producer, partition, topic.
--- right: consume, admin
+-- its partitions; none for an unknown id, or where the view hides it. Reads producer, partition, topic.
+-- right: consume, observe
 -- null: client_host, decided_by, producer_epoch, transaction_number, opened_at, timeout_ms
 create function msgtx.describe_transaction(in_transactional_id text)
 returns table (

@@ -1,7 +1,7 @@
 -- undecided_seals(most) → prepared transactions: sealed, and without a decision; the oldest first. `found` is how many there
 -- are. partitions: on how many of them it wrote; a transaction of offsets only has none. Looks at every seal of the history.
 -- Reads transaction_seal, transaction_decision, transaction, producer.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: transactional_id, deadline, opened_at, timeout_ms, client_host, client_process, database_backend
 create function msgtx.undecided_seals(most int)
 returns table (

@@ -6,7 +6,7 @@
 --   overdue_only      only those older than limit_ms (null: than its own timeout), or lacks its transaction or producer row
 --   most              rows in the answer; `found` is how many there are
 -- Reads topic, partition, partition_floor, transaction tables, producer, record_batch.
--- right: admin of all topics
+-- right: observe of all topics
 -- null: log_end_offset, transactional_id, current_epoch, opened_at, timeout_ms, client_host, client_process
 -- null: database_backend, seal_kind, sealed_at, seal_deadline, last_appended_at
 -- plan: look-ups, nested loops

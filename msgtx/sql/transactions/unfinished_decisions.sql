@@ -3,7 +3,7 @@
 -- many as have 100,000 partitions together (0.1 s), one at least: markers are written from the newest on, so missing ones
 -- are found there. `found` is how many there are.
 -- Reads transaction_decision, transaction_marker, partition_floor, partition.
--- right: admin of all topics
+-- right: observe of all topics
 -- plan: look-ups, nested loops
 create function msgtx.unfinished_decisions(older_than_ms bigint, most int)
 returns table (

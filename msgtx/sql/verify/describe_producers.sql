@@ -2,7 +2,7 @@
 -- `after`: newest epoch, sequence and time of writing; the coordinator epoch of the newest marker here (−1: none); where the
 -- open transaction begins here (null: none is open). One index probe per producer, not one look at each of its rows.
 -- Reads record_batch, producer_state, transaction_marker, transaction_decision, transaction_partition.
--- right: admin
+-- right: observe
 -- null: producer_epoch, last_sequence, transaction_start_offset
 -- plan: look-ups, nested loops
 create function msgtx.describe_producers(in_partition_id int, after_producer_id bigint default -1, most int default 1000)
@@ -14,7 +14,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ignored boolean;
 begin
-    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{admin}', array[in_partition_id]);
+    ignored := msgtx.acts_for_owner() or msgtx.require_rights('{observe}', array[in_partition_id]);
     return query
     with recursive known(producer_id, position) as (
         select after_producer_id, 0

@@ -2,8 +2,8 @@
 --   counts    decided: committed plainly or with a committed transaction    pending    waits for the decision of a sealed
 --             one
 --   newest    of a group and partition the last one that counts: there the group goes on
--- On topics that the caller may administer: all groups. On topics that it may only consume: the groups that it may use.
--- right: consume, admin
+-- On topics that the caller may observe: all groups. On topics that it may only consume: the groups that it may use.
+-- right: consume, observe
 create view msgtx.group_offsets with (security_barrier) as
 select g.name as group_name, t.name as topic, p.partition_index as partition, o.commit_sequence, o.committed_offset,
        o.metadata, o.committed_at, c.counts,
@@ -22,6 +22,6 @@ join msgtx.consumer_group g on g.group_id = o.group_id
 join msgtx.partition p on p.partition_id = o.partition_id
 join msgtx.topic t on t.topic_id = p.topic_id
 cross join lateral (select msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number) as counts offset 0) c
-where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[]), true)
+where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{consume,observe}'))::int[]), true)
   and ((select msgtx.may_use('group', null)) or msgtx.may_use('group', g.name)
-       or coalesce(p.topic_id = any((select msgtx.topics_of_caller('{admin}'))::int[]), true));
+       or coalesce(p.topic_id = any((select msgtx.topics_of_caller('{observe}'))::int[]), true));

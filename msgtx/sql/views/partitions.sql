@@ -12,4 +12,4 @@ cross join lateral (
 left join lateral (
     select sum(r.byte_size)::bigint as bytes, count(*) as batches from msgtx.record_batch r
     where r.partition_id = p.partition_id) s on true
-where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{produce,consume,admin}'))::int[]), true);
+where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{produce,consume,observe}'))::int[]), true);

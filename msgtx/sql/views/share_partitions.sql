@@ -2,8 +2,8 @@
 -- its topic of dead letters next_offset is how far a group's letters were sent back.
 --   start_offset   below it all is done: the first one in flight or parked, else next_offset
 --   next_offset    from here on nothing was delivered yet
--- On topics that the caller may administer: all groups. On topics that it may only consume: the groups that it may use.
--- right: consume, admin
+-- On topics that the caller may observe: all groups. On topics that it may only consume: the groups that it may use.
+-- right: consume, observe
 create view msgtx.share_partitions with (security_barrier) as
 select c.name as group_name, t.name as topic, p.partition_index as partition,
        coalesce(f.start_offset, greatest(newest.next_offset, p.log_start_offset)) as start_offset,
@@ -37,6 +37,6 @@ left join (
            sum(case u.state when 'waiting' then u.last_offset - u.first_offset + 1 end)::bigint as waiting
     from msgtx.spans_of_share_groups() u group by u.group_name, u.partition_id
     ) f on f.group_name = c.name and f.partition_id = p.partition_id
-where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{consume,admin}'))::int[]), true)
+where coalesce(p.topic_id = any((select msgtx.topics_of_caller('{consume,observe}'))::int[]), true)
   and ((select msgtx.may_use('group', null)) or msgtx.may_use('group', c.name)
-       or coalesce(p.topic_id = any((select msgtx.topics_of_caller('{admin}'))::int[]), true));
+       or coalesce(p.topic_id = any((select msgtx.topics_of_caller('{observe}'))::int[]), true));

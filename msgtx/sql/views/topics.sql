@@ -9,4 +9,4 @@ select s.name, n.partitions,
        s.created_at
 from msgtx.topic s
 cross join lateral (select count(*)::int as partitions from msgtx.partition p where p.topic_id = s.topic_id) n
-where coalesce(s.topic_id = any((select msgtx.topics_of_caller('{produce,consume,admin}'))::int[]), true);
+where coalesce(s.topic_id = any((select msgtx.topics_of_caller('{produce,consume,observe}'))::int[]), true);

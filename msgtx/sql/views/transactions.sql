@@ -1,11 +1,13 @@
 -- View transactions: each producer that has a transactional id or transactions, with its newest transaction and the
 -- state as Kafka names it (internals: transactions#states). A transaction is complete when each of its partitions has
--- its marker, or its floor is above it. A role that may not consume (or administer) every topic sees transactions on
--- topics of its own, and their partitions there. A transactional id that he may not use is null.
--- right: consume, admin
+-- its marker, or its floor is above it. A role that may not consume (or observe) every topic sees transactions on
+-- topics of its own, and their partitions there. A transactional id that it may not use is
+-- null, unless it may observe every topic.
+-- right: consume, observe
 create view msgtx.transactions with (security_barrier) as
 select case
-           when (select msgtx.may_use('transactional_id', null)) or msgtx.may_use('transactional_id', p.transactional_id)
+           when (select msgtx.topics_of_caller('{observe}')) is null or (select msgtx.may_use('transactional_id', null))
+               or msgtx.may_use('transactional_id', p.transactional_id)
            then p.transactional_id end as transactional_id,
        p.producer_id, p.epoch as current_epoch, n.producer_epoch, n.transaction_number,
        case
@@ -59,11 +61,11 @@ left join lateral (
            or (t.producer_epoch, t.transaction_number) = (d.producer_epoch, d.transaction_number)) o on true
     where t.producer_id is not null or d.producer_id is not null) n on true
 left join lateral (
-    select case when (select msgtx.topics_of_caller('{consume,admin}')) is not null then array(
+    select case when (select msgtx.topics_of_caller('{consume,observe}')) is not null then array(
                select x.partition_id
                from unnest(n.partitions) with ordinality x(partition_id, ordinal)
                where (select k.topic_id from msgtx.partition k where k.partition_id = x.partition_id)
-                   = any((select msgtx.topics_of_caller('{consume,admin}'))::int[])
+                   = any((select msgtx.topics_of_caller('{consume,observe}'))::int[])
                order by x.ordinal) end as partitions) visible on true
 left join lateral (
     select nullif(visible.partitions, '{}') as partitions,
@@ -72,4 +74,4 @@ left join lateral (
                from unnest(n.partitions, n.first_offsets) with ordinality x(partition_id, first_offset, ordinal)
                where x.partition_id = any(visible.partitions) order by x.ordinal) end as first_offsets) seen on true
 where (p.transactional_id is not null or n.transaction_number is not null)
-  and (seen.partitions is not null or (select msgtx.topics_of_caller('{consume,admin}')) is null);
+  and (seen.partitions is not null or (select msgtx.topics_of_caller('{consume,observe}')) is null);
