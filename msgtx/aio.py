@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mappi
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
+import psycopg
+
 from msgtx import arguments, errors, forks, orm, shares
 from msgtx import client as clients
 from msgtx import consumer as consumers
@@ -23,6 +25,7 @@ from msgtx import producer as producers
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.closing import ClosingAsync
 from msgtx.consumer.subscription import RebalanceCallback
+from msgtx.database.asyncpg import AsyncpgConnection
 from msgtx.database.pool import POOL_SIZE
 from msgtx.executor import Threads
 from msgtx.process import Ending, IntoAsync
@@ -33,8 +36,10 @@ from msgtx.receiving.poll import Found, Poll
 from msgtx.rules.record import GivenHeaders, as_headers
 from msgtx.session.answers import lending
 from msgtx.session.cancellation import to_its_end
+from msgtx.session.drivers import is_asyncpgs
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
+from msgtx.session.opened import in_session
 from msgtx.settings import ConsumerSettings, IntoSettings, ProducerSettings, ShareConsumerSettings
 from msgtx.shares.rides import ShareRide
 from msgtx.types import (
@@ -54,7 +59,9 @@ from msgtx.units import Duration
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
-    AsyncUserSession = AsyncSession | async_scoped_session[Any] | AsyncConnection
+    AsyncUserSession = (
+        AsyncSession | async_scoped_session[Any] | AsyncConnection | psycopg.AsyncConnection[Any] | AsyncpgConnection
+    )
 
 Answer = TypeVar("Answer")
 Place = TypeVar("Place", RecordMetadata, BatchMetadata)
@@ -146,22 +153,22 @@ def _require_async(session: object) -> None:
     try:
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     except ImportError as error:
-        raise errors.ConfigError("SQLAlchemy's async sessions need greenlet: pip install msgtx[async]") from error
-    if not isinstance(session, AsyncSession | AsyncConnection | async_scoped_session):
+        raise errors.ConfigError("async sessions need greenlet: pip install msgtx[async]") from error
+    known = isinstance(session, AsyncSession | AsyncConnection | async_scoped_session | psycopg.AsyncConnection)
+    if not known and not is_asyncpgs(session):
+        kind = type(session)
         raise errors.WrongType(
-            "expected SQLAlchemy's AsyncSession, async_scoped_session or AsyncConnection, not"
-            f" {type(session).__name__} (msgtx.orm and msgtx.connect() take those that are not async)",
+            "expected SQLAlchemy's AsyncSession, async_scoped_session or AsyncConnection, psycopg's AsyncConnection or"
+            f" asyncpg's Connection, not {kind.__module__}.{kind.__qualname__} (msgtx.orm and msgtx.connect() take those"
+            " that are not async)",
             name="session",
         )
 
 
 async def _in_session(session: "AsyncUserSession", call: Callable[[UserSession], Answer]) -> Answer:
-    """Do a call with the sync session below an async one. Raise as `_require_async`."""
+    """Do a call in an async session. Raise as `_require_async`."""
     _require_async(session)
-    from sqlalchemy.ext.asyncio import async_scoped_session
-
-    given = session() if isinstance(session, async_scoped_session) else session
-    return await given.run_sync(call)
+    return await in_session(session, call)
 
 
 async def publish(
@@ -452,13 +459,14 @@ class Consumer(_Reader[Record]):
         if not records:
             yield records
             return
-        with contextlib.ExitStack() as block:  # its end does not wait
+        with contextlib.ExitStack() as block:  # after an exception its end does not wait
             try:
                 await self._ride(session, lambda given: block.enter_context(self.sync.committing.riding(given)))
             except BaseException:
                 self.sync.committing.take_back()
                 raise
             yield records
+            await _in_session(session, lambda _: block.close())
 
     async def commit(
         self,

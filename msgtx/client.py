@@ -339,14 +339,15 @@ class Client(Closing):
     ) -> ProcessReport:
         """Consume topics and have `handler(session, record)` write rows: exactly once, whatever crashes or raises.
 
-        `session_factory` opens SQLAlchemy sessions on this database (a `sessionmaker`), or connections. Each transaction has
-        one of its own, which is committed here with the rows of many records and their offsets; with `batch` the handler
-        gets a list of records. When it raises, the session is rolled back, and its records come again one by one. A
-        record that fails alone is tried again, with pauses. `failure` says what becomes of it: `Retry()` (the default)
-        tries until it succeeds, `Retry(5)` raises after 5 retries; `DeadLetter(topic)` sends it after 3 to a topic, in
-        the same commit as its offset; `Skip()` leaves it out after as many; `Stop()` raises at the first failure. Its
-        partition waits, up to 30 s between two tries; the others go on. A failure that is not the records' fault, such
-        as a lost connection or a deadlock, is tried again in any case.
+        `session_factory` opens sessions on this database: SQLAlchemy's (a `sessionmaker`, `lambda: db.session`) or its
+        connections, or psycopg's (`lambda: psycopg.connect(url)`, `pool.connection`). Each transaction has one of its own,
+        which is committed here with the rows of many records and their offsets; with `batch` the handler gets a list of
+        records. When it raises, the session is rolled back, and its records come again one by one. A record that fails alone
+        is tried again, with pauses. `failure` says what becomes of it: `Retry()` (the default) tries until it succeeds,
+        `Retry(5)` raises after 5 retries; `DeadLetter(topic)` sends it after 3 to a topic, in the same commit as its offset;
+        `Skip()` leaves it out after as many; `Stop()` raises at the first failure. Its partition waits, up to 30 s between
+        two tries; the others go on. A failure that is not the records' fault, such as a lost connection or a deadlock, is
+        tried again in any case.
 
         Any number of workers of a group divide the partitions. One that is killed keeps its own for `session_timeout_ms`
         (45 s), unless it comes back with the same `group_instance_id`. `transaction_ms`: about how long a transaction lasts;

@@ -150,6 +150,7 @@ class Committing:
         try:
             ride = self.commit_in(session, None, lost=ReturnedEvent.LOSE_BATCH, refusal=refusal)
             yield ride
+            ride.riding.allow()
         except BaseException:
             if ride is None:
                 self.rides.take_back(handed)
@@ -157,7 +158,6 @@ class Committing:
                 ride.riding.refusal = "what its records lead to has failed: roll the session back"
                 ride.lost()
             raise
-        ride.riding.refusal = None
         if ride.is_lost and is_begun(session):
             raise IllegalState(
                 "the session was rolled back while its records were handled, and used again: what it then commits would come"

@@ -243,6 +243,7 @@ class Consumer(Reader[ConsumerConfig, Record]):
     def settle(self) -> None:
         """Wait until earlier commits are written or refused."""
         self._commits.settle()
+        self.committing.rides.ask()
 
     def _look(self, deadline: float, most: int) -> bool:
         self.committing.commit_automatically()
@@ -409,12 +410,12 @@ class Consumer(Reader[ConsumerConfig, Record]):
         A subscribed consumer commits as a member: after the group gave it up, `UnknownMember` is raised until a poll
         has joined again. A consumer with assigned partitions commits to a group without members.
 
-        `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The offsets are committed
-        with its next commit, and gone with its rollback: rows that are made of records are there exactly once. The group is
-        fenced just before that commit, which then raises (I11). After a rollback polls raise `IllegalState` until `rewind`
-        or `seek`; an error before this call needs `rewind`, too: `batch` does it all. Raise `IllegalState` while
-        `enable_auto_commit` is on, older offsets wait for another session's commit, or they were rolled back after a
-        poll that returned more.
+        `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection`, psycopg's `Connection` or Django's, on the same
+        database. The offsets are committed with its next commit, and gone with its rollback: rows that are made of records
+        are there exactly once. The group is fenced just before that commit, which then raises (I11). After a rollback polls
+        raise `IllegalState` until `rewind` or `seek`; an error before this call needs `rewind`, too: `batch` does it all.
+        Raise `IllegalState` while `enable_auto_commit` is on, older offsets wait for another session's commit, or they were
+        rolled back after a poll that returned more.
         """
         wait = arguments.flag("wait", wait)
         with self._use():

@@ -2,14 +2,13 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-
-import sqlalchemy
+from typing import Any
 
 from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.partition import Assigned
 from msgtx.errors import IllegalState
 from msgtx.rules.partition import Returned, ReturnedEvent
-from msgtx.session.enlistment import Enlistment, Riding
+from msgtx.session.riding import Enlisted, Riding
 from msgtx.store.groups.groups import OffsetRows
 from msgtx.types import TopicPartition
 
@@ -20,7 +19,7 @@ class Ride:
     def __init__(
         self,
         rides: "Rides",
-        enlistment: Enlistment,
+        enlistment: Enlisted,
         rows: OffsetRows,
         partitions: Iterable[Assigned],
         *,
@@ -62,7 +61,7 @@ class Rides:
 
     def add(
         self,
-        session: tuple[sqlalchemy.Connection, Enlistment],
+        session: tuple[Any, Enlisted],
         rows: OffsetRows,
         *,
         lost: ReturnedEvent,
@@ -83,6 +82,10 @@ class Rides:
         self._open.append(ride)
         enlistment.add(connection, ride.riding)
         return ride
+
+    def ask(self) -> None:
+        """Look which sessions have ended. It may ask the database, and is not for an event loop."""
+        self._forget_ended()
 
     def require_not_overtaken(self) -> None:
         """Raise `IllegalState` if the consumer has returned more records since the rollback."""

@@ -12,6 +12,7 @@ import sqlalchemy
 from sqlalchemy.util import await_only
 
 from msgtx import errors
+from msgtx.database.asyncpg import Asyncpg
 from msgtx.database.connection import AsyncRawConnection, Connection, RawConnection
 from msgtx.database.translation import translated
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor, numbered
@@ -76,15 +77,19 @@ def call_together(
         )
 
 
-def of_async_session(connection: object) -> AsyncRawConnection | None:
+def of_async_session(connection: object) -> AsyncRawConnection | Asyncpg | None:
     """Return a connection that is an async session's: `driver_of` hands it out under the name of the other kind.
 
-    It is used inside SQLAlchemy's own calls of it only, which look synchronous from within.
+    It is used inside SQLAlchemy's `greenlet_spawn` only, where calls look synchronous.
     """
-    return connection if isinstance(connection, psycopg.AsyncConnection) else None
+    return connection if isinstance(connection, psycopg.AsyncConnection | Asyncpg) else None
 
 
-async def _awaited(connection: AsyncRawConnection, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+async def _awaited(
+    connection: AsyncRawConnection | Asyncpg, statement: str, arguments: Sequence[object]
+) -> list[tuple[Any, ...]]:
+    if isinstance(connection, Asyncpg):
+        return await connection.rows(statement, arguments)
     cursor = AsyncCursor(connection)
     await cursor.execute(statement, arguments, prepare=True)
     return await cursor.fetchall() if cursor.description else []
@@ -163,6 +168,8 @@ NOTIFY_SOON: Final = "select pg_catalog.set_config('lock_timeout', '10ms', true)
 CALLER: Final = "select coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user)"
 SEAT_AND_CALLER: Final = CALLER.replace("select ", "select msgtx.take_seat(), ")
 SET_ROLE: Final = "select pg_catalog.set_config('role', %s, true)"
+CURRENT_TRANSACTION: Final = "select pg_catalog.pg_current_xact_id()::pg_catalog.text::pg_catalog.int8"
+TRANSACTION_STATUS: Final = "select pg_catalog.pg_xact_status(%s::pg_catalog.int8::pg_catalog.text::pg_catalog.xid8)"
 DEFAULT_ISOLATION: Final = "show default_transaction_isolation"
 BATCH_TYPE: Final = "select 'msgtx.batch'::pg_catalog.regtype::pg_catalog.oid::pg_catalog.int8"
 _batch_types: "weakref.WeakKeyDictionary[RawConnection, int]" = weakref.WeakKeyDictionary()

@@ -11,6 +11,7 @@ import sqlalchemy
 from psycopg import errors as pg
 
 from msgtx import errors
+from msgtx.database.asyncpg import Asyncpg
 from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.schema import privileges
 
@@ -109,6 +110,18 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     return error
 
 
+def translate_own(error: BaseException) -> errors.MsgtxError | None:
+    """Return msgtx's error if its functions raised this one on a user's connection, of psycopg or asyncpg; else None."""
+    state = getattr(error, "sqlstate", None)
+    if not isinstance(state, str) or not state.startswith(OWN):
+        return None
+    if isinstance(error, psycopg.Error):
+        message, name, detail = error.diag.message_primary, error.diag.column_name, error.diag.message_detail
+    else:
+        message, name, detail = (getattr(error, each, None) for each in ("message", "column_name", "detail"))
+    return raised(state, message or str(error), name, detail)
+
+
 def raised(state: str, message: str, name: str | None, detail: str | None) -> errors.MsgtxError:
     """Return the error that a function of msgtx raised, from the fields of PostgreSQL's answer. `name`: the column."""
     return answered(name or BY_SQLSTATE[state].__name__, message, **_values(detail))
@@ -133,7 +146,7 @@ def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:
     rights = privileges.rights_on(min(known))
     if not rights:
         return f"{message}: only the owner of the schema may"
-    role = "ROLE" if connection is None or connection.closed else connection.info.user
+    role = "ROLE" if connection is None or isinstance(connection, Asyncpg) or connection.closed else connection.info.user
     told = f"{message}: the owner of the schema gives the right with `msgtx db grant --role {role} --can {'|'.join(rights)}`"
     if connection is None or isinstance(connection, Connection):
         return told

@@ -645,6 +645,12 @@ HEARTBEAT_GROUP: Final = Function(
     HeartbeatGroupRow,
     flushed=False,
 )
+HOLD_COMMIT: Final = Function(
+    "hold_commit",
+    "group_names text[], offset_partitions int4[], offsets int8[], metadata text[], member_ids text[], "
+    "generations int4[], read_identities text[], instance_ids text[]",
+    tuple[int],
+)
 
 
 class InitProducerIdRow(NamedTuple):
@@ -980,6 +986,7 @@ REDRIVE_DEAD_LETTERS: Final = Function(
     "group_name text, in_index int4, in_upto int8, most int4, skip_missing bool",
     RedriveDeadLettersRow,
 )
+RELEASE_COMMIT: Final = Function("release_commit", "number int8", tuple[int | Any])
 RELEASE_PARTITIONS: Final = Function(
     "release_partitions", "group_name text, in_member_number int8, partition_ids int4[]", tuple[int | Any]
 )

@@ -31,11 +31,12 @@ def publish(
 ) -> None:
     """Publish a record with the session's next commit: it is there when the user's rows are, and gone with a rollback.
 
-    `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection`, on the database that holds msgtx. The record is kept
-    and appended just before the COMMIT, after the session's flush; a rolled-back savepoint takes it back, too. Several go in
-    partition order. Works at every isolation level. A key chooses the partition (crc32, as the producer's default); the
-    records of a topic without one go to one partition. Raise `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`,
-    `RecordTooLarge`, `InvalidRecord`, `TypeError`. Source: internals: sessions; I6.
+    `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection`, psycopg's `Connection` or Django's, on the database
+    that holds msgtx. The record is appended by the COMMIT; a rolled-back savepoint takes it back, too. Several go in
+    partition order. Works at every isolation level in sessions of SQLAlchemy, at READ COMMITTED in the others. A key chooses
+    the partition (crc32, as the producer's default); the records of a topic without one go to one partition. Raise
+    `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`, `RecordTooLarge`, `InvalidRecord`, `TypeError`. Source:
+    internals: sessions; I6.
     """
     topic = arguments.topic(topic)
     if partition is not None:

@@ -13,6 +13,7 @@ from msgtx.errors import FatalError, IllegalState, WrongType
 from msgtx.process.loop import POLL_SECONDS, Done, Failed, dead_letter_of, reason_of, tell_set_aside
 from msgtx.process.worker import Worker
 from msgtx.session.enlistment import BrokenSession, UserSession
+from msgtx.session.opened import in_session, opened, opened_async
 from msgtx.types import Record
 
 # `publish(session, topic, value, …)`: this room does not know the one that has it.
@@ -101,7 +102,7 @@ class Into:
         return None
 
     def _transact(self, records: list[Record], aside: Exception | None) -> None:
-        with self._opened("__enter__") as session:
+        with opened(self.session_factory) as (session, commit):
             with self.consumer.riding(session, NOT_YET) as ride:
                 if aside is not None:
                     self._keep(session, records[0], aside)
@@ -109,18 +110,7 @@ class Into:
                     for given in self._given(records):
                         self._require_done(self.handler(session, given))
             self._require_rides(ride, records)
-            session.commit()
-
-    def _opened(self, entry: str) -> Any:
-        session = self.session_factory()
-        if not hasattr(session, entry):
-            wanted = "Sessions or Connections" if entry == "__enter__" else "AsyncSessions or AsyncConnections"
-            other = "msgtx.aio's takes async ones" if entry == "__enter__" else "client.sync's takes the others"
-            raise WrongType(
-                f"session_factory makes {wanted} of SQLAlchemy, not {type(session).__name__} ({other})",
-                name="session_factory",
-            )
-        return session
+            commit()
 
     def _given(self, records: list[Record]) -> Any:
         """Yield the arguments of the handler."""
@@ -188,16 +178,17 @@ class IntoAsync(Into):
             raise asyncio.CancelledError
         self.task = asyncio.current_task()
         try:
-            async with self._opened("__aenter__") as session:
-                with contextlib.ExitStack() as block:  # its end does not wait
-                    ride = await session.run_sync(lambda given: block.enter_context(self.consumer.riding(given, NOT_YET)))
+            async with opened_async(self.session_factory) as (session, commit):
+                with contextlib.ExitStack() as block:
+                    ride = await in_session(session, lambda given: block.enter_context(self.consumer.riding(given, NOT_YET)))
                     if aside is not None:
-                        await session.run_sync(lambda given: self._keep(given, records[0], aside))
+                        await in_session(session, lambda given: self._keep(given, records[0], aside))
                     else:
                         for given in self._given(records):
                             result = self.handler(session, given)
                             self._require_done(await result if inspect.isawaitable(result) else result)
+                    await in_session(session, lambda _: block.close())
                 self._require_rides(ride, records)
-                await session.commit()
+                await commit()
         finally:
             self.task = None

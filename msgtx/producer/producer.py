@@ -36,8 +36,9 @@ from msgtx.producer.wake import Wake
 from msgtx.rules.record import GivenHeaders
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import AnswerSource, begins_here
-from msgtx.session.enlistment import UserSession, Writing, enlist, seat_of
+from msgtx.session.enlistment import UserSession, enlist_in, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
+from msgtx.session.riding import Writing
 from msgtx.store.topics.topics import Topic, Topics
 from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
 from msgtx.units import Duration
@@ -337,7 +338,7 @@ class Producer(Closing):
         after `timeout_ms` it is aborted. Until the session has ended no other transaction begins. Raise `ConfigError` for
         a session elsewhere, in autocommit or two phases.
         """
-        rides = None if session is None else enlist(session, self._engine)
+        rides = None if session is None else enlist_in(session, self._engine)
         seat = None if rides is None else seat_of(rides[0])  # while we are in the session's own thread
         transaction = self.begin_transaction(timeout_ms)
         opened = self._state.transaction

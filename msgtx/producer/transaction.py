@@ -25,7 +25,8 @@ from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerSta
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import Answers, AnswerSource, began_here, begins_here, sources_here
-from msgtx.session.enlistment import Enlistment, SealedDecision
+from msgtx.session.enlistment import Enlistment
+from msgtx.session.riding import SealedDecision
 from msgtx.store.append.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
 from msgtx.store.shares.answers import NO_ANSWERS

@@ -1,4 +1,4 @@
-"""Decisions of sealed transactions, consumer offsets and records that ride in the user's SQL transaction.
+"""Decisions of sealed transactions, consumer offsets and records that ride in a SQL transaction of SQLAlchemy's.
 
 It is kept beside the user's connection and written just before its COMMIT, after the session's flush: then SQLAlchemy's
 connection says `commit`. A rollback, also to a savepoint, drops them, and they are never written.
@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 import sqlalchemy
@@ -26,8 +26,17 @@ from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
 from msgtx.database.wire import BatchColumns
 from msgtx.session.answers import Answers
+from msgtx.session.drivers import (
+    DjangoConnection,
+    DriverSession,
+    another_database,
+    driver_below,
+    enlist_driver,
+    is_in_transaction,
+)
 from msgtx.session.endings import endings_of
 from msgtx.session.published import Published, calls_of
+from msgtx.session.riding import Enlisted, Riding, SealedDecision, Thing, Writing
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
 from msgtx.store.fetch.wakeups import MOST_TOLD, notify
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
@@ -38,53 +47,12 @@ from msgtx.store.transactions.seal import Sealed, commit_in_session, decide_seal
 
 TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
 
-UserSession = Session | scoped_session[Any] | sqlalchemy.Connection
+UserSession = Session | scoped_session[Any] | sqlalchemy.Connection | DriverSession
 Answer = TypeVar("Answer")
 
 
 class BrokenSession(errors.IllegalState):
     """The SQL transaction of a session was ended, and SQLAlchemy was not told. Leave that to the session."""
-
-
-class Owner(Protocol):
-    """Whose transaction is decided by the user's COMMIT."""
-
-    def lost(self) -> None:
-        """Handle a rollback of the user's SQL transaction, or a failed COMMIT."""
-        ...
-
-
-@dataclass(slots=True)
-class Writing:
-    """A block that writes to a transaction: the user's COMMIT must wait for its end."""
-
-    owner: Owner
-    open: bool = True
-
-
-@dataclass(slots=True)
-class Riding:
-    """Consumer offsets that the user's COMMIT writes. `refusal`: the reason why it must not yet.
-
-    `written`: the COMMIT was sent, and may be done; False again once it is known that it was not. `committed`: it was done.
-    """
-
-    rows: OffsetRows
-    owner: Owner
-    refusal: str | None = None
-    written: bool = False
-    committed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SealedDecision:
-    """A transaction that the user's COMMIT decides."""
-
-    sealed: Sealed
-    owner: Owner
-
-
-Thing = Published | Riding | Answers | SealedDecision | Writing
 
 
 @dataclass(slots=True, weakref_slot=True)
@@ -203,13 +171,21 @@ class Enlistment:
         return [thing for _, thing in self.things if isinstance(thing, kind)]
 
 
-def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalchemy.Connection, Enlistment]:
-    """Return the connection of a session, and the `Enlistment` of its SQL transaction, which is begun if need be.
+def enlist(session: UserSession, engine: Engine | None = None) -> tuple[Any, Enlisted]:
+    """Return the connection of a session, and the enlistment of its SQL transaction, which is begun if need be.
 
     `engine`: a client's, whose database must be the session's. Raise `ConfigError` for a database without msgtx, another
     driver, autocommit, or two-phase commit; `IllegalState` for a session that is closed, or must be rolled back first;
     `TypeError` if it is no session.
     """
+    if (driver := driver_below(session)) is not None:
+        return driver, enlist_driver(driver, engine)
+    require_session(session)
+    return enlist_in(session, engine)
+
+
+def enlist_in(session: UserSession, engine: Engine | None) -> tuple[sqlalchemy.Connection, Enlistment]:
+    """Return the connection and the enlistment of a session of SQLAlchemy. Raise as `enlist`."""
     connection = _connection_of(session)
     with _usable():
         driver = driver_of(connection)
@@ -226,11 +202,7 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
     if engine is not None and installation.incarnation != engine.incarnation:
         installation = _ask_again(connection)  # the client may be made after a failover, and the engine before it
         if installation.incarnation != engine.incarnation:
-            raise errors.ConfigError(
-                f"the session's database has another msgtx (incarnation {installation.incarnation}) than the client's"
-                f" ({engine.incarnation}): what a session commits is in its own database",
-                reason="another database",
-            )
+            raise another_database(installation, engine)
     enlistment = _enlistments.get(connection)
     if enlistment is not None and enlistment.written:
         _take_back(connection, enlistment)
@@ -248,21 +220,27 @@ def enlist(session: UserSession, engine: Engine | None = None) -> tuple[sqlalche
 
 def is_begun(session: UserSession) -> bool:
     """Return whether a session is in a SQL transaction."""
+    if (driver := driver_below(session)) is not None:
+        return is_in_transaction(driver)
+    assert isinstance(session, Session | scoped_session | sqlalchemy.Connection)
     return (session() if isinstance(session, scoped_session) else session).in_transaction()
 
 
 def require_session(session: object) -> None:
-    """Raise `WrongType` if it is no session."""
+    """Raise `WrongType` if it is no session, or one of an event loop."""
+    if not isinstance(session, sqlalchemy.Connection | Session | scoped_session | psycopg.Connection | DjangoConnection):
+        raise _no_session(session, "SQLAlchemy's Session, scoped_session or Connection, psycopg's Connection or Django's")
+
+
+def _no_session(session: object, wanted: str) -> errors.WrongType:
+    kind = type(session)
+    also = " (msgtx.aio takes async ones)" if kind.__name__.startswith(("Async", "async")) else ""
+    return errors.WrongType(f"expected {wanted}{also}, not {kind.__module__}.{kind.__qualname__}", name="session")
+
+
+def _connection_of(session: object) -> sqlalchemy.Connection:
     if not isinstance(session, sqlalchemy.Connection | Session | scoped_session):
-        also = " (msgtx.aio takes async ones)" if type(session).__name__.startswith(("Async", "async")) else ""
-        raise errors.WrongType(
-            f"expected SQLAlchemy's Session, scoped_session or Connection{also}, not {type(session).__name__}",
-            name="session",
-        )
-
-
-def _connection_of(session: UserSession) -> sqlalchemy.Connection:
-    require_session(session)
+        raise _no_session(session, "SQLAlchemy's Session, scoped_session or Connection")
     if isinstance(session, sqlalchemy.Connection):
         connection = session
     else:
@@ -344,15 +322,20 @@ def forget(connection: sqlalchemy.Connection) -> None:
     _topics[engine_of(connection)] = {}
 
 
-def topic_of(connection: sqlalchemy.Connection, name: str) -> Topic:
+def topic_of(connection: sqlalchemy.Connection | RawConnection, name: str) -> Topic:
     """Return a topic; it is asked for now and then. Raise `UnknownTopicOrPartition`."""
-    known = _topics[engine_of(connection)]
+    key, driver = (
+        (engine_of(connection), driver_of(connection))
+        if isinstance(connection, sqlalchemy.Connection)
+        else (connection, connection)
+    )
+    known = _topics.setdefault(key, {})
     since, topic = known.get(name, (0.0, None))
     now = time.monotonic()
     if topic is None or now - since > TOPIC_SECONDS:
-        topic = describe_topics(driver_of(connection), [name]).get(name)
+        topic = describe_topics(driver, [name]).get(name)
         if topic is None:
-            raise unknown_topic(driver_of(connection), name)
+            raise unknown_topic(driver, name)
         known[name] = (now, topic)
     return topic
 
@@ -536,4 +519,5 @@ _enlisted: "weakref.WeakKeyDictionary[Any, tuple[weakref.ref[sqlalchemy.Connecti
 # Partitions of the last COMMIT of a driver's connection, whose readers are not notified yet.
 _not_notified: "weakref.WeakKeyDictionary[Any, set[int]]" = weakref.WeakKeyDictionary()
 _installations: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Installation]" = weakref.WeakKeyDictionary()
-_topics: "weakref.WeakKeyDictionary[sqlalchemy.Engine, dict[str, tuple[float, Topic]]]" = weakref.WeakKeyDictionary()
+# By engine of SQLAlchemy, or by connection of a driver.
+_topics: "weakref.WeakKeyDictionary[Any, dict[str, tuple[float, Topic]]]" = weakref.WeakKeyDictionary()

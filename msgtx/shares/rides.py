@@ -2,13 +2,15 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgtx import errors
 from msgtx.database.pool import Engine
 from msgtx.receiving.sole_use import SoleUse
-from msgtx.session.enlistment import Riding, UserSession, enlist, is_begun
+from msgtx.session.drivers import DriverEnlistment
+from msgtx.session.enlistment import UserSession, enlist, is_begun
+from msgtx.session.riding import Riding
 from msgtx.shares.answering import Answering
 from msgtx.types import ShareRecord
 
@@ -34,6 +36,12 @@ class ShareRides:
     engine: Engine
     answering: Answering
     sole_use: SoleUse
+    of_drivers: list[DriverEnlistment] = field(default_factory=list)  # which tell nobody how they end
+
+    def ask(self) -> None:
+        """Look which of them have ended. It may ask the database, and is not for an event loop."""
+        if self.of_drivers:
+            self.of_drivers[:] = [each for each in self.of_drivers if each.is_open]
 
     def commit(self, session: UserSession) -> None:
         """Have the session's commit bring the answers given so far; see `ShareConsumer.commit`."""
@@ -43,6 +51,8 @@ class ShareRides:
             taken = self.answering.take(release=self.answering.holdings.implicit)
             if taken is not None:
                 enlistment.add(connection, taken)
+                if isinstance(enlistment, DriverEnlistment) and enlistment not in self.of_drivers:
+                    self.of_drivers.append(enlistment)
 
     def begin(self, session: UserSession) -> ShareRide:
         """Have a session refuse its commit until `end` is called."""
@@ -58,7 +68,8 @@ class ShareRides:
         Raise `IllegalState` if the session was rolled back and is used again.
         """
         if not ride.is_lost:
-            ride.riding.refusal = None
+            ride.riding.allow()
+        if not ride.is_lost:
             self.commit(session)
         elif is_begun(session):
             raise errors.IllegalState(
@@ -89,4 +100,4 @@ class ShareRides:
         if answers is not None:
             enlistment.add(connection, answers)
         yield ride
-        ride.riding.refusal = None
+        ride.riding.allow()

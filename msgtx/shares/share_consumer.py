@@ -110,6 +110,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
         return super().begin(timeout, max_records)
 
     def _look(self, deadline: float, most: int) -> bool:
+        self.rides.ask()
         if self.holdings.has_undone:
             self.answering.settle_all()
             self.answering.give_back()
@@ -171,11 +172,10 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
     def commit(self, *, session: UserSession | None = None) -> None:
         """Commit the answers given so far, all of them or none; in implicit mode accept the returned records.
 
-        `session`: SQLAlchemy's `Session` or `Connection`, whose COMMIT writes the answers, and fails if one does not hold.
-        After a rollback, also to a savepoint, the next poll returns the records again. An error before this call needs
-        `rewind`: `batch` does it all. Raise `InvalidRecordState` if an answer does not hold: it is forgotten, and a second
-        call applies the rest; `TransactionConflict`; with a session `IllegalState` in implicit mode, if the records returned
-        last were rewound.
+        `session`: as for `Consumer.commit`. Its COMMIT writes the answers, and fails if one does not hold. After a rollback,
+        also to a savepoint, the next poll returns the records again. An error before this call needs `rewind`: `batch` does
+        it all. Raise `InvalidRecordState` if an answer does not hold: it is forgotten, and a second call applies the rest;
+        `TransactionConflict`; with a session `IllegalState` in implicit mode, if the records returned last were rewound.
         """
         if session is not None:
             self.rides.commit(session)
@@ -241,6 +241,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
 
     def settle(self) -> None:
         """Send what is to be sent on connections of its own, before answers are given to a transaction or session."""
+        self.rides.ask()
         self.answering.ready()
 
     # ── the end ──

@@ -15,7 +15,7 @@ OWNERS = given_by(OWNER)
 VIEWS = {name for name, code in CODE.items() if code.lstrip().startswith("create view")}
 # They read no table of msgtx with their owner's rights; what they call does, and checks.
 OF_THE_CALLER = {
-    "commit_in_session",
+    "commit_in_session", "hold_commit", "release_commit",
     "last_stable_offset", "describe_server", "describe_sessions", "lock_holders", "snapshot_holders",
     "describe_notifications",
     "table_statistics", "read", "value_json", "value_text",
@@ -92,6 +92,7 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
         "offset_counts",
         "last_batch",
         "commit_in_session",  # what it stages is checked in the COMMIT, by commit_offsets and append
+        "hold_commit",
     }
     for name in given - VIEWS - SIGNED - looks:
         arguments = CODE[name].split("returns ")[0].split(" out ")[0]

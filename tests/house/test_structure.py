@@ -62,7 +62,7 @@ def test_only_the_engine_commits() -> None:
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and COMMITS.search(ast.unparse(node)):
                 found.add((str(path), ast.unparse(node)))
-    of_a_worker = ("msgtx/process/into.py", "session.commit()")  # the user's session, which it opened
+    of_a_worker = ("msgtx/session/opened.py", "session.commit()")  # the user's session, which it opened
     assert found == {("msgtx/database/pool.py", "connection.begin()"), of_a_worker, *BEGINS_WITHOUT_COMMIT}
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import SEAT_AND_CALLER, batch_array, call, query
+from msgtx.database.calls import CURRENT_TRANSACTION, SEAT_AND_CALLER, TRANSACTION_STATUS, batch_array, call, query
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array
 from msgtx.errors import MsgtxError
@@ -115,3 +116,37 @@ def commit_in_session(
     if offsets.groups:
         return not call(connection, calls.COMMIT_IN_SESSION, rows, *offsets.arguments())
     return not call(connection, COMMIT_IN_SESSION, rows)
+
+
+def hold_commit(connection: RawConnection, offsets: OffsetColumns) -> int:
+    """Stage offsets in the user's SQL transaction, and have its COMMIT fail until `release_commit` is given this number.
+
+    Raise `ConfigError` above READ COMMITTED.
+    """
+    return call(connection, calls.HOLD_COMMIT, *offsets.arguments())[0][0]
+
+
+def release_commit(connection: RawConnection, held: int) -> int | None:
+    """Allow the COMMIT. Returns the number of the SQL transaction that decides; None: what was held was rolled back."""
+    number: int | None = call(connection, calls.RELEASE_COMMIT, held)[0][0]
+    return number
+
+
+class Ended(StrEnum):
+    """How a SQL transaction ended."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "aborted"
+    NOT_YET = "in progress"
+
+
+def transaction_number(connection: RawConnection) -> int:
+    """Return the server's number for the SQL transaction that a connection is in."""
+    number: int = query(connection, CURRENT_TRANSACTION)[0][0]
+    return number
+
+
+def ended_as(connection: RawConnection, number: int) -> Ended:
+    """Return how a SQL transaction ended. A very old one, which the server has forgotten, counts as rolled back."""
+    status = query(connection, TRANSACTION_STATUS, number)[0][0]
+    return Ended.ROLLED_BACK if status is None else Ended(status)
