@@ -14,7 +14,7 @@ import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import psycopg
 
@@ -31,7 +31,7 @@ from msgtx.executor import Threads
 from msgtx.process import Ending, IntoAsync
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
-from msgtx.receiving.deserializers import Deserializer
+from msgtx.receiving.deserializers import Deserializers
 from msgtx.receiving.poll import Found, Poll
 from msgtx.rules.record import GivenHeaders, as_headers
 from msgtx.session.answers import lending
@@ -45,6 +45,7 @@ from msgtx.shares.rides import ShareRide
 from msgtx.types import (
     BatchMetadata,
     GroupMetadata,
+    K,
     OffsetAndMetadata,
     PreparedTransaction,
     ProcessReport,
@@ -53,16 +54,18 @@ from msgtx.types import (
     ShareRecord,
     TopicPartition,
     TransactionId,
+    V,
 )
 from msgtx.units import Duration
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 
     AsyncUserSession = (
         AsyncSession | async_scoped_session[Any] | AsyncConnection | psycopg.AsyncConnection[Any] | AsyncpgConnection
     )
 
+S = TypeVar("S")  # a session
 Answer = TypeVar("Answer")
 Place = TypeVar("Place", RecordMetadata, BatchMetadata)
 Arguments = ParamSpec("Arguments")
@@ -229,11 +232,13 @@ class Transaction:
         self._producer = producer
         self.id = transaction_id
 
-    async def send_offsets(self, offsets: "Consumer | Offsets", group_metadata: GroupMetadata | str | None = None) -> None:
+    async def send_offsets(
+        self, offsets: "Consumer[Any, Any] | Offsets", group_metadata: GroupMetadata | str | None = None
+    ) -> None:
         """Commit consumer offsets with this transaction; see `Producer.send_offsets_to_transaction`."""
         await self._producer.send_offsets_to_transaction(offsets, group_metadata)
 
-    async def send_acknowledgements(self, share_consumer: "ShareConsumer") -> None:
+    async def send_acknowledgements(self, share_consumer: "ShareConsumer[Any, Any]") -> None:
         """Commit the answers of a share consumer with this transaction; see `msgtx.Transaction.send_acknowledgements`."""
         await self._producer.send_acknowledgements_to_transaction(share_consumer)
 
@@ -319,13 +324,13 @@ class Producer(ClosingAsync):
         return Transaction(self, begun.id)
 
     async def send_offsets_to_transaction(
-        self, offsets: "Consumer | Offsets", group_metadata: GroupMetadata | str | None = None
+        self, offsets: "Consumer[Any, Any] | Offsets", group_metadata: GroupMetadata | str | None = None
     ) -> None:
         """Commit consumer offsets with this transaction: a consumer's positions, or a map and its group (I10)."""
         given = offsets.sync if isinstance(offsets, Consumer) else offsets
         await self._run(self.sync.send_offsets_to_transaction, given, group_metadata)
 
-    async def send_acknowledgements_to_transaction(self, share_consumer: "ShareConsumer") -> None:
+    async def send_acknowledgements_to_transaction(self, share_consumer: "ShareConsumer[Any, Any]") -> None:
         """Commit the answers that a share consumer has been given with this transaction (I17)."""
         arguments.an_instance("share_consumer", share_consumer, ShareConsumer, "a msgtx.aio.ShareConsumer")
         async with share_consumer._turn:
@@ -377,7 +382,7 @@ class Producer(ClosingAsync):
 class _Reader(ClosingAsync, Generic[Found]):
     """A consumer of either kind for an event loop, with a thread of its own. Tasks may share it: its calls take turns."""
 
-    sync: consumers.Consumer | shares.ShareConsumer
+    sync: consumers.Consumer[Any, Any] | shares.ShareConsumer[Any, Any]
 
     def __init__(self, *, thread: str) -> None:
         self._turn = _Turn()
@@ -432,15 +437,15 @@ class _Reader(ClosingAsync, Generic[Found]):
             await _end(self._thread, self._run(self.sync.close))
 
 
-class Consumer(_Reader[Record]):
+class Consumer(_Reader[Record[K, V]], Generic[K, V]):
     """`msgtx.Consumer` for an event loop, with a thread of its own. Made by `client.consumer()`.
 
     `async with` subscribes to the topics that were named there. Tasks may share it: its calls come one after the other.
     """
 
-    sync: consumers.Consumer
+    sync: consumers.Consumer[K, V]
 
-    def __init__(self, consumer: consumers.Consumer, topics: Sequence[str], pattern: str | None) -> None:
+    def __init__(self, consumer: consumers.Consumer[K, V], topics: Sequence[str], pattern: str | None) -> None:
         super().__init__(thread="msgtx-consumer")
         self.sync = consumer
         self._wanted = (topics, pattern)
@@ -448,7 +453,7 @@ class Consumer(_Reader[Record]):
     @contextlib.asynccontextmanager
     async def batch(
         self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
-    ) -> AsyncIterator[list[Record]]:
+    ) -> AsyncIterator[list[Record[K, V]]]:
         """Poll, and have an async session's next commit write these records' offsets, with the rows that the block makes.
 
         See `msgtx.Consumer.batch`.
@@ -537,15 +542,15 @@ class Consumer(_Reader[Record]):
         return self
 
 
-class ShareConsumer(_Reader[ShareRecord]):
+class ShareConsumer(_Reader[ShareRecord[K, V]], Generic[K, V]):
     """`msgtx.ShareConsumer` for an event loop, with a thread of its own. Made by `client.share_consumer()`.
 
     For `async with`. Tasks may share it: its calls come one after the other.
     """
 
-    sync: shares.ShareConsumer
+    sync: shares.ShareConsumer[K, V]
 
-    def __init__(self, consumer: shares.ShareConsumer) -> None:
+    def __init__(self, consumer: shares.ShareConsumer[K, V]) -> None:
         super().__init__(thread="msgtx-share-consumer")
         self.sync = consumer
 
@@ -562,7 +567,7 @@ class ShareConsumer(_Reader[ShareRecord]):
     @contextlib.asynccontextmanager
     async def batch(
         self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
-    ) -> AsyncIterator[list[ShareRecord]]:
+    ) -> AsyncIterator[list[ShareRecord[K, V]]]:
         """Poll, and have an async session's next commit write the answers for these records, with the rows of the block.
 
         See `msgtx.ShareConsumer.batch`.
@@ -611,7 +616,7 @@ class Client(ClosingAsync):
         self.sync = client
         self.topics = Topics(self)
         self._threads = threads
-        self._consumers: weakref.WeakSet[Consumer | ShareConsumer] = weakref.WeakSet()
+        self._consumers: weakref.WeakSet[Consumer[Any, Any] | ShareConsumer[Any, Any]] = weakref.WeakSet()
         self._workers: set[IntoAsync] = set()
 
     async def run(self, call: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
@@ -623,12 +628,41 @@ class Client(ClosingAsync):
 
     _run = run
 
+    @overload
     async def process_into(
         self,
-        session_factory: Callable[[], "AsyncSession | AsyncConnection"],
+        session_factory: Callable[[], S],
+        handler: Callable[[S, ShareRecord[K, V]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[False] = False,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    async def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, list[Record[K, V]]], object] | Callable[[S, list[ShareRecord[K, V]]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[True],
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    async def process_into(
+        self,
+        session_factory: Callable[[], Any],
         handler: Callable[[Any, Any], object],
         *topics: str,
         group: str,
+        batch: bool = False,
+        key_deserializer: Callable[[bytes], Any] | None = None,
+        value_deserializer: Callable[[bytes], Any] | None = None,
         **settings: Unpack[IntoSettings],
     ) -> ProcessReport:
         """Consume topics and await `handler(session, record)`, which writes rows: exactly once, whatever crashes or raises.
@@ -659,13 +693,20 @@ class Client(ClosingAsync):
                 loop.call_soon_threadsafe(on_commit, report)
 
         settings |= {"stop": ending, "on_commit": tell}
-        work = functools.partial(self.sync.process_into, _work=make, group=group, **settings)
+        deserializers = Deserializers(key_deserializer, value_deserializer)
+        work = functools.partial(
+            self.sync._process_into, make, session_factory, handler, topics, group, batch, deserializers, settings
+        )
         with Threads(1, name="msgtx-worker") as thread, ending.by_sigterm():
             try:
-                return await _in_thread(thread, functools.partial(work, session_factory, handler, *topics), stop=cancel)
+                return await _in_thread(thread, work, stop=cancel)
             finally:
                 ending.ask()  # the event loop may be closed before the worker's end: it destroys this coroutine
                 self._workers.difference_update(made)
+
+    def async_engine(self, **arguments: Any) -> "AsyncEngine":
+        """Return a new AsyncEngine of SQLAlchemy for this database; see `msgtx.Client.engine`."""
+        return self.sync.async_engine(**arguments)
 
     snapshot = _awaited(clients.Client.snapshot)
     transaction_outcome = _awaited(clients.Client.transaction_outcome)
@@ -690,11 +731,11 @@ class Client(ClosingAsync):
         self,
         *topics: str,
         pattern: str | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         config: Mapping[str, object] | None = None,
         **settings: Unpack[ConsumerSettings],
-    ) -> Consumer:
+    ) -> Consumer[K, V]:
         """Make a consumer, for `async with`, which subscribes it; see `msgtx.Client.consumer`. Raise `ConfigError`."""
         names = arguments.topics(topics)
         if pattern is not None:
@@ -713,11 +754,11 @@ class Client(ClosingAsync):
     def share_consumer(
         self,
         *topics: str,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         config: Mapping[str, object] | None = None,
         **settings: Unpack[ShareConsumerSettings],
-    ) -> ShareConsumer:
+    ) -> ShareConsumer[K, V]:
         """Make a member of a share group, for `async with`; see `msgtx.Client.share_consumer`. Raise `ConfigError`."""
         made = self.sync.share_consumer(
             *topics, key_deserializer=key_deserializer, value_deserializer=value_deserializer, config=config, **settings

@@ -4,7 +4,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast, overload
+
+import sqlalchemy
 
 from msgtx import arguments, errors, snapshot
 from msgtx.admin import doctor
@@ -20,7 +22,7 @@ from msgtx.closing import Closing
 from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
 from msgtx.consumer.consumer import Consumer
 from msgtx.coordinator.sweep import sweep
-from msgtx.database.address import public_url
+from msgtx.database.address import public_url, sqlalchemy_url
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
@@ -31,6 +33,7 @@ from msgtx.process import (
     Ending,
     Filler,
     Into,
+    Outputs,
     Part,
     Rider,
     Transform,
@@ -47,7 +50,7 @@ from msgtx.process import (
 )
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.producer import Producer
-from msgtx.receiving.deserializers import Deserializer
+from msgtx.receiving.deserializers import Deserializers
 from msgtx.runtime import Runtime
 from msgtx.settings import (
     ConsumerSettings,
@@ -58,7 +61,6 @@ from msgtx.settings import (
     Retry,
     SenderSettings,
     ShareConsumerSettings,
-    Stop,
     TransformSettings,
 )
 from msgtx.shares.share_consumer import ShareConsumer
@@ -70,17 +72,25 @@ from msgtx.types import (
     Acknowledgement,
     Coordinator,
     Finding,
+    K,
     Outcome,
     PreparedTransaction,
     ProcessReport,
     Record,
+    ShareRecord,
     Snapshot,
     SweepReport,
     TopicPartition,
     TransactionId,
+    V,
     VerifyReport,
 )
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+# A worker's function of a `Record` is one of a `ShareRecord`, too: that is what a member of a share group gets.
+S = TypeVar("S")  # a session
 MOST_CONNECTIONS: Final = 10_000  # of one client: more than a server takes
 
 
@@ -129,7 +139,6 @@ class Client(Closing):
     """A connection to msgtx in one database. May be shared by threads; does not survive `fork`. Made by `connect`."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
         self.embedded = engine.embedded  # whether the database is the embedded one
         self.runtime = Runtime(engine)
         self.topics = TopicsAdmin(engine)
@@ -144,12 +153,31 @@ class Client(Closing):
     @property
     def url(self) -> str:
         """The database's URL, without its password."""
-        return public_url(self.engine.url)
+        return public_url(self.runtime.engine.url)
 
     @property
     def secret_url(self) -> str:
         """The database's URL with its password: for the environment of a child process, never to be printed."""
-        return self.engine.url
+        return self.runtime.engine.url
+
+    def engine(self, **arguments: Any) -> sqlalchemy.Engine:
+        """Return a new SQLAlchemy engine for this database, by psycopg. It is the caller's to dispose of.
+
+        `arguments`: of `sqlalchemy.create_engine`, over a `pool_pre_ping` that outlives a restart of the server.
+        """
+        return sqlalchemy.create_engine(**self._engine_arguments(arguments))
+
+    def async_engine(self, **arguments: Any) -> "AsyncEngine":
+        """Return a new AsyncEngine of SQLAlchemy; see `engine`. Raise `ConfigError` without greenlet."""
+        try:
+            from sqlalchemy.ext.asyncio import create_async_engine
+        except ImportError as error:
+            raise errors.ConfigError("SQLAlchemy's async engines need greenlet: pip install msgtx[async]") from error
+        return create_async_engine(**self._engine_arguments(arguments))
+
+    def _engine_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        url, rest = sqlalchemy_url(self.runtime.engine.parameters)
+        return {"url": url, "pool_pre_ping": True, **given, "connect_args": {**rest, **given.get("connect_args", {})}}
 
     def producer(
         self,
@@ -164,7 +192,7 @@ class Client(Closing):
         resolved = resolve(ProducerConfig, settings, config)
         _functions(key_serializer=key_serializer, value_serializer=value_serializer)
         producer = Producer(
-            self.engine,
+            self.runtime.engine,
             resolved,
             topics=self.runtime.topic,
             wake=self.runtime.completion.notifier,
@@ -182,25 +210,23 @@ class Client(Closing):
         self,
         *topics: str,
         pattern: str | None = None,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         config: Mapping[str, object] | None = None,
         **settings: Unpack[ConsumerSettings],
-    ) -> Consumer:
+    ) -> Consumer[K, V]:
         """Make a consumer, subscribed to these topics. Without topics, `assign` or `subscribe` it. Raise `ConfigError`."""
         self.runtime.require_open()
         names = arguments.topics(topics)
         resolved = resolve(ConsumerConfig, settings, config)
-        _functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
-        consumer = Consumer(
-            self.engine,
+        consumer: Consumer[K, V] = Consumer(
+            self.runtime.engine,
             resolved,
             topics=self.runtime.topic,
             topics_now=self.runtime.topics_now,
             all_topics=self.topics.list,
             listener=self.runtime.listener,
-            key_deserializer=key_deserializer,
-            value_deserializer=value_deserializer,
+            deserializers=Deserializers(key_deserializer, value_deserializer),
             observers=self.runtime.observers,
         )
         if names or pattern is not None:
@@ -215,11 +241,11 @@ class Client(Closing):
     def share_consumer(
         self,
         *topics: str,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
         config: Mapping[str, object] | None = None,
         **settings: Unpack[ShareConsumerSettings],
-    ) -> ShareConsumer:
+    ) -> ShareConsumer[K, V]:
         """Make a member of a share group (`group=…`): each record of these topics goes to one member at a time.
 
         `acknowledgement_mode`: implicit accepts the returned records with the next poll; explicit accepts those of
@@ -228,59 +254,103 @@ class Client(Closing):
         self.runtime.require_open()
         resolved = resolve(ShareConsumerConfig, settings, config)
         names = arguments.topics(topics)
-        _functions(key_deserializer=key_deserializer, value_deserializer=value_deserializer)
         if not names:
             raise errors.ConfigError("a share consumer reads at least one topic: name it, or several", name="topics")
-        consumer = ShareConsumer(
-            self.engine,
+        consumer: ShareConsumer[K, V] = ShareConsumer(
+            self.runtime.engine,
             resolved,
             names,
             look_up=self.runtime.topic,
             listener=self.runtime.listener,
             polls=self.runtime.share_polls,
-            key_deserializer=key_deserializer,
-            value_deserializer=value_deserializer,
+            deserializers=Deserializers(key_deserializer, value_deserializer),
             observers=self.runtime.observers,
         )
         self.runtime.remember(consumer)
         return consumer
 
+    @overload  # of bytes: pyright gives a lambda no defaults of K and V
     def process(
         self,
-        topic: str,
-        *,
+        *topics: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        transform: Callable[[ShareRecord], Outputs],
+        batch: Literal[False] = False,
+        partitions: list[int] | None = None,
+        **settings: Unpack[TransformSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process(
+        self,
+        *topics: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        transform: Callable[[ShareRecord[K, V]], Outputs],
+        batch: Literal[False] = False,
+        partitions: list[int] | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[TransformSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process(
+        self,
+        *topics: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        transform: Callable[[list[Record[K, V]]], Outputs] | Callable[[list[ShareRecord[K, V]]], Outputs],
+        batch: Literal[True],
+        partitions: list[int] | None = None,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[TransformSettings],
+    ) -> ProcessReport: ...
+
+    def process(
+        self,
+        *topics: str,
         to: str,
         group: str,
         transactional_id: str,
         transform: Transform,
+        batch: bool = False,
         partitions: list[int] | None = None,
+        key_deserializer: Callable[[bytes], Any] | None = None,
+        value_deserializer: Callable[[bytes], Any] | None = None,
         **settings: Unpack[TransformSettings],
     ) -> ProcessReport:
-        """Consume `topic`, transform each record, produce to `to`: exactly once, whatever crashes.
+        """Consume topics, transform each record, produce to `to`: exactly once, whatever crashes.
 
         `transform(record)` returns None, bytes, an `OutputRecord` or an iterable of them; with `batch` it gets a list of
-        records. `failure`: the treatment of a record on which it fails, or whose outputs are refused: `Stop()` (the
-        default), `Retry()`, `Skip()` or `DeadLetter(topic)`. Any number of workers of a group divide the partitions,
-        each with its own `transactional_id`; `partitions`: indexes of this worker's partitions, without membership.
+        records. `failure`: the treatment of a record on which a deserializer or `transform` fails, or whose outputs are
+        refused; as in `process_into`. Any number of workers of a group divide the partitions, each with its own
+        `transactional_id`; `partitions`: indexes of this worker's partitions of its one topic, without membership.
         `on_commit(report)` is called after each transaction. `consumer_config` is the consumer's, further `settings`
         are the producer's. Ends by `stop`, `idle_timeout` (seconds, or with a unit), or SIGTERM where nothing else
-        handles it; see `msgtx.process`. Raise `ConfigError` if `to` is `topic`.
+        handles it; see `msgtx.process`. Raise `ConfigError` if `to` is one of `topics`.
 
         `share_members`: `group` is a share group, whose members divide records, and so many members run here, each in a
         thread, with ids `TRANSACTIONAL_ID-1`, `-2` and so on if there are several. Outputs and acknowledgements are one
-        transaction. For `failure` see `process_into`. `consumer_config` is that of a share consumer.
+        transaction. `consumer_config` is that of a share consumer.
         """
-        worker, rest = worker_of(group, settings, failure=Stop(), after=0)
-        topic, to = arguments.topic(topic), arguments.topic(to)
-        if to == topic:
+        worker, rest = _worker(group, batch, settings)
+        names, to = _sources(topics), arguments.topic(to)
+        if to in names:
             raise errors.ConfigError(
-                f"process would read what it writes: {topic!r} is both its source and its target", name="to", topic=topic
+                f"process would read what it writes: {to!r} is both its source and its target", name="to", topic=to
             )
         transactional_id = arguments.check_name("a transactional id", transactional_id)
         if not callable(transform):
             raise errors.WrongType(
                 f"transform is a function of a record, not {arguments.shown(transform)}", name="transform"
             )
+        deserializers = Deserializers(key_deserializer, value_deserializer)
         producing = cast(SenderSettings, rest)
         whole = resolve(ProducerConfig, {**producing, "transactional_id": transactional_id})
         if worker.transaction_ms >= whole.transaction_timeout_ms:
@@ -295,24 +365,27 @@ class Client(Closing):
                 raise errors.ConfigError(
                     "with share_members partitions is left out: members of a share group read all of them", name="partitions"
                 )
+            if len(names) > 1:
+                raise errors.ConfigError("partitions are those of one topic, and several are named", name="partitions")
             for index in arguments.listed("partitions", partitions):
                 arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
-        source, _ = self.runtime.require_topics(topic, to)
+        source, *_ = self.runtime.require_topics(*names, to)
         for index in partitions or ():
             source.partition_id(index)  # before the id is taken over, which fences another worker
-        self._require_letters(worker.dead_letter, [topic])
+        self._require_letters(worker.dead_letter, names)
+        observers = self.runtime.observers
+        called = deserializers.before(watched_call(transform, observers, group))
         if worker.share_members is not None:
 
             @contextlib.contextmanager
             def filling(part: Part, number: int, ending: Ending) -> Iterator[Work]:
                 own = transactional_id if worker.share_members == 1 else f"{transactional_id}-{number}"
-                called = watched_call(transform, self.runtime.observers, group)
                 with self.producer(transactional_id=own, **producing) as producer:
                     # The loop handles failures. One record at first, so that all members get some.
                     inner = replace(worker, stop=ending, failure=Retry())
                     yield Filler(part, producer, to, called, inner, POLLS * worker.transaction_ms / 1000, chunk=1)
 
-            return self._divide(worker, [topic], filling)
+            return self._divide(worker, names, filling)
         consumer = self._consumer_of(worker)
         # The id is taken over first: a predecessor's open transaction must be aborted before its positions are read
         # (P18).
@@ -322,11 +395,36 @@ class Client(Closing):
             self.producer(transactional_id=transactional_id, **producing) as producer,
         ):
             if partitions is None:
-                consumer.subscribe([topic])
+                consumer.subscribe(names)
             else:
-                consumer.assign(TopicPartition(topic, index) for index in partitions)
-            observers = self.runtime.observers
-            return process(consumer, producer, replace(worker, stop=ending), to=to, transform=transform, observers=observers)
+                consumer.assign(TopicPartition(names[0], index) for index in partitions)
+            return process(consumer, producer, replace(worker, stop=ending), to=to, transform=called, observers=observers)
+
+    @overload
+    def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, ShareRecord[K, V]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[False] = False,
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, list[Record[K, V]]], object] | Callable[[S, list[ShareRecord[K, V]]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[True],
+        key_deserializer: Callable[[bytes], K] | None = None,
+        value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
 
     def process_into(
         self,
@@ -334,7 +432,9 @@ class Client(Closing):
         handler: Callable[[Any, Any], object],
         *topics: str,
         group: str,
-        _work: Callable[..., Into] = Into,
+        batch: bool = False,
+        key_deserializer: Callable[[bytes], Any] | None = None,
+        value_deserializer: Callable[[bytes], Any] | None = None,
         **settings: Unpack[IntoSettings],
     ) -> ProcessReport:
         """Consume topics and have `handler(session, record)` write rows: exactly once, whatever crashes or raises.
@@ -360,20 +460,31 @@ class Client(Closing):
         `Acknowledgement.RELEASE` (the default), for anyone, after the group's back-off and up to its `delivery_count_limit`;
         rejected with `Acknowledgement.REJECT`; the others go on. Further `settings` are those of a share consumer.
         """
+        deserializers = Deserializers(key_deserializer, value_deserializer)
+        return self._process_into(Into, session_factory, handler, topics, group, batch, deserializers, settings)
+
+    def _process_into(
+        self,
+        work: Callable[..., Into],
+        session_factory: Callable[[], Any],
+        handler: Callable[[Any, Any], object],
+        topics: Sequence[str],
+        group: str,
+        batch: bool,
+        deserializers: Deserializers,
+        settings: IntoSettings,
+    ) -> ProcessReport:
+        """Run a worker that writes rows. `work`: its kind, `Into` or `IntoAsync`."""
         from msgtx.orm.publish import publish
 
-        require_handler(handler, awaited=_work is not Into)
+        require_handler(handler, awaited=work is not Into)
         if not callable(session_factory):
             raise errors.WrongType(
                 f"session_factory makes sessions when it is called, not {type(session_factory).__name__}",
                 name="session_factory",
             )
-        shared = settings.get("share_members") is not None
-        usual: Failure = Acknowledgement.RELEASE if shared else Retry()
-        worker, rest = worker_of(group, settings, failure=usual, after=RETRIES)
-        names = arguments.topics(topics)
-        if not names:
-            raise errors.ConfigError("name the topics to consume, behind the handler", name="topics")
+        worker, rest = _worker(group, batch, settings)
+        names = _sources(topics)
         if "enable_auto_commit" in rest:
             raise errors.ConfigError(
                 "enable_auto_commit is off here: the offsets are committed with the rows; leave it out",
@@ -383,12 +494,12 @@ class Client(Closing):
         self._require_letters(worker.dead_letter, names)
 
         observers = self.runtime.observers
+        called = deserializers.before(watched_call(handler, observers, group))
 
         def make(rider: Rider, most: int) -> Into:
-            called = watched_call(handler, observers, group)
-            return _work(rider, session_factory, called, worker, publish, most)
+            return work(rider, session_factory, called, worker, publish, most)
 
-        if shared:
+        if worker.share_members is not None:
 
             def handling(part: Part, number: int, ending: Ending) -> contextlib.AbstractContextManager[Into]:
                 return contextlib.nullcontext(make(part, part.consumer.config.max_poll_records))
@@ -397,8 +508,8 @@ class Client(Closing):
         consumer = self._consumer_of(worker, **rest)
         with self.runtime.ending(worker.stop) as ending, consumer:
             consumer.subscribe(names)
-            work = make(consumer.committing, consumer.config.max_poll_records)
-            told_of = watched(work, observers, group, worker.dead_letter)
+            made = make(consumer.committing, consumer.config.max_poll_records)
+            told_of = watched(made, observers, group, worker.dead_letter)
             return run_loop(consumer, told_of, replace(worker, stop=ending))
 
     def _consumer_of(self, worker: Worker, **settings: Any) -> Consumer:
@@ -459,14 +570,14 @@ class Client(Closing):
 
         It only moves forward, and reading it again gives the same. Raise `UnknownTopicOrPartition`.
         """
-        return snapshot.take(self.engine, arguments.topics(topics)).snapshot
+        return snapshot.take(self.runtime.engine, arguments.topics(topics)).snapshot
 
     def read(self, cut: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
         """Yield each committed record below a cut once, from an earlier cut (None: the log starts), partition by partition.
 
         Raise `IncarnationChanged`, `OffsetOutOfRange` if retention removed records behind `start`, `LogTruncated`.
         """
-        return snapshot.read(self.engine, cut, start)
+        return snapshot.read(self.runtime.engine, cut, start)
 
     def transaction_outcome(self, transaction_id: TransactionId | str, *, resolve: bool = False) -> Outcome:
         """Return how a transaction ended: OPEN, COMMITTED, ABORTED or UNKNOWN. Never raises for an id it does not know.
@@ -475,7 +586,7 @@ class Client(Closing):
         Source: internals: transactions#the-outcome-asked-later.
         """
         name, resolve = arguments.transaction_id(transaction_id), arguments.flag("resolve", resolve)
-        with self.engine.connection() as connection:
+        with self.runtime.engine.connection() as connection:
             if resolve:
                 return end_transaction(connection, name, "resolve")
             return transaction_outcome(connection, name).outcome
@@ -488,10 +599,10 @@ class Client(Closing):
         """
         commit = arguments.flag("commit", commit)
         wanted = PreparedTransaction.parse(str(token) if isinstance(token, PreparedTransaction) else token)
-        with self.engine.connection() as connection:
-            if wanted.incarnation != str(self.engine.incarnation):
+        with self.runtime.engine.connection() as connection:
+            if wanted.incarnation != str(self.runtime.engine.incarnation):
                 raise errors.IncarnationChanged(
-                    f"the token is of incarnation {wanted.incarnation}, the database has {self.engine.incarnation}"
+                    f"the token is of incarnation {wanted.incarnation}, the database has {self.runtime.engine.incarnation}"
                 )
             complete_prepared(connection, wanted.transaction_id, "COMMIT" if commit else "ABORT")
         self.runtime.completion.decided()
@@ -504,7 +615,7 @@ class Client(Closing):
         known.
         """
         self.runtime.require_open()
-        return sweep(self.engine, only=only, dry_run=dry_run)
+        return sweep(self.runtime.engine, only=only, dry_run=dry_run)
 
     def observe(self, observer: Observer) -> None:
         """Report the work of producers, consumers and workers to it from now on.
@@ -524,6 +635,20 @@ class Client(Closing):
         nothing: all of this is its parent's.
         """
         self.runtime.close()
+
+
+def _worker(group: str, batch: bool, settings: Mapping[str, Any]) -> tuple[Worker, dict[str, Any]]:
+    """Return a worker and the settings of its consumer or producer. Raise `ConfigError`, `WrongType`."""
+    usual: Failure = Retry() if settings.get("share_members") is None else Acknowledgement.RELEASE
+    return worker_of(group, {**settings, "batch": batch}, failure=usual, after=RETRIES)
+
+
+def _sources(topics: Sequence[str]) -> list[str]:
+    """Return the topics of a worker. Raise `ConfigError` without one."""
+    names = arguments.topics(topics)
+    if not names:
+        raise errors.ConfigError("name the topics to consume", name="topics")
+    return names
 
 
 def _functions(**named: object) -> None:

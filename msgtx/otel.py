@@ -309,7 +309,10 @@ def _record(given: object) -> Record:
 
 
 def processing(
-    records: Record | Sequence[Record], *, group: str | None = None, tracer_provider: trace.TracerProvider | None = None
+    records: Record[Any, Any] | Sequence[Record[Any, Any]],
+    *,
+    group: str | None = None,
+    tracer_provider: trace.TracerProvider | None = None,
 ) -> AbstractContextManager[Span]:
     """Run a block in a `process` span that is linked with where these records came from; for a loop of your own."""
     found = _records(records)
@@ -325,7 +328,7 @@ def _made(tracer_provider: trace.TracerProvider | None) -> Instruments:
     return Instruments(tracer_provider)
 
 
-def context_of(record: Record) -> Context:
+def context_of(record: Record[Any, Any]) -> Context:
     """Return the trace context from a record's headers, to use as parent of the consumer's span."""
     carrier = {name: (value or b"").decode(errors="replace") for name, value in _record(record).headers}
     return propagate.extract(carrier)
@@ -338,7 +341,7 @@ def headers() -> list[tuple[str, bytes]]:
     return [(name, value.encode()) for name, value in carrier.items()]
 
 
-def links(records: Sequence[Record]) -> list[Link]:
+def links(records: Sequence[Record[Any, Any]]) -> list[Link]:
     """Return links to the spans that sent these records: each once, the first 128."""
     found: dict[tuple[int, int], Link] = {}
     seen: set[tuple[Any, ...]] = set()

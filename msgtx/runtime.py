@@ -4,6 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from msgtx import callbacks, errors, forks
 from msgtx.consumer.consumer import Consumer
@@ -85,7 +86,7 @@ class Runtime:
 
     # ── what it has made ──
 
-    def remember(self, user: Producer | Consumer | ShareConsumer) -> None:
+    def remember(self, user: Producer | Consumer[Any, Any] | ShareConsumer[Any, Any]) -> None:
         """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""
         with self._lock:
             self._known.clear()

@@ -127,7 +127,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Leave out a record on which a worker's function failed, `after` retries: 3 of `process_into`, 0 of `process`."""
+    """Leave out a record on which a worker's function failed, `after` retries (3)."""
 
     after: int | None = None
 
@@ -167,16 +167,15 @@ class StopSignal(Protocol):
 
 
 class WorkerSettings(TypedDict, total=False):
-    """What `process` and `process_into` may be given.
+    """What `process` and `process_into` may be given. Their `batch` decides the type of their function.
 
     `share_members`: the group is a share group, and so many members of it run here, each in a thread. `failure`: the
     treatment of a record on which the function fails. `transaction_ms`: about how long a transaction lasts.
     `idle_timeout`: end after so many seconds without a record. `on_commit` is called after each transaction.
     """
 
-    # make generate: settings.given worker
+    # make generate: settings.given worker_alone
     share_members: int | None
-    batch: bool
     transaction_ms: Duration
     auto_offset_reset: AutoOffsetReset
     idle_timeout: Duration | None

@@ -1,12 +1,25 @@
 """The values that travel between the floors: names, records, results."""
 
 import enum
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, NewType, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, NewType, Self
 
-from msgtx.errors import InvalidRequest, WrongType
+from msgtx.errors import DeserializationError, InvalidRequest, WrongType
+
+# What the deserializers of a consumer make of keys and values; bytes without them. Python before 3.13 has no defaults.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=bytes)
+    V = TypeVar("V", default=bytes)
+else:
+    from typing import TypeVar
+
+    K = TypeVar("K")
+    V = TypeVar("V")
 
 PartitionId = NewType("PartitionId", int)
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -207,16 +220,34 @@ class PreparedTransaction(NamedTuple):
 
 
 @dataclass(slots=True)
-class Record:
-    """A record as a consumer gets it. `timestamp` is in milliseconds since 1970 UTC."""
+class Record(Generic[K, V]):
+    """A record as a consumer gets it. `timestamp` is in milliseconds since 1970 UTC.
+
+    `Record` alone has bytes; `Record[str, Order]` has what deserializers made of them. A key or value may be None with both.
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp: int
-    key: bytes | None
-    value: bytes | None
+    key: K | None
+    value: V | None
     headers: Headers = ()
+
+    def json(self) -> Any:
+        """Return the value, read as JSON; None for a tombstone. Raise `DeserializationError` for one that is no JSON."""
+        if self.value is None:
+            return None
+        try:
+            return json.loads(self.value)  # type: ignore[arg-type]  # of a deserialized value it is the caller's error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise not_deserialized(self, f"the value is no JSON: {error}") from error
+
+
+def not_deserialized(record: Record[Any, Any], reason: str) -> DeserializationError:
+    """Return the error of a record whose key or value cannot be read, with its place."""
+    at = TopicPartition(record.topic, record.partition)
+    return DeserializationError(f"{at} offset {record.offset}: {reason}", at=at, offset=record.offset)
 
 
 class Acknowledgement(enum.Enum):
@@ -229,7 +260,7 @@ class Acknowledgement(enum.Enum):
 
 
 @dataclass(slots=True)
-class ShareRecord(Record):
+class ShareRecord(Record[K, V]):
     """A record as a member of a share group gets it. `delivery_count`: 1 when it is delivered for the first time."""
 
     delivery_count: int = 1

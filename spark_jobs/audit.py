@@ -159,7 +159,7 @@ class Plan:
 def _plan(client: Client, topics: Sequence[str] | None, records_of_a_task: int) -> Plan:
     """Cut the logs into ranges. Rows belong to the range that holds their first offset; the last one ends at the log end."""
     snapshot = client.snapshots.take(topics).snapshot
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         ids = require_partitions(connection, snapshot.ends)
         listed = list_offsets(connection, dict.fromkeys(ids.values(), LATEST), Isolation.READ_UNCOMMITTED)
     ranges = {partition_id: (at.log_start_offset, at.log_end_offset) for partition_id, at in listed.items()}

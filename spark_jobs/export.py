@@ -136,7 +136,7 @@ def _last(folder: Folder) -> Manifest:
 
 
 def _ids(client: Client, cut: Snapshot) -> dict[TopicPartition, int]:
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         return dict(require_partitions(connection, cut.ends))
 
 

@@ -82,7 +82,7 @@ def import_files(
     kind = format or _format(files)
     with connect_client(url) as client:
         client.topics.describe(topic)
-        missing = _not_imported(client.engine, app, files)
+        missing = _not_imported(client.runtime.engine, app, files)
         report = ImportReport(0, len(files) - len(missing), 0, 0)
         total = sum(file.size for file in files)
         while missing:
@@ -103,7 +103,7 @@ def import_files(
                     )
                 assert not written.skipped, f"{name} is this run's own, and new"
             except _FasterError:
-                left = _not_imported(client.engine, app, missing)
+                left = _not_imported(client.runtime.engine, app, missing)
                 assert len(left) < len(missing), "whoever was faster has imported a file of this batch"
                 missing = left
                 continue

@@ -133,7 +133,7 @@ def run(
         asked = None if topics is None else [*dict.fromkeys(topics)]
         end = client.snapshots.take(asked).snapshot if end is None else end
         ranges = client.snapshots.ranges(asked, start=start, end=end)
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             ids = require_partitions(connection, ranges)
             logs = {ids[name]: (each.start, each.end) for name, each in ranges.items()}
             made_at = epoch_ms(clock(connection))

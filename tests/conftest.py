@@ -214,7 +214,7 @@ def client(database_url: str) -> Iterator[msgtx.Client]:
 @pytest.fixture
 def hook(client: msgtx.Client) -> Hook:
     """Around the client's calls of the database."""
-    return Hook(client.engine)
+    return Hook(client.runtime.engine)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ class Scene:
                 session.commit()
 
         def append(record: OutputRecord) -> None:
-            with self.client.engine.connection() as connection:
+            with self.client.runtime.engine.connection() as connection:
                 partition = describe_topics(connection, [self.topic])[self.topic].partition_ids[0]
                 at = 7 if record.timestamp is None else record.timestamp
                 (answer,) = append_once(
@@ -228,7 +228,7 @@ def dead_letters(scene: Scene) -> None:
         began = time.time() * 1000 - 60_000
         scene.client.process(
             scene.topic, to=none, group=name, transactional_id=name, idle_timeout="200ms",
-            failure=msgtx.DeadLetter(letters), transform=refuse,
+            failure=msgtx.DeadLetter(letters, 0), transform=refuse,
         )  # fmt: skip
         found = everything(scene, letters)
         assert len(found) == len(scene.sent), len(found)
@@ -256,7 +256,7 @@ def dead_letters_of_outputs(scene: Scene) -> None:
 
         scene.client.process(
             scene.topic, to=out, group=name, transactional_id=name, idle_timeout="200ms",
-            failure=msgtx.DeadLetter(letters), transform=transform,
+            failure=msgtx.DeadLetter(letters, 0), transform=transform,
         )  # fmt: skip
         expected = sum(record.offset % 40 == 7 for record in everything(scene, scene.topic))
         found = len(everything(scene, letters)), len(everything(scene, out))
@@ -333,7 +333,7 @@ def compaction(scene: Scene) -> None:
             producer.flush(SECONDS)
         newest = {record.key: content_of(record) for record in everything(scene, topic)}
         sweeper = Sweeper(["markers", "floors"])
-        with scene.client.engine.connection() as connection:
+        with scene.client.runtime.engine.connection() as connection:
             sweeper.round(connection)
             step, after = Compactor(min_dirty_ratio=0, rows_at_once=50), None
             while (after := step(connection, after, None).after) is not None:
@@ -345,7 +345,7 @@ def compaction(scene: Scene) -> None:
 
 def views(scene: Scene) -> None:
     """Views, functions and mapped classes; each value as JSON."""
-    with scene.client.engine.connection() as connection:
+    with scene.client.runtime.engine.connection() as connection:
         asked = [scene.topic]
         for view in ("records", "committed_records", "committed_records_now"):
             rows = connection.execute(
@@ -407,7 +407,7 @@ def measures(scene: Scene) -> None:
             pass
         client.admin.shares.list()
         assert client.admin.shares.describe(share).lag == len(scene.sent)
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             for view in (
                 "share_groups",
                 "share_partitions",
@@ -424,7 +424,7 @@ def measures(scene: Scene) -> None:
 
 def _measure(scene: Scene, group: str) -> None:
     client = scene.client
-    for metric in Gauges(client.engine).collect():
+    for metric in Gauges(client.runtime.engine).collect():
         assert metric.samples is not None
     client.admin.doctor()
     report = client.admin.verify([scene.topic])

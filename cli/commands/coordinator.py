@@ -50,10 +50,10 @@ def run(invocation: Invocation, *, metrics_port: int | None, metrics_host: str, 
     try:
         with connect(invocation) as client, stopping() as stop:
             if endpoint is not None:
-                metrics.watch(client.engine)
+                metrics.watch(client.runtime.engine)
                 address = f"http://{metrics_host}:{endpoint.port}/metrics"
                 logging.getLogger("msgtx.coordinator").info("metrics at %s", address, extra={"event": "metrics"})
-            Daemon(client.engine, observer=metrics).run(stop)
+            Daemon(client.runtime.engine, observer=metrics).run(stop)
             return stop.exit_code
     finally:
         if endpoint is not None:

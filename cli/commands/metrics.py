@@ -33,9 +33,9 @@ def command(invocation: Invocation, *, port: int | None, host: str) -> int:
         from msgtx.coordinator.metrics import DatabaseFigures
         from msgtx.store.operator.server import describe_server
     with connect(invocation) as client:
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             describe_server(connection)  # without the right, the reason is told at once
-        figures = DatabaseFigures(client.engine)
+        figures = DatabaseFigures(client.runtime.engine)
         if port is None:
             click.echo(figures.text(), nl=False)
             return 0

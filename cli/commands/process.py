@@ -16,7 +16,7 @@ from msgtx.cli.terminal.output import row_of, show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_option
 from msgtx.declared.settings import FAILURE, WORKER
-from msgtx.settings import DeadLetter, Failure, Retry, Skip, Stop, WorkerSettings
+from msgtx.settings import DeadLetter, Failure, Retry, Skip, Stop
 from msgtx.types import Acknowledgement, ProcessReport
 from msgtx.units import counted
 
@@ -50,9 +50,11 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
     help="Read this partition of SOURCE, without joining the group; may be repeated.",
 )
 @setting_option(WORKER, "batch")
-@setting_option(FAILURE, "on_error", default="stop; with --into: retry")
+@setting_option(FAILURE, "on_error")
 @setting_option(FAILURE, "dead_letter")
 @setting_option(FAILURE, "retries")
+@option("--key-deserializer", metavar="MODULE:FUNCTION", help="Makes what FUNCTION gets as a record's key of its bytes.")
+@option("--value-deserializer", metavar="MODULE:FUNCTION", help="The same for its value; json:loads reads JSON.")
 @setting_option(WORKER, "transaction_ms", given=True)
 @option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port: /metrics and /healthz.")
 @option("--metrics-host", default="127.0.0.1", help="The address to answer at.")
@@ -73,6 +75,8 @@ def command(
     on_error: str | None,
     dead_letter: str | None,
     retries: int | None,
+    key_deserializer: str | None,
+    value_deserializer: str | None,
     transaction_ms: int,
     metrics_port: int | None,
     metrics_host: str,
@@ -88,9 +92,9 @@ def command(
     With --into, FUNCTION takes a session of SQLAlchemy and a msgtx.Record, and writes rows. Rows and offsets go into one
     commit.
 
-    A record on which FUNCTION fails stops the worker; with --into, it is tried again with pauses until it succeeds.
-    --on-error chooses another way: stop, skip the record, keep it in another topic with the reason in its headers, or try it
-    again. The worker prints a line for each such record.
+    A record on which FUNCTION or a deserializer fails is tried again with pauses until it succeeds. --on-error chooses
+    another way: stop, skip the record, or keep it in another topic with the reason in its headers. The worker prints a line
+    for each such record.
 
     With --share-members, any number of members work on each partition; several members of one process append a number to
     the transactional id. A record on which FUNCTION fails is released (--on-error retry) or becomes a dead letter at once
@@ -102,8 +106,7 @@ def command(
     name = _function(function, target, into=into, given=(transactional_id, partition))
     called = load_function(name)
     factory = None if into is None else load_function(into)
-    on_error = on_error or ("stop" if into is None else "retry")
-    failure = _failure(on_error, dead_letter, retries, shared=share_members is not None)
+    failure = _failure(on_error or "retry", dead_letter, retries, shared=share_members is not None)
     with (
         connect(invocation) as client,
         _measured(client, metrics_host, metrics_port),
@@ -114,10 +117,12 @@ def command(
         def committed(report: ProcessReport) -> None:
             told(report.records_in, f"{counted(report.records_in, 'record')}, {counted(report.transactions, 'transaction')}")
 
-        settings: WorkerSettings = {
+        settings: dict[str, Any] = {
             "share_members": share_members,
             "failure": failure,
             "batch": batch,
+            "key_deserializer": key_deserializer and load_function(key_deserializer),
+            "value_deserializer": value_deserializer and load_function(value_deserializer),
             "transaction_ms": transaction_ms,
             "idle_timeout": idle_timeout,
             "stop": stop,

@@ -351,7 +351,7 @@ BUSY: Final = """
 
 def rows_of(client: Client, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
     """Return the rows of a statement."""
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         return query(connection, statement, *arguments)
 
 

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, cast
 
 from msgtx import arguments, errors, forks
 from msgtx.config import ConsumerConfig
@@ -19,19 +20,22 @@ from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError
 from msgtx.observer import Observers
-from msgtx.receiving.deserializers import Deserializer, Deserializers
+from msgtx.receiving.deserializers import Deserializers, failed
 from msgtx.receiving.reader import Reader
 from msgtx.receiving.wakeup import Listener
 from msgtx.session.enlistment import UserSession, require_session
 from msgtx.store.fetch.fetch import EARLIEST, LATEST
 from msgtx.store.topics.topics import Topics, TopicsNow
-from msgtx.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition
+from msgtx.types import GroupMetadata, K, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition, V
 
 log = logging.getLogger("msgtx.consumer")
 
 
-class Consumer(Reader[ConsumerConfig, Record]):
-    """Reads records. For one thread (only `stop` and `close` may come from another one). Made by `client.consumer()`."""
+class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
+    """Reads records. For one thread (only `stop` and `close` may come from another one). Made by `client.consumer()`.
+
+    `K`, `V`: the types of a record's key and value, bytes unless deserializers make something else of them.
+    """
 
     def __init__(
         self,
@@ -42,8 +46,7 @@ class Consumer(Reader[ConsumerConfig, Record]):
         topics_now: TopicsNow,
         all_topics: Callable[[], Iterable[str]],
         listener: Listener,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        deserializers: Deserializers,
         observers: Observers | None = None,
     ) -> None:
         super().__init__("consumer", config, listener, observers)
@@ -73,7 +76,7 @@ class Consumer(Reader[ConsumerConfig, Record]):
             positions=self._positions,
             subscription=self.subscription,
         )
-        self._deserializers = Deserializers(key_deserializer, value_deserializer)
+        self._deserializers = deserializers
         self._failing_since: float | None = None
         self._looked = -math.inf  # when all partitions were fetched
         forks.follow(self, Consumer._forked)
@@ -204,7 +207,7 @@ class Consumer(Reader[ConsumerConfig, Record]):
 
     # ── reading ──
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
         Positions move past returned records, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`,
@@ -215,7 +218,9 @@ class Consumer(Reader[ConsumerConfig, Record]):
         return self._guarded(self._polled, timeout, max_records)
 
     @contextlib.contextmanager
-    def batch(self, session: UserSession, timeout: float = 1.0, max_records: int | None = None) -> Iterator[list[Record]]:
+    def batch(
+        self, session: UserSession, timeout: float = 1.0, max_records: int | None = None
+    ) -> Iterator[list[Record[K, V]]]:
         """Poll, and have the session's next commit write these records' offsets, with the rows that the block makes of them.
 
         The commit comes after the block, and is refused within it. If the block raises, or the session is rolled back,
@@ -235,7 +240,7 @@ class Consumer(Reader[ConsumerConfig, Record]):
                 raise
             yield records
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K, V]]:
         """Yield records forever, one by one; `stop`, from another thread or a signal handler, ends it."""
         self.subscription.require_assignment()
         yield from super().__iter__()
@@ -255,12 +260,12 @@ class Consumer(Reader[ConsumerConfig, Record]):
             self.committing.handed_out()
         return found
 
-    def _take(self, most: int) -> list[Record]:
+    def _take(self, most: int) -> list[Record[K, V]]:
         taken = self._fetcher.take(most)
         self._tell_polled(taken)
         return self._deserialized(taken)
 
-    def _each(self) -> Iterator[Record]:
+    def _each(self) -> Iterator[Record[K, V]]:
         self._tell_polled([])
         current = self._fetcher.assigned
         for assigned in self._fetcher.in_turn():
@@ -272,7 +277,7 @@ class Consumer(Reader[ConsumerConfig, Record]):
         ends = self.stopping.asked or self.closed or assigned.paused or self.committing.rides.some_lost
         return not ends and self._fetcher.assigned is current and not self.subscription.has_become_due
 
-    def _hand_out(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> Iterator[Record]:
+    def _hand_out(self, assigned: Assigned, current: Mapping[TopicPartition, Assigned]) -> Iterator[Record[K, V]]:
         # The position moves record by record, so that it is exact whenever the caller leaves the loop.
         membership = self.subscription.membership
         deserializes = self._deserializers.needed
@@ -284,12 +289,12 @@ class Consumer(Reader[ConsumerConfig, Record]):
                 if self._observers.each:
                     self._tell_one(record)
                 if deserializes:
-                    record = self._deserialized([record])[0]
+                    self._deserialized([record])
                 self.committing.handed_out()
             except BaseException as error:
                 self._integrity.raised(error)
                 raise
-            yield record
+            yield cast(Record[K, V], record) if deserializes else record  # type: ignore[misc]  # K and V are bytes then
             if membership is not None:
                 membership.polled()
             if not self._goes_on(assigned, current):
@@ -353,27 +358,19 @@ class Consumer(Reader[ConsumerConfig, Record]):
         self._failing_since = self._failing_since or began
         return time.monotonic() - max(self._failing_since, entered) > self.config.request_timeout_ms / 1000
 
-    def _deserialized(self, records: list[Record]) -> list[Record]:
-        if not self._deserializers.needed:
-            return records
-        good: list[Record] = []
-        try:
-            good.extend(map(self._deserialized_one, records))
-        except errors.DeserializationError:
-            self._put_back(records[len(good) :])
-            if not good:
-                raise
-        return good
-
-    def _deserialized_one(self, record: Record) -> Record:
-        try:
-            key, value = self._deserializers.of(record)
-        except Exception as error:
-            place = f"{record.topic}-{record.partition} offset {record.offset}"
-            raise errors.DeserializationError(
-                f"{place}: the deserializer raised {error!r}", at=(record.topic, record.partition), offset=record.offset
-            ) from error
-        return Record(record.topic, record.partition, record.offset, record.timestamp, key, value, record.headers)
+    def _deserialized(self, records: list[Record]) -> list[Record[K, V]]:
+        if self._deserializers.needed:
+            for good, record in enumerate(records):
+                try:
+                    self._deserializers.apply(record)
+                except Exception as error:
+                    self._put_back(records[good:])
+                    if not good:
+                        at, behind = TopicPartition(record.topic, record.partition), record.offset + 1
+                        raise failed(record, error, f"; to skip the record, call seek({at!r}, {behind})") from error
+                    del records[good:]
+                    break
+        return cast(list[Record[K, V]], records)
 
     def _put_back(self, records: list[Record]) -> None:
         """Hand these out again, unless the caller seeks past the first one: nothing is lost."""

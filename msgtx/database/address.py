@@ -7,10 +7,12 @@ words and values (`host=… dbname=…`).
 
 import difflib
 import re
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
 
 import psycopg
+import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from msgtx.errors import ConfigError
@@ -69,6 +71,14 @@ def _check_ports(found: dict[str, str]) -> None:
 def conninfo(parameters: dict[str, str]) -> str:
     """Return parameters as one text for libpq."""
     return make_conninfo("", **parameters)
+
+
+def sqlalchemy_url(parameters: Mapping[str, str]) -> tuple[sqlalchemy.URL, dict[str, str]]:
+    """Return the address for SQLAlchemy, which hides the password, and the parameters of libpq that it does not hold."""
+    rest = dict(parameters)
+    user, password, host, database = (rest.pop(name, None) for name in ("user", "password", "host", "dbname"))
+    port = int(rest.pop("port")) if rest.get("port", "").isdigit() else None  # several stay with libpq
+    return sqlalchemy.URL.create("postgresql+psycopg", user, password, host, port, database), rest
 
 
 def public_url(url: str) -> str:

@@ -302,7 +302,7 @@ FAILURE: Final[Settings] = (
     Setting(
         "on_error",
         Kind.CHOICE,
-        "stop",
+        "retry",
         "what to do when the function fails",
         choices=("retry", "dead-letter", "skip", "stop"),
     ),
@@ -310,8 +310,7 @@ FAILURE: Final[Settings] = (
         "retries",
         Kind.NUMBER,
         None,
-        "how often a record is tried again before it is given up (3 times when rows are written, else never; without a"
-        " limit for `retry`)",
+        "how often a record is tried again before it is given up (3 times; without a limit for `retry`)",
         least=0,
     ),
     Setting("dead_letter", Kind.TEXT, None, "the topic that keeps the records on which the function failed", form="TOPIC"),

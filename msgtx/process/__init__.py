@@ -3,7 +3,7 @@
 from msgtx.process.into import Into, IntoAsync, Rider, require_handler
 from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Ending, Work, run_loop
 from msgtx.process.shares import Part, run_shared, together
-from msgtx.process.transform import POLLS, Filler, Transform, outputs, process
+from msgtx.process.transform import POLLS, Filler, Outputs, Transform, outputs, process
 from msgtx.process.watched import watched, watched_call
 from msgtx.process.worker import Worker, worker_of
 
@@ -15,6 +15,7 @@ __all__ = [
     "Filler",
     "Into",
     "IntoAsync",
+    "Outputs",
     "Part",
     "Rider",
     "Transform",

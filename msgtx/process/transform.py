@@ -11,7 +11,7 @@ from msgtx.database.faults import AGAIN, fault_of
 from msgtx.errors import OF_RECORDS, InvalidRequest, MsgtxError, UnknownTopicOrPartition, UsageError
 from msgtx.observer import Observers
 from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, run_loop, tell_set_aside
-from msgtx.process.watched import watched, watched_call
+from msgtx.process.watched import watched
 from msgtx.process.worker import Worker
 from msgtx.producer.producer import Producer, Transaction
 from msgtx.settings import Stop
@@ -19,7 +19,7 @@ from msgtx.types import OutputRecord, ProcessReport, Record
 
 Output = OutputRecord | bytes | None
 Outputs = Output | Iterable[OutputRecord | bytes]
-Transform = Callable[[Record], Outputs] | Callable[[list[Record]], Outputs]
+Transform = Callable[[Any], Outputs]  # of a record, or a list of them
 FIRST_RECORDS: Final = 100  # of a worker's first poll, before it knows how fast its transform is
 MOST_OF_A_POLL: Final = 300  # with their outputs fewer objects than it takes for Python's garbage collector to look at them
 MOST_OF_A_LIST: Final = 10_000
@@ -93,8 +93,7 @@ def process(
     happens beside the others, in the same transaction. After a failed batch, each record is tried alone. A refused output
     counts as an exception of its record's transform, unless `to` itself is missing.
     """
-    called = watched_call(transform, observers, worker.group)
-    work = Filler(ConsumerInput(consumer), producer, to, called, worker, worker.transaction_ms / 1000)
+    work = Filler(ConsumerInput(consumer), producer, to, transform, worker, worker.transaction_ms / 1000)
     return run_loop(consumer, watched(work, observers, worker.group, worker.dead_letter), worker)
 
 

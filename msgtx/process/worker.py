@@ -16,7 +16,6 @@ from msgtx.settings import (
     Skip,
     Stop,
     StopSignal,
-    WorkerSettings,
 )
 from msgtx.types import Acknowledgement
 
@@ -59,7 +58,7 @@ def worker_of(group: object, settings: Mapping[str, Any], *, failure: Failure, a
 
     `failure` and `after`: what it does unless `settings` say it, and after how many retries it sets a record aside.
     """
-    own = {name: value for name, value in settings.items() if name in WorkerSettings.__annotations__}
+    own = {name: value for name, value in settings.items() if name in Worker.__dataclass_fields__}
     rest = {name: value for name, value in settings.items() if name not in own}
     given = Worker(arguments.check_name("a group", group), **{"failure": failure, **own})
     arguments.one_of("auto_offset_reset", given.auto_offset_reset, get_args(AutoOffsetReset))

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgtx.types import Record
 
-Found = TypeVar("Found", bound=Record)
+Found = TypeVar("Found", bound=Record[Any, Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from msgtx import arguments
 from msgtx.closing import Closing
@@ -18,6 +18,7 @@ from msgtx.receiving.integrity import Integrity
 from msgtx.receiving.poll import Found, Poll, Stopping
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Listener, Waiter
+from msgtx.types import Record
 
 Config = TypeVar("Config", ConsumerConfig, ShareConsumerConfig)
 
@@ -123,7 +124,7 @@ class Reader(Closing, abc.ABC, Generic[Config, Found]):
     def _tell_failure(self, error: MsgtxError) -> None:
         self._observers.tell(lambda observer: observer.poll_failed(self.config.group, error))
 
-    def _tell_polled(self, records: Sequence[Found]) -> None:
+    def _tell_polled(self, records: Sequence[Record[Any, Any]]) -> None:
         if self._observers.each:
             group, since = self.config.group, self._asked
             self._observers.tell(lambda observer: observer.polled(group))
@@ -131,7 +132,7 @@ class Reader(Closing, abc.ABC, Generic[Config, Found]):
                 counts = Counter(record.topic for record in records)
                 self._observers.tell(lambda observer: observer.received(group, counts, records, since))
 
-    def _tell_one(self, record: Found) -> None:
+    def _tell_one(self, record: Record[Any, Any]) -> None:
         group = self.config.group
         self._observers.tell(lambda observer: observer.received(group, {record.topic: 1}, (record,), None))
 

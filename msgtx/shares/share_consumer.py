@@ -5,6 +5,7 @@ import logging
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from typing import Any, Generic, cast
 
 from msgtx import errors, forks
 from msgtx.config import ShareConsumerConfig
@@ -13,7 +14,7 @@ from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
 from msgtx.observer import Observers
 from msgtx.receiving.calls import Calls
-from msgtx.receiving.deserializers import Deserializer, Deserializers
+from msgtx.receiving.deserializers import Deserializers
 from msgtx.receiving.poll import Poll
 from msgtx.receiving.reader import Reader
 from msgtx.receiving.wakeup import Listener
@@ -27,13 +28,13 @@ from msgtx.shares.polls import SharePolls
 from msgtx.shares.rides import ShareRide, ShareRides
 from msgtx.shares.waiting import Waiting
 from msgtx.store.topics.topics import Topics
-from msgtx.types import Acknowledgement, ShareRecord
+from msgtx.types import Acknowledgement, K, ShareRecord, V
 from msgtx.units import Duration
 
 log = logging.getLogger("msgtx.consumer")
 
 
-class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
+class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord[K, V]], Generic[K, V]):
     """Reads records that no other member of its share group has. Made by `client.share_consumer()`; for one thread.
 
     A record is acquired for `record_lock_duration_ms` of the group. Implicit mode accepts the returned records with the next
@@ -50,8 +51,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
         look_up: Topics,
         listener: Listener,
         polls: SharePolls,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        deserializers: Deserializers,
         observers: Observers | None = None,
     ) -> None:
         super().__init__("share consumer", config, listener, observers)
@@ -59,7 +59,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
         calls = Calls(engine, config)
         self._member = ShareMember(config, calls, topics)
         self.holdings = Holdings(config.group, implicit=config.acknowledgement_mode == "implicit")
-        self.waiting_records = Waiting(self.holdings, Deserializers(key_deserializer, value_deserializer))
+        self.waiting_records = Waiting(self.holdings, deserializers)
         self.answering = Answering(
             config,
             calls,
@@ -94,7 +94,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
 
     # ── reading ──
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord]:
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord[K, V]]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
         Implicit mode first accepts the records returned before, unless a producer's transaction that began in this thread
@@ -104,7 +104,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
         hands_out_here(self._itself)
         return self._guarded(self._polled, timeout, max_records)
 
-    def begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[ShareRecord]:
+    def begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[ShareRecord[K, V]]:
         """Return a poll in two halves; see `Reader.begin`."""
         hands_out_here(self._itself)
         return super().begin(timeout, max_records)
@@ -122,21 +122,21 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
             self.answering.settle()
         return self._acquisitions.await_records(deadline, most)
 
-    def _take(self, most: int) -> list[ShareRecord]:
+    def _take(self, most: int) -> list[ShareRecord[K, V]]:
         records = self._hand_out(most)
         self._tell_polled(records)
         return records
 
-    def _hand_out(self, most: int) -> list[ShareRecord]:
+    def _hand_out(self, most: int) -> list[ShareRecord[K, V]]:
         hands_out_here(self._itself)
         self.answering.handed_out()
         try:
-            return self.waiting_records.hand_out(most)
+            return cast(list[ShareRecord[K, V]], self.waiting_records.hand_out(most))
         except errors.DeserializationError as error:
             self._tell_failure(error)
             raise
 
-    def _each(self) -> Iterator[ShareRecord]:
+    def _each(self) -> Iterator[ShareRecord[K, V]]:
         self._tell_polled([])
         while not self.stopping.asked and not self.closed and self.waiting_records:
             if self.waiting_records.rows[0].until <= time.monotonic() or self._member.is_silent:
@@ -154,7 +154,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
 
     def acknowledge(
         self,
-        record: ShareRecord,
+        record: ShareRecord[Any, Any],
         answer: Acknowledgement = Acknowledgement.ACCEPT,
         *,
         reason: str | None = None,
@@ -209,7 +209,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord]):
     @contextlib.contextmanager
     def batch(
         self, session: UserSession, timeout: float = 1.0, max_records: int | None = None
-    ) -> Iterator[list[ShareRecord]]:
+    ) -> Iterator[list[ShareRecord[K, V]]]:
         """Poll, and have the session's next commit write the answers for these records with the rows of the block.
 
         Implicit mode accepts the records; explicit mode has the answers that the block gives. The commit comes after the

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from msgtx import errors
-from msgtx.receiving.deserializers import Deserializers
+from msgtx.receiving.deserializers import Deserializers, failed
 from msgtx.shares.holdings import Holdings
 from msgtx.store.shares.answers import OffsetRange
 from msgtx.types import Acknowledgement, ShareRecord
@@ -82,12 +82,8 @@ class Waiting:
             self.rows.popleft()
         (key,) = self._holdings.hold([record], offsets, held, locked_until=row.until)
         self._holdings.answer(key, (Acknowledgement.RELEASE, f"the deserializer raised {error!r}", None))
-        return errors.DeserializationError(
-            f"{record.topic}-{record.partition} offset {record.offset}: the deserializer raised {error!r}; the record is"
-            " released with the next commit, and a dead letter after delivery_count_limit deliveries",
-            at=(record.topic, record.partition),
-            offset=record.offset,
-        )
+        advice = "; it is released with the next commit, and a dead letter after delivery_count_limit deliveries"
+        return failed(record, error, advice)
 
     def _deserialize(self, most: int) -> tuple[int, Exception | None]:
         """Deserialize what waits. Return how many records, up to `most`, can be handed out, and why not the next one."""
@@ -97,10 +93,9 @@ class Waiting:
         for row in self.rows:
             for record in row.records[row.deserialized : most - count]:
                 try:
-                    key, value = self._deserializers.of(record)
+                    self._deserializers.apply(record)
                 except Exception as error:  # noqa: BLE001 - of the user's function, whatever it is; `hand_out` raises it
                     return count + row.deserialized, error
-                record.key, record.value = key, value
                 row.deserialized += 1
             count += min(len(row.records), most - count)
         return count, None

@@ -401,7 +401,7 @@ def test_tables_are_told_with_their_sizes_and_dead_rows(
 
 def test_a_schema_of_another_build_is_a_problem(client: msgtx.Client, make_database: Callable[..., str]) -> None:
     assert found(client, "schema") == []
-    with msgtx.connect(make_database()) as other, contextlib.closing(other.engine.dedicated()) as connection:
+    with msgtx.connect(make_database()) as other, contextlib.closing(other.runtime.engine.dedicated()) as connection:
         connection.execute("update msgtx.installation set functions_hash = 'another'")
         (finding,) = found(other, "schema")
         assert (finding.level, finding.advice) == (Level.PROBLEM, "run `msgtx db upgrade`")
@@ -589,21 +589,21 @@ def test_a_copy_of_a_database_is_a_problem_until_somebody_says_what_it_is(server
     with msgtx.connect(original) as client:
         client.topics.create("copied")
         assert found(client, "incarnation") == []
-        incarnation = client.engine.incarnation
+        incarnation = client.runtime.engine.incarnation
     (name, copies) = sqlalchemy.make_url(original).database, ["a_copy", "a_moved_one"]
     with server.administrator() as administrator:
         for copy in copies:
             administrator.execute(f"create database {copy} owner {server.role} template {name}")
     with msgtx.connect(server.url("a_copy")) as client:
-        assert client.engine.incarnation == incarnation
+        assert client.runtime.engine.incarnation == incarnation
         (finding,) = found(client, "incarnation")
         assert (finding.level, "after-failover" in finding.advice) == (Level.PROBLEM, True)
-        after_failover(client.engine)
+        after_failover(client.runtime.engine)
     with msgtx.connect(server.url("a_copy")) as client:
-        assert (found(client, "incarnation"), client.engine.incarnation != incarnation) == ([], True)
+        assert (found(client, "incarnation"), client.runtime.engine.incarnation != incarnation) == ([], True)
     with msgtx.connect(server.url("a_moved_one")) as client, connect(server.url("a_moved_one")) as owner:
         owner.execute("select msgtx.note_place()")
-        assert (found(client, "incarnation"), client.engine.incarnation) == ([], incarnation)
+        assert (found(client, "incarnation"), client.runtime.engine.incarnation) == ([], incarnation)
         owner.execute("update msgtx.installation set timeline = timeline + 1")
         (finding,) = found(client, "incarnation")
         assert (finding.level, "promoted" in finding.text) == (Level.WARNING, True)

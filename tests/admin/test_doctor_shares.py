@@ -177,7 +177,7 @@ def test_what_is_delayed_and_what_waits_for_its_key_is_told(client: msgtx.Client
         assert "1 waiting for an earlier one with their key (ordering=key)" in told.text
         shown = client.admin.shares.describe(group)
         assert (shown.lag, shown.partitions[0].parked) == (4, 2)
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             spans = connection.execute(
                 "select first_offset, state, due_at is not null from msgtx.share_spans where group_name = %s order by 1",
                 [group],

@@ -180,10 +180,10 @@ def delete_a_group(client: msgtx.Client, topic: str) -> None:
 
 
 def metrics(client: msgtx.Client, topic: str) -> None:
-    text = DatabaseFigures(client.engine).text().decode()
+    text = DatabaseFigures(client.runtime.engine).text().decode()
     failed = re.findall(r'reading_failed{figures="(\w+)"} 1.0', text)
     if failed or "msgtx_database_up 1.0" not in text:
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             list(measure_groups(connection, most=1))  # which says why
 
 
@@ -284,7 +284,7 @@ def test_a_role_may_do_what_it_has_the_right_to_and_nothing_else(
 def test_what_only_the_owner_may_is_refused_to_all(clients: dict[str, msgtx.Client]) -> None:
     for client in clients.values():
         for statement in ("select msgtx.change_incarnation()", "table msgtx.record_batch", "table msgtx.setting"):
-            with client.engine.connection() as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+            with client.runtime.engine.connection() as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement)
 
 
@@ -315,7 +315,7 @@ def test_a_worker_consumes_and_produces_with_its_two_rights(
     told = [record.getMessage() for record in caplog.records]  # also from clients whose role may not consume
     assert [text for text in told if "permission" in text and f"--role {role} " in text] == []
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         states = dict(connection.execute("select transactional_id, state from msgtx.transactions").fetchall())
     assert states[source] == "CompleteCommit"
     assert [record.value for record in everything(client, target)] == [

@@ -65,7 +65,7 @@ def _fill_and_clean(client: msgtx.Client, rounds: Rounds, kind: str, rows: str) 
     topic = f"{kind}-{rows}"
     client.topics.create(topic, **({"cleanup_policy": "compact"} if kind == "compaction" else {"retention_ms": -1}))
     place = TopicPartition(topic, 0)
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         for index in range(FILLS):
             _fill(client, topic, rows)
             if kind == "retention":
@@ -181,7 +181,7 @@ def _cleaner(url: str, kind: str) -> Iterator[None]:
 
 
 def _clean(url: str, kind: str, ready: Event, stop: Event) -> None:
-    with msgtx.connect(url) as client, client.engine.connection() as connection:
+    with msgtx.connect(url) as client, client.runtime.engine.connection() as connection:
         sweeper = Sweeper([kind])
         ready.set()
         while not stop.is_set():

@@ -170,7 +170,7 @@ class _Life:
 
     def __init__(self, client: Client, group: str, index: int) -> None:
         self.group, self.member_id, self.beats = group, f"member-{index}", 0
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             self.number = join_group(
                 connection, group, member_id=self.member_id, group_instance_id=None, client_host=None, client_process=None,
                 session_timeout_ms=45_000, strategy="cooperative-sticky", topics=["heartbeats"], pattern=None,
@@ -178,12 +178,12 @@ class _Life:
 
     def beat(self, client: Client) -> None:
         self.beats += 1
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             heartbeat(connection, self.group, member_number=self.number, member_id=self.member_id, group_instance_id=None,
                       number=self.beats)  # fmt: skip
 
     def end(self, client: Client) -> None:
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             leave_group(connection, self.group, self.member_id)
 
 

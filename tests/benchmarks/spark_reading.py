@@ -52,7 +52,7 @@ def reading(settings: Settings) -> list[dict[str, object]]:
 
 
 def frames(spark: SparkSession, client: Client, topic: str, partitions: int) -> dict[str, DataFrame]:
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         address = jdbc.address_of(connection)
     predicates = [f"partition = {partition}" for partition in range(partitions)]
     login = {name: address.properties[name] for name in ("user", "password", "driver")}
@@ -83,7 +83,7 @@ def filled(client: Client, partitions: int, count: int, *, size: int) -> Iterato
                         keys=[b"key-%d" % (at % KEYS) for at in numbers],
                     )
         client.sweep(only=["markers"])
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             connection.execute(
                 f'create table {TABLE} (partition int not null, "offset" bigint not null, key bytea, value bytea,'
                 ' "timestamp" timestamptz not null, primary key (partition, "offset"))'

@@ -155,7 +155,7 @@ def write_once(client: Client, rows: DataFrame, topic: str, count: int) -> float
 
 
 def append(client: Client, rows: DataFrame, settings: dict[str, str], count: int) -> float:
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         connection.execute(f"drop table if exists {TARGET}")
         connection.execute(f"create table {TARGET} (key bytea, value bytea)")
         address = jdbc.address_of(connection)
@@ -178,7 +178,7 @@ def run_once(spark: SparkSession, client: Client, source: str, target: str) -> f
 
 
 def plain_job(spark: SparkSession, client: Client, count: int) -> float:
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         address = jdbc.address_of(connection)
     login = {name: address.properties[name] for name in ("user", "password", "driver")}
     predicates = [f"partition = {partition}" for partition in range(PARTITIONS)]

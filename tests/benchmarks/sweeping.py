@@ -30,7 +30,7 @@ def sweeping(_: Settings) -> list[dict[str, object]]:
     with own_server() as url, msgtx.connect(url, create=True) as client:
         _fill(client)
         sweeper = Sweeper()
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
 
             def measured(name: str) -> None:
                 began = time.perf_counter()
@@ -92,7 +92,7 @@ def _fill(client: msgtx.Client) -> None:
         with client.producer(transactional_id=f"producer-{number}") as producer, producer.transaction() as transaction:
             producer.send("history", b"first", partition=number % PARTITIONS)
             producers.append(transaction)
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         connection.execute("update msgtx.transaction_decision set decided_at = decided_at - interval '20 min'")
         first = TRANSACTIONS // PRODUCERS
         progress(f"writing {TRANSACTIONS:,} transactions")

@@ -286,7 +286,7 @@ def test_the_embedded_server_counts_its_sessions(client: Client) -> None:
     if "MSGTX_TEST_DATABASE_URL" in os.environ:
         pytest.skip("this run has no embedded server")
     before = embedded.sessions()
-    with Client(client.engine.__class__(client.secret_url)) as other:
+    with Client(client.runtime.engine.__class__(client.secret_url)) as other:
         assert other.topics.list() is not None
         assert embedded.sessions() > before
 

@@ -22,7 +22,7 @@ COUNTS = {
 @pytest.fixture
 def leases(client: Client) -> Iterator[Leases]:
     """A coordinator that leads every shard."""
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         made = lease_shards(connection, None, host="somewhere", process=4711)
         yield made
         release_shards(connection, made.coordinator_id)

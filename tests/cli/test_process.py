@@ -31,6 +31,9 @@ def twice(record):
 def none(record):
     return None
 
+def number(record):
+    return b"%d" % record.value["id"]
+
 def fails(record):
     if record.value == b"bad":
         raise KeyError("stock code")
@@ -106,7 +109,7 @@ def test_only_the_partitions_that_are_named_are_read(msgtx: Msgtx, topic: str, w
 @pytest.mark.parametrize(
     ("function", "code", "complaint"),
     [
-        ("jobs:fails", 1, "jobs:fails failed on {topic}-0 offset 1: KeyError: 'stock code' (jobs.py:19)"),
+        ("jobs:fails", 1, "jobs:fails failed on {topic}-0 offset 1: KeyError: 'stock code' (jobs.py:22)"),
         ("jobs:text", 1, "TypeError: a transform returns None, bytes, an OutputRecord or an iterable of them, not str"),
         ("jobs:missing", 2, "module 'jobs' has no function 'missing'"),
         ("jobs", 2, "is not MODULE:FUNCTION"),
@@ -118,7 +121,7 @@ def test_a_transform_that_fails_is_named_and_commits_nothing(
     msgtx: Msgtx, process: Msgtx, topic: str, wide: str, function: str, code: int, complaint: str
 ) -> None:
     assert msgtx("produce", topic, stdin=b"good\nbad\n").code == 0
-    process(function).refuses(complaint.format(topic=topic), code=code)
+    process(function, "--on-error", "stop").refuses(complaint.format(topic=topic), code=code)
     assert msgtx("consume", wide, "--from-beginning", "--no-follow", "--isolation", "read_committed").out == b""
     assert msgtx("transactions", "list", "--state", "Ongoing", "-o", "jsonl").rows == []
 
@@ -129,7 +132,7 @@ def test_a_record_that_fails_is_left_out_and_said_so_in_one_line(
 ) -> None:
     assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
     ids = ("--group", topic, "--transactional-id", topic, "--idle-timeout", "0.1")
-    done = program.run("process", topic, wide, function, *ids, "--on-error", "skip", "-o", "jsonl", *batch)
+    done = program.run("process", topic, wide, function, *ids, "--on-error", "skip", "--retries", "0", "-o", "jsonl", *batch)
     assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; skipped\n")
     (report,) = done.rows
     assert (report["records_in"], report["records_out"], report["failed"]) == (3, 2, 1)
@@ -143,12 +146,19 @@ def test_a_record_that_fails_is_kept_in_another_topic(
     client.topics.create(grave)
     assert msgtx("produce", topic, stdin=b"good\nbad\n").code == 0
     ids = ("--group", topic, "--transactional-id", topic, "--idle-timeout", "0.1")
-    options = ("--on-error", "dead-letter", "--dead-letter", grave)
+    options = ("--on-error", "dead-letter", "--dead-letter", grave, "--retries", "0")
     done = program.run("process", topic, wide, "jobs:fails", *ids, *options)
     assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; sent to {grave}\n")
     (kept,) = msgtx("consume", grave, "--from-beginning", "--no-follow", "-o", "jsonl").rows
     assert kept["value"] == "bad"
     assert "KeyError" in json.dumps(kept["headers"])
+
+
+def test_deserializers_are_functions_of_modules(msgtx: Msgtx, process: Msgtx, topic: str, wide: str) -> None:
+    assert msgtx("produce", topic, stdin=b'{"id": 1}\n').code == 0
+    functions = ("--value-deserializer", "json:loads", "--key-deserializer", "jobs:none")
+    assert process("jobs:number", *functions, "-o", "jsonl").rows[0]["records_out"] == 1
+    assert msgtx("consume", wide, "--from-beginning", "--no-follow").out == b"1\n"
 
 
 def test_a_batch_is_one_call(msgtx: Msgtx, process: Msgtx, topic: str, wide: str) -> None:
@@ -159,7 +169,7 @@ def test_a_batch_is_one_call(msgtx: Msgtx, process: Msgtx, topic: str, wide: str
 
 def test_a_batch_that_fails_is_named_by_its_records(msgtx: Msgtx, process: Msgtx, topic: str) -> None:
     assert msgtx("produce", topic, stdin=b"good\nbad\n").code == 0
-    done = process("jobs:all_or_none", "--batch")
+    done = process("jobs:all_or_none", "--batch", "--on-error", "stop")
     done.refuses(f"jobs:all_or_none failed on {topic}-0 offsets 0 to 1: KeyError: 'stock code'", code=1)
 
 
@@ -233,7 +243,10 @@ def test_sigterm_ends_a_worker_behind_its_transaction(
         (("jobs:book", "--into", "./jobs.py:Sessions"), "'./jobs.py:Sessions' is not MODULE:FUNCTION"),
         (("jobs:book",), "give SOURCE, TARGET and MODULE:FUNCTION"),
         (("out", "jobs:book"), "--transactional-id"),
-        (("out", "jobs:book", "--transactional-id", "a", "--retries", "1"), "--retries needs --on-error"),
+        (
+            ("out", "jobs:book", "--transactional-id", "a", "--retries", "1", "--on-error", "stop"),
+            "--retries needs --on-error",
+        ),
         (("jobs:book", "--into", "jobs:Sessions", "--on-error", "dead-letter"), "--dead-letter TOPIC need each other"),
         (("out", "jobs:upper", "--share-members", "1"), "--transactional-id"),
         (

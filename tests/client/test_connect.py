@@ -11,10 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 import msgtx
 from msgtx import errors
-from msgtx.database import embedded, opening
+from msgtx.database import address, embedded, opening
 from msgtx.store.operator.installation import SCHEMA_VERSION
 from tests.client.steps import begun
 from tests.databases import Connection, Server, connect, wait_until, waiting_backends
@@ -28,6 +29,25 @@ Unique = Callable[[str], str]
 def test_the_address_is_shown_without_its_password(client: msgtx.Client) -> None:
     assert "***" in client.url
     assert client.url.startswith("postgresql://")
+
+
+@pytest.mark.parametrize("form", ["as it is", "two hosts", "words and values"])
+def test_a_client_makes_sqlalchemys_engine_of_its_address(database_url: str, form: str) -> None:
+    """Its password is not shown, and a connection that the server has ended is replaced."""
+    found = address.parse(database_url)
+    several = {**found, "host": f"{found['host']},{found['host']}", "port": f"{found['port']},{found['port']}"}
+    words = address.conninfo(several if form == "two hosts" else found)
+    with msgtx.connect(database_url if form == "as it is" else words) as client:
+        engine = client.engine(pool_size=1, connect_args={"application_name": "shop"})
+        assert found["password"] not in repr(engine)
+        with engine.connect() as connection:
+            row = connection.execute(text("select current_setting('application_name'), pg_backend_pid()")).one()
+        assert row[0] == "shop"
+        with connect(database_url) as other:
+            other.execute("select pg_terminate_backend(%s, 5000)", [row[1]])
+        with engine.connect() as connection:
+            assert connection.execute(text("select 1")).scalar() == 1
+        engine.dispose()
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "mysql://a@b/c", "postgresql://u@127.0.0.1:notaport/x"])
@@ -205,7 +225,7 @@ def test_a_read_only_database_is_told_and_may_be_read(make_database: Databases) 
 
 def test_a_full_pool_is_told(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("msgtx.database.pool.POOL_TIMEOUT_SECONDS", 0.05)
-    with msgtx.connect(database_url, pool_size=1) as client, client.engine.connection():  # noqa: SIM117 - one after the other reads better
+    with msgtx.connect(database_url, pool_size=1) as client, client.runtime.engine.connection():  # noqa: SIM117 - one after the other reads better
         with refuses(errors.DatabaseUnavailable, reason="pool busy"):
             client.topics.list()
 

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import json
 import os
 import threading
 import time
@@ -587,6 +588,15 @@ def test_deserializers_apply(client: msgtx.Client, topic: str, iterate: bool, of
 
 
 @pytest.mark.parametrize("iterate", [False, True])
+def test_a_tombstone_and_a_key_that_is_none_reach_no_deserializer(client: msgtx.Client, topic: str, iterate: bool) -> None:
+    store(client, topic, None, b"1")
+    functions: Any = {"key_deserializer": bytes.decode, "value_deserializer": json.loads}
+    with client.consumer(topic, auto_offset_reset="earliest", **functions) as consumer:
+        records = list(itertools.islice(consumer, 2)) if iterate else consumer.poll(SECONDS)
+    assert [(record.key, record.value) for record in records] == [(None, None), (None, 1)]
+
+
+@pytest.mark.parametrize("iterate", [False, True])
 def test_a_deserializer_that_fails_loses_nothing(
     client: msgtx.Client, topic: str, tp: TopicPartition, iterate: bool
 ) -> None:
@@ -996,7 +1006,7 @@ def test_process_turns_each_input_into_its_outputs_once(
             return msgtx.OutputRecord(record.value, key=b"k", headers=[("from", b"x")])
         return [record.value or b"", msgtx.OutputRecord(record.value)]
 
-    settings = {"to": topic, "group": group, "transactional_id": unique("id"), "transaction_ms": 1}
+    settings = {"to": topic, "group": group, "transactional_id": unique("id"), "transaction_ms": 1, "failure": msgtx.Stop()}
     with pytest.raises(ZeroDivisionError):
         client.process(wide, transform=transform, idle_timeout=0.05, **settings)
     client.process(wide, transform=transform, idle_timeout=0.05, **settings)

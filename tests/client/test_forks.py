@@ -285,7 +285,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "share_consumer": (REFUSED, lambda: client.share_consumer(topic, group=topic)),
         "process": (REFUSED, lambda: client.process(topic, to=f"{topic}-out", **consumed)),
         "process_into": (REFUSED, lambda: client.process_into(Session, lambda *_: None, topic, group=topic)),
-        "complete": (REFUSED, lambda: client.complete(f"{transaction}@{client.engine.incarnation}", commit=True)),
+        "complete": (REFUSED, lambda: client.complete(f"{transaction}@{client.runtime.engine.incarnation}", commit=True)),
         "snapshot": (REFUSED, lambda: client.snapshot([topic])),
         "read": (REFUSED, lambda: list(client.read(cut))),
         "transaction_outcome": (REFUSED, lambda: client.transaction_outcome(transaction)),
@@ -296,14 +296,14 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "admin.doctor": (REFUSED, client.admin.doctor),
         "admin.coordinators": (REFUSED, client.admin.coordinators),
         "admin.verify": (REFUSED, client.admin.verify),
-        "a connection": (REFUSED, client.engine.dedicated),
+        "a connection": (REFUSED, client.runtime.engine.dedicated),
         "observe": (FINE, lambda: client.observe(msgtx.observer.Observer())),
         "url": (FINE, lambda: client.url),
         "secret_url": (FINE, lambda: client.secret_url),
         "leave": (FINE, lambda: client.__exit__(None, None, None)),
         "closed": (FINE, lambda: client.closed),
         "close": (FINE, client.close),
-        "close the pool": (FINE, client.engine.close),
+        "close the pool": (FINE, client.runtime.engine.close),
     }  # fmt: skip
     assert public(msgtx.Client) <= calls.keys()
     client.topics.list()

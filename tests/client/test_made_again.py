@@ -93,7 +93,7 @@ def test_a_transaction_is_aborted_and_the_next_one_goes_on(client: msgtx.Client,
 
 def test_a_look_that_was_begun_before_leads_nobody_back(client: msgtx.Client, topic: str) -> None:
     """Its answer comes after a producer has found the new topic."""
-    with client.producer(transactional_id=topic) as producer, client.engine.connection() as connection:
+    with client.producer(transactional_id=topic) as producer, client.runtime.engine.connection() as connection:
         with producer.transaction():
             producer.send(topic, b"old")
         before = describe_topics(connection, [topic])[topic]

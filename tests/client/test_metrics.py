@@ -191,7 +191,7 @@ def test_a_worker_of_topics_counts_what_it_skips(client: msgtx.Client, topic: st
         return OutputRecord(record.value)
 
     client.process(
-        topic, to=wide, group=topic, transactional_id=topic, transform=transform, failure=msgtx.Skip(), idle_timeout=1.0
+        topic, to=wide, group=topic, transactional_id=topic, transform=transform, failure=msgtx.Skip(0), idle_timeout=1.0
     )
     assert value("worker_skipped_records_total", group=topic) == 1
     assert value("worker_records_total", group=topic) == 3

@@ -322,7 +322,7 @@ def test_a_workers_dead_letters_are_counted(client: msgtx.Client, topic: str, wi
         raise ValueError(record)
 
     worker: dict[str, Any] = {"to": wide, "transform": transform, "idle_timeout": 0.5}
-    client.process(topic, group=f"{topic}-c", transactional_id=topic, failure=msgtx.DeadLetter(wide), **worker)
+    client.process(topic, group=f"{topic}-c", transactional_id=topic, failure=msgtx.DeadLetter(wide, 0), **worker)
     client.process(
         topic, group=topic, transactional_id=topic, share_members=1, failure=msgtx.Acknowledgement.REJECT, **worker
     )

@@ -212,7 +212,7 @@ def test_tokens_read_as_they_are_written() -> None:
 )
 def test_garbage_is_no_token(client: msgtx.Client, text: str) -> None:
     with pytest.raises(errors.InvalidRequest):
-        client.complete(text.format(client.engine.incarnation, client.engine.incarnation), commit=True)
+        client.complete(text.format(client.runtime.engine.incarnation, client.runtime.engine.incarnation), commit=True)
 
 
 def test_a_token_of_another_incarnation_decides_nothing(client: msgtx.Client, producer: msgtx.Producer, topic: str) -> None:
@@ -229,7 +229,7 @@ def test_a_token_of_what_is_not_prepared_decides_nothing(client: msgtx.Client, p
     producer.send(topic, b"x")
     producer.flush(SECONDS)
     for unprepared in (transaction.id, TransactionId(10**12, 0, 0)):
-        token = PreparedTransaction(unprepared, str(client.engine.incarnation))
+        token = PreparedTransaction(unprepared, str(client.runtime.engine.incarnation))
         for commit in (True, False):
             with refuses(errors.InvalidTransactionState, reason="unknown"):
                 client.complete(token, commit=commit)

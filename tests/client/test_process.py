@@ -51,7 +51,7 @@ def grave(client: msgtx.Client, unique: Unique) -> str:
 def work(client: msgtx.Client, topic: str, target: str, transform: Callable[[Any], Any], **options: Any) -> ProcessReport:
     """Process a topic to its end, in a group that has the output's name."""
     names = {"to": target, "group": target, "transactional_id": target}
-    return client.process(topic, transform=transform, **names, **{"idle_timeout": 0.1, **options})
+    return client.process(topic, transform=transform, **names, **{"idle_timeout": 0.1, "failure": msgtx.Stop(), **options})
 
 
 def half(record: Record) -> bytes:
@@ -76,12 +76,39 @@ def test_a_record_that_fails_stops_the_worker_and_commits_nothing(
     assert client.admin.transactions.list(states=["Ongoing"]) == []
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_value_that_cannot_be_deserialized_is_a_failure_of_its_record(
+    run: Any, read: Read, grave: str, batch: bool
+) -> None:
+    def transform(given: Any) -> list[bytes]:
+        return [b"%d" % (10 * record.value) for record in (given if batch else [given])]
+
+    report, target = run(transform, batch=batch, value_deserializer=int, failure=msgtx.DeadLetter(grave, 0))
+    assert (values(read(target)), report.failed) == ([b"10", b"20", b"40", b"50"], 1)
+    (kept,) = read(grave)
+    assert (kept.value, kept.key) == (b"poison", b"key 2")
+
+
+def test_several_topics_are_processed_by_one_worker(
+    client: msgtx.Client, topic: str, wide: str, output: str, read: Read
+) -> None:
+    store(client, topic, b"1")
+    store(client, wide, b"2")
+    names: Any = {"to": output, "group": output, "transactional_id": output, "transform": lambda record: record.value}
+    assert client.process(topic, wide, idle_timeout=0.2, **names).records_in == 2
+    assert sorted(values(read(output))) == [b"1", b"2"]
+    with refuses(errors.ConfigError, name="partitions"):
+        client.process(topic, wide, partitions=[0], **names)
+    with refuses(errors.ConfigError, name="topics"):
+        client.process(**names)
+
+
 @pytest.mark.parametrize(("batch", "transform"), [(False, half), (True, halves)])
 def test_a_record_that_fails_is_skipped_and_said_so_in_a_line(
     run: Any, client: msgtx.Client, topic: str, read: Read, caplog: pytest.LogCaptureFixture, batch: bool, transform: Any
 ) -> None:
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report, target = run(transform, batch=batch, failure=msgtx.Skip())
+        report, target = run(transform, batch=batch, failure=msgtx.Skip(0))
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
     assert (report.records_in, report.records_out, report.failed, report.aborted) == (5, 4, 1, 0)
     (line,) = [message for message in caplog.messages if "poison" in message]
@@ -95,7 +122,7 @@ def test_a_record_that_fails_is_skipped_and_said_so_in_a_line(
 def test_a_record_that_fails_is_kept_in_another_topic_with_headers_that_say_why(
     run: Any, topic: str, grave: str, read: Read, batch: bool, transform: Any
 ) -> None:
-    report, target = run(transform, batch=batch, failure=msgtx.DeadLetter(grave))
+    report, target = run(transform, batch=batch, failure=msgtx.DeadLetter(grave, 0))
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
     assert (report.records_in, report.records_out, report.failed) == (5, 5, 1)
     (kept,) = read(grave)
@@ -121,7 +148,7 @@ def test_an_error_of_many_lines_and_odd_letters_is_one_line(
         return half(record)
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        run(transform, failure=msgtx.DeadLetter(grave))
+        run(transform, failure=msgtx.DeadLetter(grave, 0))
     assert [message.count("\n") for message in caplog.messages] == [0]
     assert dict(read(grave)[0].headers)["msgtx.error"] == rb"OSError: first second \udc80"
 
@@ -136,7 +163,7 @@ def test_dead_letters_are_of_the_same_transaction(run: Any, grave: str, read: Re
             raise errors.TransactionAborted("on purpose")
         return half(record)
 
-    report, target = run(transform, failure=msgtx.DeadLetter(grave))
+    report, target = run(transform, failure=msgtx.DeadLetter(grave, 0))
     assert attempts == [[], []]
     assert values(read(grave)) == [b"poison"]
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
@@ -150,7 +177,7 @@ def test_a_batch_is_one_call_and_its_records_are_tried_alone_only_when_it_fails(
         calls.append(values(records))
         return [OutputRecord(half(record), key=record.key) for record in records]
 
-    report, target = run(transform, batch=True, failure=msgtx.Skip())
+    report, target = run(transform, batch=True, failure=msgtx.Skip(0))
     assert [call for call in calls if len(call) > 1] == [VALUES]
     assert [call for call in calls if len(call) == 1] == [[value] for value in VALUES]
     assert [record.key for record in read(target)] == [b"key 0", b"key 1", b"key 3", b"key 4"]
@@ -164,7 +191,7 @@ def test_a_transform_may_empty_the_list_that_it_is_given(run: Any, grave: str, r
             found.append(half(records.pop(0)))
         return found
 
-    report, target = run(transform, batch=True, failure=msgtx.DeadLetter(grave))
+    report, target = run(transform, batch=True, failure=msgtx.DeadLetter(grave, 0))
     assert (values(read(target)), values(read(grave))) == ([b"0", b"1", b"2", b"2"], [b"poison"])
     assert (report.records_in, report.records_out, report.failed) == (5, 5, 1)
 
@@ -188,7 +215,7 @@ def test_what_a_transform_returns_is_looked_at_within_its_own_failure(run: Any, 
         yield b"before"
         yield half(record)
 
-    report, target = run(pieces, failure=msgtx.Skip())
+    report, target = run(pieces, failure=msgtx.Skip(0))
     assert values(read(target)) == [b"before", b"0", b"before", b"1", b"before", b"2", b"before", b"2"]
     assert report.failed == 1
 
@@ -235,7 +262,7 @@ def test_what_a_driver_could_not_do_for_now_is_nobodys_record(
         return [record.value or b"" for record in records]
 
     with caplog.at_level(logging.WARNING, "msgtx.process"):
-        report, target = run(transform, batch=batch, failure=msgtx.Skip())
+        report, target = run(transform, batch=batch, failure=msgtx.Skip(0))
     assert (values(read(target)), report.failed, report.aborted) == (VALUES, 0, 1)
     assert caplog.messages == []
 
@@ -249,7 +276,7 @@ def test_an_error_of_the_library_is_nobodys_record(run: Any) -> None:
             raise errors.DatabaseUnavailable("of another client, for one")
 
         with pytest.raises(errors.DatabaseUnavailable):
-            run(transform, batch=batch, failure=msgtx.Skip())
+            run(transform, batch=batch, failure=msgtx.Skip(0))
         assert len(calls) == 1
 
 
@@ -265,7 +292,7 @@ def test_a_wrong_call_of_the_library_is_its_records_fault(
                 client.topics.describe("of which a record knows")
         return halves(given if batch else [given])
 
-    report, target = run(transform, batch=batch, failure=msgtx.DeadLetter(grave))
+    report, target = run(transform, batch=batch, failure=msgtx.DeadLetter(grave, 0))
     assert (report.failed, values(read(grave)), len(read(target))) == (1, [b"poison"], 4)
     with pytest.raises(errors.UnknownTopicOrPartition) as caught:
         run(transform, batch=batch, failure=msgtx.Stop())
@@ -604,7 +631,7 @@ def test_a_record_whose_output_is_refused_is_set_aside_and_the_others_are_done(
     report, target = run(
         (lambda records: [one(record) for record in records]) if batch else one,
         batch=batch,
-        failure=msgtx.Skip() if skips else msgtx.DeadLetter(grave),
+        failure=msgtx.Skip(0) if skips else msgtx.DeadLetter(grave, 0),
     )
     assert values(read(target)) == [b"0", b"1", b"2", b"2"]
     assert (report.records_in, report.failed) == (5, 1)
@@ -622,7 +649,7 @@ def test_a_record_without_a_key_for_a_compacted_topic_is_set_aside(
     client.topics.alter(output, cleanup_policy="compact")
     report, _ = run(
         lambda record: OutputRecord(b"x", None if record.value == b"poison" else record.key, topic=output),
-        failure=msgtx.DeadLetter(grave),
+        failure=msgtx.DeadLetter(grave, 0),
     )
     assert (len(read(output)), values(read(grave)), report.failed) == (4, [b"poison"], 1)
 
@@ -656,7 +683,7 @@ def test_a_missing_target_is_no_records_fault(
         client.topics.delete(output)
         return record.value
 
-    failure = msgtx.Retry() if retries else msgtx.DeadLetter(grave)
+    failure = msgtx.Retry() if retries else msgtx.DeadLetter(grave, 0)
     with pytest.raises(errors.UnknownTopicOrPartition):
         work(client, topic, output, transform, idle_timeout=1, failure=failure)
     assert client.snapshot([grave]).ends == {msgtx.TopicPartition(grave, 0): 0}
@@ -673,6 +700,6 @@ def test_a_record_that_is_as_large_as_can_be_is_set_aside(
     def transform(record: Record) -> None:
         raise ValueError("\0" * 5_000)
 
-    report = work(client, topic, output, transform, failure=msgtx.Skip() if skips else msgtx.DeadLetter(grave))
+    report = work(client, topic, output, transform, failure=msgtx.Skip(0) if skips else msgtx.DeadLetter(grave, 0))
     assert report.failed == 1
     assert [len(letter.value or b"") for letter in read(grave)] == ([] if skips else [limit])

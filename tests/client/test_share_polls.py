@@ -96,7 +96,7 @@ def found_in(partition: int) -> Acquisition:
 
 
 def test_members_ask_for_the_same_partition_and_each_has_its_turn(client: msgtx.Client, time_stands: Clock) -> None:
-    polls = SharePolls(client.engine).of("g")
+    polls = SharePolls(client.runtime.engine).of("g")
     places = []
     for _ in range(6):
         places.append(polls.place([7, 8, 9]))
@@ -110,7 +110,7 @@ def test_members_follow_the_one_that_found_something(
     client: msgtx.Client, time_stands: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition that had nothing loses its next turns, unless no other one is left."""
-    polls = SharePolls(client.engine).of("g")
+    polls = SharePolls(client.runtime.engine).of("g")
     first = polls.place([7, 8])
     other = 15 - first
     monkeypatch.setattr(GroupPolls, "_by_itself", lambda *_: found_in(other))
@@ -135,7 +135,7 @@ def at_next_turn(polls: GroupPolls, clock: Clock) -> int:
 
 
 def test_a_group_is_forgotten_with_its_last_member(client: msgtx.Client) -> None:
-    polls = SharePolls(client.engine)
+    polls = SharePolls(client.runtime.engine)
     one = polls.of("g")
     assert polls.of("g") is one
     del one
@@ -145,7 +145,7 @@ def test_a_group_is_forgotten_with_its_last_member(client: msgtx.Client) -> None
 def test_a_partition_that_has_more_keeps_its_turns(
     client: msgtx.Client, time_stands: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    polls = SharePolls(client.engine).of("g")
+    polls = SharePolls(client.runtime.engine).of("g")
     first = polls.place([7, 8])
     monkeypatch.setattr(GroupPolls, "_by_itself", lambda *_: found_in(first))
     polls.acquire(Acquiring("g", 1, 1, [first, 15 - first], 1000, 1))
@@ -207,7 +207,7 @@ def test_only_what_is_small_and_usual_is_shared(
 ) -> None:
     """The rest would hold the others up, or have them asked once more, each by itself."""
     monkeypatch.setattr(GroupPolls, "_by_itself", lambda *_: Acquisition([], [], has_passed=False))
-    polls = SharePolls(client.engine).of("g")
+    polls = SharePolls(client.runtime.engine).of("g")
     polls.acquire(asking)
     assert bool(polls._calls) is shares
 
@@ -225,7 +225,7 @@ def test_only_an_acceptance_of_all_that_was_acquired_is_shared(
     client: msgtx.Client, monkeypatch: pytest.MonkeyPatch, answers: tuple[str, ...], is_whole: bool, shares: bool
 ) -> None:
     monkeypatch.setattr(GroupPolls, "_by_itself", lambda *_: Acquisition([], [], has_passed=False))
-    polls = SharePolls(client.engine).of("g")
+    polls = SharePolls(client.runtime.engine).of("g")
     polls.acknowledge("g", 1, 1, answering(*answers), is_whole=is_whole)
     assert bool(polls._calls) is shares
 

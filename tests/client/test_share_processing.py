@@ -41,8 +41,8 @@ class Worker:
 
     def __call__(self, transform: Callable[[Any], Any], **options: Any) -> ProcessReport:
         name = self.topic
-        given = {"group": name, "transactional_id": name, "share_members": 1, "idle_timeout": 0.3, **options}
-        return self.client.process(name, to=self.output, transform=transform, **given)
+        given = {"group": name, "transactional_id": name, "share_members": 1, "failure": msgtx.Stop(), "idle_timeout": 0.3}
+        return self.client.process(name, to=self.output, transform=transform, **{**given, **options})
 
     def configure(self, **settings: object) -> None:
         self.client.admin.shares.configure(self.topic, settings)

@@ -417,6 +417,13 @@ def test_a_record_that_cannot_be_deserialized_is_released_and_at_last_a_dead_let
     assert dict(letter.headers)["msgtx.dead-letter.reason"].startswith(b"delivery limit: the deserializer raised Unicode")
 
 
+def test_a_tombstone_reaches_no_deserializer(client: msgtx.Client, topic: str, share: Shares) -> None:
+    with client.producer() as producer:
+        producer.send_batch(topic, [None, b"1"], partition=0).result(30)
+    with share("implicit", value_deserializer=int) as consumer:
+        assert [record.value for record in consumer.poll(PATIENCE_SECONDS)] == [None, 1]
+
+
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 def test_what_an_interrupt_kept_from_its_caller_is_handed_out_after_a_rewind(share: Shares, mode: str) -> None:
     """Ctrl-C, while a poll deserializes: each record once more, as it is in the log, and none is accepted unseen (I17)."""

@@ -566,7 +566,7 @@ def test_process_from_latest_commits_where_it_begins(
         return record.value
 
     def work() -> None:
-        settings = {"to": topic, "group": group, "transactional_id": group, "transform": transform}
+        settings = {"to": topic, "group": group, "transactional_id": group, "transform": transform, "failure": msgtx.Stop()}
         client.process(wide, auto_offset_reset="latest", idle_timeout=2.0, **settings)
 
     worker = background.submit(work)

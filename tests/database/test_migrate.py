@@ -279,7 +279,7 @@ def test_the_second_schema_goes_down_and_up_again_with_leases_and_history(make_d
         client.topics.create("orders")
         with client.producer(transactional_id="t") as producer, producer.transaction():
             producer.send("orders", b"a")
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             connection.execute("select msgtx.lease_shards(null, 'here', 1)")
     before = catalog(url)
     for _ in range(2):

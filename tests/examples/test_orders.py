@@ -67,7 +67,7 @@ def service(make_database: Callable[..., str]) -> Iterator[Service]:
 @pytest.fixture
 def query(service: Service) -> Iterator[Query]:
     """Ask the service's database."""
-    with msgtx.connect() as client, client.engine.connection() as connection:
+    with msgtx.connect() as client, client.runtime.engine.connection() as connection:
         yield lambda statement: connection.execute(statement).fetchall()
 
 

@@ -81,7 +81,7 @@ def settled(
         with client.consumer(group=group, enable_auto_commit=False) as member:
             found = member.committed(of_group)
             offsets.update({(group, partition): at.offset for partition, at in found.items() if at is not None})
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         outcomes = {name: SPELT.get(outcome, outcome) for name, outcome in connection.execute(OUTCOMES, [names]).fetchall()}
     for unknown in (operation for operation in history.kind("commit") if not operation.ok):
         name = unknown.arguments["transaction"].partition(" ")[0]

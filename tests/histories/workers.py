@@ -385,7 +385,7 @@ def view(world: World) -> None:
     while not world.finish.now:
         number = world.recorder.invoke("view")
         try:
-            with world.client.engine.connection() as connection:
+            with world.client.runtime.engine.connection() as connection:
                 rows = connection.execute(VIEW).fetchall()
         except errors.RetriableError as error:
             world.recorder.complete(Result.INFO, number, error=type(error).__name__)

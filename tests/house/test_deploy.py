@@ -87,7 +87,7 @@ def exported(client: msgtx.Client) -> dict[str, set[str]]:
         for collector, names in registry._collector_to_names.items():
             labels = set(getattr(collector, "_labelnames", ()))
             found |= {name: labels for name in names if not name.endswith("_created")}
-    for family in [*Gauges(client.engine).collect(), *(each for each in process.collect() if each.type == "gauge")]:
+    for family in [*Gauges(client.runtime.engine).collect(), *(each for each in process.collect() if each.type == "gauge")]:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         found[name] = set(getattr(family, "_labelnames", ()))
     bases = {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in found if re.search(r"_(bucket|total)$", name)}
@@ -130,7 +130,7 @@ def test_a_name_tells_its_kind_and_its_unit(exported: dict[str, set[str]], clien
     """Prometheus's conventions: base units, `_total` for counters and for nothing else."""
     process = CollectorRegistry()
     OfProcess(process).watch(client)
-    families = [*DaemonMetrics().registry.collect(), *process.collect(), *Gauges(client.engine).collect()]
+    families = [*DaemonMetrics().registry.collect(), *process.collect(), *Gauges(client.runtime.engine).collect()]
     for family in families:
         assert family.name.startswith("msgtx_")
         assert family.documentation.endswith(".")

@@ -1,4 +1,4 @@
-"""A type checker knows the names, types and values of settings: what it lets pass is right, what it finds is wrong."""
+"""A type checker knows settings, and the types of keys and values: what it lets pass is right, what it finds is wrong."""
 
 import re
 import subprocess
@@ -12,9 +12,14 @@ from tests.house.sources import ROOT
 pytestmark = pytest.mark.long
 
 PROGRAM = """
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import assert_type
 
 import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
@@ -44,7 +49,8 @@ def use(client: msgtx.Client, engine: sqlalchemy.Engine) -> None:
     client.process("a", to="b", group="g", transactional_id="t", transform=lambda record: record.value, lingerms=1)  # wrong
     client.process_into(sessionmaker(engine), book, "a", group="g", group_instance_id="w1", idle_timeout="1min")
     client.process_into(sessionmaker(engine), book, "a", group="g", failure="ignore")  # wrong
-    client.process_into(sessionmaker(engine), book, "a", group="g", failure=msgtx.DeadLetter("dead", after=5), batch=True)
+    client.process_into(sessionmaker(engine), book, "a", group="g", failure=msgtx.DeadLetter("dead", after=5))
+    client.process_into(sessionmaker(engine), book, "a", group="g", batch=True)  # wrong
     client.process_into(sessionmaker(engine), book, "a", group="g", failure=msgtx.Acknowledgement.ACCEPT)  # wrong
     client.process("a", to="b", group="g", transactional_id="t", transform=book, failure=msgtx.DeadLetter())  # wrong
     client.process_into(sessionmaker(engine), book, "a")  # wrong
@@ -55,6 +61,84 @@ async def use_in_a_loop(client: aio.Client) -> None:
     client.producer(linger_mss=5)  # wrong
     await client.topics.create("a", 3, if_not_exists=True, retention_ms="7d")
     print(msgtx.__version__)
+
+
+@dataclass
+class Order:
+    customer: str
+
+    @classmethod
+    def read(cls, value: bytes) -> "Order":
+        return cls(value.decode())
+
+
+def order(session: Session, record: msgtx.Record[bytes, Order]) -> None: ...
+
+
+def orders(session: Session, records: list[msgtx.Record[bytes, Order]]) -> None: ...
+
+
+def shared(session: Session, record: msgtx.ShareRecord[bytes, Order]) -> None: ...
+
+
+def billed(record: msgtx.Record[str, Order]) -> Iterable[bytes]:
+    return [] if record.key is None else [record.key.encode()]
+
+
+async def later(session: AsyncSession, record: msgtx.Record[bytes, Order]) -> None: ...
+
+
+def values(client: msgtx.Client, session: Session) -> None:
+    consumer = client.consumer("orders")
+    assert_type(consumer, msgtx.Consumer[bytes, bytes])
+    for plain in consumer:
+        assert_type(plain, msgtx.Record)
+        assert_type(plain.value, bytes | None)
+        plain.value.decode()  # wrong
+    typed = client.consumer("orders", key_deserializer=bytes.decode, value_deserializer=Order.read)
+    assert_type(typed, msgtx.Consumer[str, Order])
+    for record in typed.poll(1):
+        assert_type(record.key, str | None)
+        assert_type(record.value, Order | None)
+        record.value.customer  # wrong
+        if record.value is not None:
+            record.value.customer
+    with typed.batch(session) as records:
+        assert_type(records, list[msgtx.Record[str, Order]])
+    for document in client.consumer("orders", value_deserializer=json.loads):
+        document.value["cents"]  # wrong
+        assert_type(document.key, bytes | None)
+    client.consumer("orders", value_deserializer=Order)  # wrong
+    for given in client.share_consumer("orders", group="g", value_deserializer=Order.read):
+        assert_type(given, msgtx.ShareRecord[bytes, Order])
+    members = client.share_consumer("orders", group="g", value_deserializer=Order.read)
+    members.acknowledge(members.poll()[0])
+
+
+def workers(client: msgtx.Client, engine: sqlalchemy.Engine) -> None:
+    sessions = sessionmaker(engine)
+    client.process_into(sessions, order, "orders", group="g", value_deserializer=Order.read)
+    client.process_into(sessions, order, "orders", group="g", value_deserializer=bytes.decode)  # wrong
+    client.process_into(sessions, order, "orders", group="g", batch=True, value_deserializer=Order.read)  # wrong
+    client.process_into(sessions, orders, "orders", group="g", batch=True, value_deserializer=Order.read)
+    client.process_into(sessions, orders, "orders", group="g", value_deserializer=Order.read)  # wrong
+    client.process_into(sessions, shared, "orders", group="g", share_members=2, value_deserializer=Order.read)
+    client.process_into(engine.connect, order, "orders", group="g", value_deserializer=Order.read)  # wrong
+    client.process_into(sessions, lambda session, record: session.add(record), "orders", group="g")
+    read = Order.read
+    client.process("a", to="b", group="g", transactional_id="t", transform=billed, key_deserializer=bytes.decode)
+    client.process("a", to="b", group="g", transactional_id="t", transform=billed, value_deserializer=read)
+    client.process("a", to="b", group="g", transactional_id="t", transform=billed, value_deserializer=str.encode)  # wrong
+    client.process("a", to="b", group="g", transactional_id="t", transform=billed, batch=True)  # wrong
+
+
+async def values_in_a_loop(client: aio.Client, sessions: async_sessionmaker[AsyncSession]) -> None:
+    consumer = client.consumer("orders", value_deserializer=Order.read)
+    assert_type(await consumer.poll(), list[msgtx.Record[bytes, Order]])
+    async for record in client.share_consumer("orders", group="g"):
+        assert_type(record, msgtx.ShareRecord)
+    await client.process_into(sessions, later, "orders", group="g", value_deserializer=Order.read)
+    await client.process_into(sessions, later, "orders", group="g", value_deserializer=bytes.decode)  # wrong
 """
 
 

@@ -236,7 +236,7 @@ class History(RuleBasedStateMachine):
         return not settled or not any(listed[one].startswith("Prepare") for one in self.oracle.ids)
 
     def _view(self, view: str) -> list[tuple[int, int, bytes]]:
-        with self.place.observer.engine.connection() as connection:
+        with self.place.observer.runtime.engine.connection() as connection:
             rows = connection.execute(
                 f'select topic, partition, "offset", value from msgtx.{view} where topic = any(%s)', [self.topics]
             ).fetchall()

@@ -159,7 +159,7 @@ class Joining(Producing):
             self._assign(self.one_of(self.divisions, which), crash)
 
     def _state(self) -> GroupState | None:
-        with self.place.observer.engine.connection() as connection:
+        with self.place.observer.runtime.engine.connection() as connection:
             return describe_members(connection, self.crowd)
 
     def _division(self, spread: list[int]) -> Division:

@@ -64,7 +64,7 @@ class Place:
             connection.execute("create table if not exists public.made (name text)")
             incarnation = describe_installation(connection).incarnation
         self.client = Client(Engine(self.url, connect=self.faults.connect))
-        self.client.engine.expect(incarnation)
+        self.client.runtime.engine.expect(incarnation)
         self.observer = Client(Engine(self.url))
         self._besides: list[Engine] = []
         self._users = [self._user(isolation) for isolation in ("READ COMMITTED", "REPEATABLE READ")]
@@ -85,7 +85,7 @@ class Place:
         return self._users[keeps]
 
     def has_row(self, name: str) -> bool:
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             return connection.execute("select from public.made where name = %s", [name]).fetchone() is not None
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Place:
         """After a crash of the server, no connection of the pools is good: each is asked once."""
         for user in self._users:
             user.dispose()
-        for engine in (self.client.engine, self.observer.engine, *self._besides):
+        for engine in (self.client.runtime.engine, self.observer.runtime.engine, *self._besides):
             for _ in range(engine.pool_size):
                 with contextlib.suppress(errors.DatabaseUnavailable), engine.connection() as connection:
                     connection.execute("select 1")
@@ -114,7 +114,7 @@ class Place:
     def tick(self, milliseconds: int) -> int:
         """Let time pass, which it never does by itself. The update is flushed, and with it all that came before."""
         self.now += milliseconds
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             connection.execute(TICK, [BEGINNING + timedelta(milliseconds=self.now)])
         return self.now
 
@@ -127,7 +127,7 @@ class Place:
         return 1 if self.server is None else self._wal("pg_current_wal_flush_lsn()")
 
     def _wal(self, position: str) -> int:
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             ((at,),) = connection.execute(f"select {position} - '0/0'").fetchall()
         return int(at)
 
@@ -157,7 +157,7 @@ class Place:
         """Make a call in a SQL transaction of its own, repeated until it is answered. Returns the name of a refusal."""
 
         def attempt() -> Answer | str:
-            with self.client.engine.transaction() as connection:
+            with self.client.runtime.engine.transaction() as connection:
                 try:
                     return ask(connection)
                 except errors.RetriableError as error:
@@ -174,7 +174,7 @@ class Place:
 
         def attempt() -> Answer | str:
             try:
-                with self.client.engine.connection() as connection:
+                with self.client.runtime.engine.connection() as connection:
                     return ask(connection)
             except errors.DatabaseUnavailable:
                 raise
@@ -186,14 +186,14 @@ class Place:
     # ── what the observer sees ──
 
     def partition_ids(self, topics: list[str]) -> list[int]:
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             known = describe_topics(connection, topics)
         return [partition_id for topic in topics for partition_id in known[topic].partition_ids]
 
     def read(self, partition_ids: list[int]) -> list[tuple[object, ...]]:
         """Per partition: both ends, who holds them back, what a reader of either isolation gets from offset 0."""
         positions = {partition_id: Position(0) for partition_id in partition_ids}
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             seen = [fetch(connection, positions, isolation=isolation, max_bytes=1 << 26) for isolation in Isolation]
         found = []
         for partition_id in partition_ids:
@@ -204,14 +204,14 @@ class Place:
 
     def holds(self, partition_id: int, values: list[bytes]) -> bool:
         """Whether these are in the log, visible or not."""
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             answer = fetch(connection, {partition_id: Position(0)}, isolation=Isolation.READ_UNCOMMITTED, max_bytes=1 << 26)
         stored = {value for _, value in _rows(answer[partition_id].batches)}
         return stored.issuperset(values)
 
     def crowd(self, group: str, partition_ids: list[int]) -> tuple[object, ...]:
         """Who is a member of a group, and who owns what. Owners are read without asking whether they are members."""
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             state = describe_members(connection, group)
             assert state is not None
             rows = connection.execute(
@@ -237,7 +237,7 @@ class Place:
 
     def shares(self, group: str, partition_ids: list[int]) -> dict[tuple[int, int], tuple[object, ...]]:
         """What a share group has in flight: by partition and offset the state, deliveries, who has it, its lock's end."""
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             rows = connection.execute(
                 "select partition_id, first_offset, last_offset, state, delivery_count, member_id, locked_until"
                 " from msgtx.share_spans where group_name = %s",
@@ -255,7 +255,7 @@ class Place:
     def letters(self, group: str, partitions: list[TopicPartition]) -> list[Letter]:
         """What is in a share group's dead-letter topic."""
         topic = f"{group}-dead-letters"
-        with self.observer.engine.connection() as connection:
+        with self.observer.runtime.engine.connection() as connection:
             ids = describe_topics(connection, [topic])[topic].partition_ids
             ends = {each: Position(0) for each in ids}
             answers = fetch(connection, ends, isolation=Isolation.READ_UNCOMMITTED, max_bytes=1 << 26)

@@ -47,7 +47,7 @@ class Sharing(ByHand):
         self.workers: list[Worker] = []
 
     def _open_group(self) -> None:
-        with self.place.observer.engine.connection() as connection:
+        with self.place.observer.runtime.engine.connection() as connection:
             settings = {
                 "auto_offset_reset": "earliest", "record_lock_duration_ms": LOCK_MS, "delivery_count_limit": LIMIT,
             }  # fmt: skip

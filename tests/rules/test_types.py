@@ -7,7 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from msgtx import GroupMetadata, OffsetAndMetadata, TopicPartition, TransactionId, errors
+from msgtx import GroupMetadata, OffsetAndMetadata, Record, TopicPartition, TransactionId, errors
 from tests.refusals import refuses
 
 big = st.integers(0, 2**63 - 1)
@@ -31,6 +31,15 @@ def test_anything_else_is_refused(text: str) -> None:
 
 def test_names_print_as_kafkas_tools_do() -> None:
     assert str(TopicPartition("orders", 3)) == "orders-3"
+
+
+def test_a_record_reads_its_value_as_json() -> None:
+    record = Record("orders", 3, 7, 0, None, b'{"cents": 1250}')
+    assert record.json() == {"cents": 1250}
+    assert Record("orders", 3, 7, 0, None, None).json() is None
+    for value in (b"{", b"\xff"):
+        with refuses(errors.DeserializationError, topic="orders", partition=3, offset=7):
+            Record("orders", 3, 7, 0, None, value).json()
 
 
 def test_group_metadata_is_picklable_and_equal_by_value() -> None:

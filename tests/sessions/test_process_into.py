@@ -150,6 +150,25 @@ def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(shop: 
     assert shared[0] >= 1, "the letter and an offset are of one SQL transaction"
 
 
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_value_that_cannot_be_deserialized_is_a_dead_letter_with_its_bytes(shop: Shop, run: Run, batch: bool) -> None:
+    """And a tombstone reaches the handler as None."""
+    grave = shop.make_topic()
+    shop.send(*VALUES, key=b"7")
+    shop.send(None)
+
+    def handler(session: Session, given: Any) -> None:
+        for record in given if batch else [given]:
+            assert record.key in {7, None}
+            session.add(Order(number=0 if record.value is None else record.value))
+
+    functions: Any = {"key_deserializer": int, "value_deserializer": int}
+    report = run(handler, failure=msgtx.DeadLetter(grave, 0), batch=batch, **functions)
+    assert (shop.rows(), report.failed) == ([0, 1, 2, 4, 5], 1)
+    (kept,) = shop.read(grave)
+    assert (kept.value, kept.key) == (b"poison", b"7")
+
+
 def test_a_handler_may_empty_the_list_that_it_is_given(shop: Shop, run: Run) -> None:
     """Else the record that fails would not be known, and another one be set aside."""
     grave = shop.make_topic()

@@ -55,12 +55,12 @@ def batches(rows: Sequence[Row], size: int = 2) -> Iterator[pa.RecordBatch]:
 def write(client: msgtx.Client, topic: str, rows: Sequence[Row]) -> None:
     batch = BatchName(unique("app"), "", 0)
     try:
-        written = write_attempt(batches(rows), make_target(client.engine, topic), batch)
+        written = write_attempt(batches(rows), make_target(client.runtime.engine, topic), batch)
         assert written is not None
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             assert decide_batch(connection, batch, [written]).error is None
     finally:
-        abort(client.engine, batch)
+        abort(client.runtime.engine, batch)
 
 
 def can_be_said(odd: Refused) -> bool:

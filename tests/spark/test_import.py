@@ -215,7 +215,7 @@ def test_a_batch_whose_answer_was_lost_is_written_once(
     report = intake.run("in", batch_bytes=1)
     assert (report.files, report.records) == ((2, 20) if is_known else (0, 0))
     assert intake.values() == written
-    with intake.client.engine.connection() as connection:
+    with intake.client.runtime.engine.connection() as connection:
         names = connection.execute(
             "select distinct app_id from msgtx.spark_batch where app_id like %s", [f"import:{intake.topic}#%"]
         ).fetchall()

@@ -53,9 +53,9 @@ def test_an_idle_worker_holds_no_session(database_url: str, engine: Engine, monk
 def test_another_incarnation_is_noticed_on_a_connection_that_was_kept(make_database: Callable[[], str]) -> None:
     url = make_database()
     with msgtx.connect(url) as client:
-        incarnation = incarnation_of(client.engine)
+        incarnation = incarnation_of(client.runtime.engine)
         session_of(url, incarnation)
-        with client.engine.transaction() as connection:
+        with client.runtime.engine.transaction() as connection:
             change_incarnation(driver_of(connection))
     with pytest.raises(msgtx.errors.IncarnationChanged):
         session_of(url, incarnation)

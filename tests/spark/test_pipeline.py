@@ -183,7 +183,7 @@ def test_a_driver_that_is_killed_in_a_batch_has_a_successor_that_goes_on(
 
 
 def _waits(place: Place) -> bool:
-    with place.client.engine.connection() as own:
+    with place.client.runtime.engine.connection() as own:
         row = own.execute(
             "select count(*) from pg_locks l where l.locktype = 'advisory' and not l.granted and l.classid = 1836279554"
         ).fetchone()

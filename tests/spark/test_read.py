@@ -462,7 +462,7 @@ def test_what_is_not_there_any_more_as_it_was_planned_is_refused_by_name(
         topic = new_topic(client)
         fill(client, topic, b"x")
         frame = read_committed(spark, topic, url=url)
-        with client.engine.connection() as connection:
+        with client.runtime.engine.connection() as connection:
             connection.execute(change.format(ids(connection, topic)[0]))
         with pytest.raises(kind), translated():
             frame.collect()

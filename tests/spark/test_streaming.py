@@ -504,7 +504,7 @@ def test_another_database_under_the_same_address_is_noticed(
         other.send(4)
         stream = made(other)
         start = stream.initialOffset()
-        with client.engine.transaction() as connection:
+        with client.runtime.engine.transaction() as connection:
             change_incarnation(driver_of(connection))
         with pytest.raises(msgtx.errors.IncarnationChanged, match="begin with a new checkpoint"):
             stream.latestOffset(start, ReadAllAvailable())

@@ -28,19 +28,19 @@ def test_an_attempt_writes_to_many_partitions_in_several_calls(
 
     monkeypatch.setattr(attempt, "_append", counted)
     rows = pa.RecordBatch.from_pydict({"value": [b"x"] * size, "partition": pa.array(range(size), pa.int32())})
-    made = attempt.write_attempt([rows], make_target(client.engine, name), BatchName(name, "query", 0))
+    made = attempt.write_attempt([rows], make_target(client.runtime.engine, name), BatchName(name, "query", 0))
     assert made is not None
     assert len(made.tails) == made.records == size
     assert calls == [PARTITIONS_AT_ONCE, PARTITIONS_AT_ONCE, 1]
 
 
 def outcomes(client: msgtx.Client, producers: list[int]) -> set[Outcome]:
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         return {transaction_outcome(connection, TransactionId(each, 0, 0)).outcome for each in producers}
 
 
 def begin_many(client: msgtx.Client, batch: BatchName, number: int) -> list[int]:
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         begun = [begin_attempt(connection, batch, timeout_ms=60_000) for _ in range(number)]
     return [each for each in begun if each is not None]
 
@@ -48,7 +48,7 @@ def begin_many(client: msgtx.Client, batch: BatchName, number: int) -> list[int]
 def test_a_driver_ends_all_attempts_of_a_batch_however_many_one_call_takes(client: msgtx.Client, output: str) -> None:
     batch = BatchName(output, "query", 0)
     left = begin_many(client, batch, AT_ONCE + 1)
-    assert decide(client.engine, batch, []).aborted == len(left)
+    assert decide(client.runtime.engine, batch, []).aborted == len(left)
     assert outcomes(client, left) == {Outcome.ABORTED}
 
 
@@ -70,5 +70,5 @@ def test_an_attempt_that_has_written_behind_its_batchs_decision_ends_itself(
 
     monkeypatch.setattr(attempt, "begin_attempt", begin)
     rows = pa.RecordBatch.from_pydict({"value": [b"late"]})
-    assert attempt.write_attempt([rows], make_target(client.engine, output), batch) is None
+    assert attempt.write_attempt([rows], make_target(client.runtime.engine, output), batch) is None
     assert outcomes(client, begun) == {Outcome.ABORTED}

@@ -270,7 +270,7 @@ def test_what_is_sealed_for_a_session_is_committed_by_its_commit(
         after = now_ms(connection)
         sealed, again = (protocol.seal(connection, name, {one: 0, two: 0}, {group: {one: 1}}) for _ in range(2))
     assert (sealed.token, sealed.deadline) == (again.token, again.deadline)
-    assert PreparedTransaction.parse(sealed.token) == PreparedTransaction(name, str(client.engine.incarnation))
+    assert PreparedTransaction.parse(sealed.token) == PreparedTransaction(name, str(client.runtime.engine.incarnation))
     assert sealed.deadline is not None
     assert before <= sealed.deadline - 60_000 <= after, "the transaction's timeout"
     with database.connect().execution_options(isolation_level=level) as session:

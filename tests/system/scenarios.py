@@ -356,7 +356,7 @@ def rebalance(world: World) -> None:
 
 def bury(world: World) -> None:
     """End the sessions of all earlier members: they are dead by now."""
-    with world.observer.engine.connection() as connection:
+    with world.observer.runtime.engine.connection() as connection:
         connection.execute(
             "update msgtx.group_heartbeat h set heartbeat_at = heartbeat_at - interval '1 hour'"
             " from msgtx.group_member m join msgtx.consumer_group g using (group_id)"
@@ -373,7 +373,7 @@ def after_rebalance(world: World) -> None:
         for _ in range(SOURCES):
             crew.join()
         wait_until(crew.settles, "newcomers own everything")
-        with world.observer.engine.connection() as connection:
+        with world.observer.runtime.engine.connection() as connection:
             state = describe_members(connection, world.group)
         assert state is not None
         assert {each.member_id for each in state.members} == {each.group_metadata().member_id for each in crew.members}
@@ -563,8 +563,8 @@ def spark(world: World) -> None:
         count = 0
         while (start := _group_offset(world)) < INPUTS:
             batch = BatchName(f"app-{world.run}", "", start)
-            target = make_target(client.engine, world.topic)
-            assert not begins_again(client.engine, batch)
+            target = make_target(client.runtime.engine, world.topic)
+            assert not begins_again(client.runtime.engine, batch)
             count += 1
             _batch(world, client, target, batch, f"{world.me}.{count}")
 
@@ -576,7 +576,7 @@ def _batch(world: World, client: Client, target: Target, batch: BatchName, name:
         accepted = []
         for task, outputs in enumerate([(0, PARTITIONS), (1,)]):
             for transaction in (f"{name}.failed", name) if task else (name,):
-                writer = AttemptWriter(client.engine, target, batch)
+                writer = AttemptWriter(client.runtime.engine, target, batch)
                 values = [f"{number}>{transaction}/{output}" for output in outputs]
                 for value in values:
                     world.sent(value, task, transaction)
@@ -589,7 +589,7 @@ def _batch(world: World, client: Client, target: Target, batch: BatchName, name:
             accepted.append(attempt)
         deciding = world.deciding(name, {TopicPartition(world.source, 0): number + 1})
         report = decide(
-            client.engine,
+            client.runtime.engine,
             batch,
             accepted,
             group=world.group,
@@ -598,17 +598,17 @@ def _batch(world: World, client: Client, target: Target, batch: BatchName, name:
         assert not report.skipped
         world.decided(deciding, committed=True)
     except errors.AbortableError:
-        abort_batch(client.engine, batch)
+        abort_batch(client.runtime.engine, batch)
 
 
 def _source_id(world: World) -> int:
-    with world.observer.engine.connection() as connection:
+    with world.observer.runtime.engine.connection() as connection:
         return describe_topics(connection, [world.source])[world.source].partition_ids[0]
 
 
 def _group_offset(world: World) -> int:
     partition_id = _source_id(world)
-    with world.observer.engine.connection() as connection:
+    with world.observer.runtime.engine.connection() as connection:
         found = committed_offsets(connection, world.group, [partition_id]).get(partition_id)
     return 0 if found is None or found.at is None else found.at.offset
 
@@ -649,7 +649,7 @@ def recovery(world: World) -> None:
             offset = world.send(producer, f"{world.life}-first-{number}", 0).result(PATIENCE_SECONDS).offset
             if number == 0:
                 world.recorder.complete(Result.OK, noted, offsets=[offset])
-        with world.observer.engine.connection() as connection:  # which no client should do
+        with world.observer.runtime.engine.connection() as connection:  # which no client should do
             connection.execute(
                 "delete from msgtx.record_batch r using msgtx.partition p join msgtx.topic t using (topic_id)"
                 " where t.name = %s and p.partition_index = 0 and r.partition_id = p.partition_id and r.base_offset = %s",
@@ -668,9 +668,9 @@ def sweep(world: World) -> None:
     with world.client() as client:
 
         def lead() -> None:
-            with world.observer.engine.connection() as connection:  # earlier leaders are dead by now
+            with world.observer.runtime.engine.connection() as connection:  # earlier leaders are dead by now
                 connection.execute("update msgtx.coordinator set lease_until = lease_until - interval '1 hour'")
-            with client.engine.connection() as connection:
+            with client.runtime.engine.connection() as connection:
                 leases = lease_shards(connection, None, host="here", process=world.life)
                 assert len(leases.epochs) == SHARDS
                 Sweeper().round(connection, leases)
@@ -701,7 +701,7 @@ def before_sweep(world: World) -> None:
     world.overdue = late.begin_transaction(timeout_ms=1).id
     world.send(late, "late", 0)
     late.flush(PATIENCE_SECONDS)
-    with world.observer.engine.connection() as connection:
+    with world.observer.runtime.engine.connection() as connection:
         row = connection.execute(
             "update msgtx.producer set initialized_at = initialized_at - interval '9 days' where transactional_id = %s"
             " returning producer_id",
@@ -721,7 +721,7 @@ def after_sweep(world: World) -> None:
     again(world.observer.sweep)
     assert world.overdue is not None
     assert world.observer.transaction_outcome(world.overdue) is Outcome.ABORTED
-    with world.observer.engine.connection() as connection:
+    with world.observer.runtime.engine.connection() as connection:
         left = {
             table: connection.execute(f"select count(*) from msgtx.{table} where producer_id = %s", [world.aged]).fetchone()
             for table in ("producer", "transaction", "transaction_partition", "transaction_decision", "group_offset")
@@ -857,7 +857,7 @@ def read_all(client: Client, topic: str, isolation: str = "read_committed") -> d
 def views(client: Client, topics: Sequence[str]) -> dict[str, dict[TopicPartition, list[tuple[int, str]]]]:
     """Read topics through the views that show committed records."""
     answers: dict[str, dict[TopicPartition, list[tuple[int, str]]]] = {}
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         for view in ("committed_records", "committed_records_now"):
             statement = f'select topic, partition, "offset", value from msgtx.{view} where topic = any(%s) order by 1, 2, 3'
             rows = answers.setdefault(view, {})

@@ -114,7 +114,7 @@ def consume(world: World, isolation: str) -> None:
 
 def bury(world: World) -> None:
     """Let what a dead process, or one that lost its connection twice, has left open time out, as of an hour ago."""
-    with world.observer.engine.connection() as connection:
+    with world.observer.runtime.engine.connection() as connection:
         connection.execute(
             "update msgtx.transaction t set opened_at = opened_at - interval '1 hour' where not exists ("
             "select from msgtx.transaction_decision d where (d.producer_id, d.producer_epoch, d.transaction_number)"

@@ -55,11 +55,11 @@ def test_calls_of_one_connection_meet_several_sessions(url: str) -> None:
 
 
 def test_a_pooler_is_noticed_and_a_server_is_not_taken_for_one(pooled: Client, client: Client) -> None:
-    assert pooled.engine.pooled
-    with pooled.engine.connection() as connection:
+    assert pooled.runtime.engine.pooled
+    with pooled.runtime.engine.connection() as connection:
         assert connection.prepare_threshold is None
-    assert not client.engine.pooled
-    with client.engine.connection() as connection:
+    assert not client.runtime.engine.pooled
+    with client.runtime.engine.connection() as connection:
         assert connection.prepare_threshold == 0
 
 

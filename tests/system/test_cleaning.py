@@ -21,7 +21,7 @@ KEYS = [b"key-%d" % n for n in range(12)]
 def clean(client: msgtx.Client, stop: threading.Event) -> None:
     """Retention, compaction, markers and floors, without a pause."""
     sweeper = Sweeper(["markers", "floors"])
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         while not stop.is_set():
             sweeper.round(connection)
             for step in (sweeps.remove_old_batches, Compactor(min_dirty_ratio=0, rows_at_once=3)):

@@ -159,7 +159,7 @@ IN_SQL: Final = (
 
 @pytest.fixture(scope="module")
 def doors(database_url: str, engine: Any) -> Iterator[Doors]:
-    with msgtx.connect(database_url) as client, client.engine.connection() as connection:
+    with msgtx.connect(database_url) as client, client.runtime.engine.connection() as connection:
         made = Doors(client, connection, database_url)
         yield made
         made.close()

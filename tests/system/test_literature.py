@@ -424,7 +424,7 @@ def test_a_zombie_process_that_was_stopped_is_fenced_by_its_successor(client: Cl
 
 
 def _ids(client: Client, topic: str) -> list[int]:
-    with client.engine.connection() as connection:
+    with client.runtime.engine.connection() as connection:
         rows: list[Any] = connection.execute(
             "select p.partition_id from msgtx.partition p join msgtx.topic t using (topic_id) where t.name = %s order by 1",
             [topic],

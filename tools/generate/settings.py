@@ -28,6 +28,7 @@ SUBJECTS: Final = KEPT | {
     "installation": INSTALLATION,
 }
 TABLES: Final = SUBJECTS | {
+    "worker_alone": tuple(one for one in WORKER if one.name != "batch"),
     "workers_producer": tuple(one for one in PRODUCER if one.of_workers),
     "workers_consumer": tuple(one for one in CONSUMER if one.of_workers),
     "producer_alone": tuple(one for one in PRODUCER if not one.of_workers),
