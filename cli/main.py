@@ -51,6 +51,9 @@ def _invoke(arguments: Sequence[str]) -> int:
             result = command.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
+    except getattr(click.exceptions, "NoArgsIsHelpError", ()) as asked:  # click 8.2 and later; earlier ones print it
+        click.echo(asked.ctx.get_help(), err=True)
+        return int(asked.exit_code)
     return result if isinstance(result, int) else 0
 
 

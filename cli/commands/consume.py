@@ -1,6 +1,5 @@
 """`msgtx consume`: records as lines."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +13,8 @@ from msgtx.cli.terminal.interruption import StopEvent, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import reader_has_left, require_stdout
 from msgtx.cli.terminal.quantities import earliest_latest_or_number, milliseconds
-from msgtx.cli.terminal.record_lines import row_of_record
+from msgtx.cli.terminal.record_lines import line_of_record
+from msgtx.cli.terminal.record_templates import rendering
 from msgtx.cli.terminal.setting_options import isolation
 from msgtx.types import Record, TopicPartition
 
@@ -29,12 +29,12 @@ Render = Callable[[Sequence[Record]], bytes]
 
 
 class PrintedLines:
-    """How records become bytes on stdout: values as they are, JSON lines, or one JSON array."""
+    """How records become bytes on stdout: values as they are, as a template says, JSON lines, or one JSON array."""
 
-    def __init__(self, format_name: str, key_separator: bytes | None) -> None:
+    def __init__(self, format_name: str, key_separator: bytes | None, template: Render | None = None) -> None:
         self._separator = key_separator
-        self._array = format_name == "json"
-        self._render: Render = self._values if format_name == "table" else self._rows
+        self._array = format_name == "json" and template is None
+        self._render: Render = template or (self._values if format_name == "table" else self._rows)
         self._first = True
         self._out = sys.stdout.buffer
 
@@ -61,7 +61,7 @@ class PrintedLines:
         return b"".join(value + b"\n" for value in values)
 
     def _rows(self, records: Sequence[Record]) -> bytes:
-        rows = [json.dumps(row_of_record(record), ensure_ascii=False) for record in records]
+        rows = [line_of_record(record) for record in records]
         return ",\n".join(rows).encode() if self._array else "".join(row + "\n" for row in rows).encode()
 
 
@@ -96,6 +96,7 @@ class PrintedLines:
 @option("--timeout-ms", type=milliseconds(), help="End when no record came for this long: ms, or 10s, 1h.")
 @option("--follow/--no-follow", default=True, help="Wait for more records, or end where the topic ends now.")
 @option("--key-separator", metavar="TEXT", help="Print the key and TEXT before the value.")
+@option("--format", "-f", "template", metavar="TEXT", help="Print TEXT for each record; see above.")
 @pass_invocation
 def command(
     invocation: Invocation,
@@ -111,6 +112,7 @@ def command(
     timeout_ms: int | None,
     follow: bool,
     key_separator: str | None,
+    template: str | None,
 ) -> int:
     """Print the records of TOPICs.
 
@@ -119,12 +121,22 @@ def command(
     Ctrl-C (exit code 130) and SIGTERM (0) end it, too.
 
     A record is printed as one line with its value: the bytes as they are, or null for a tombstone. -o jsonl prints the
-    whole record, in the form that `produce --json` reads; -o json prints one array of such records.
+    whole record, in the form that `produce --json` reads; -o json prints one array of such records. There, a value that is
+    a JSON object or array stands as JSON, any other text as a text, and other bytes in base64 (value_base64).
+
+    \b
+    --format is kcat's, for example --format '%t-%p %o %T %k %s\n':
+      %t topic      %k key, %K its bytes      %T timestamp in milliseconds
+      %p partition  %s value, %S its bytes    %h headers: name=content,...
+      %o offset     %% a percent sign         \n \r \t \\ \x00
+    A missing key or value is empty, and its bytes are -1.
 
     With --share, any number of members divide the records, even those of a single partition, and this command gets only
     some of them. Records that it took but did not print go to other members. Where the group begins and what it sees are
     settings of the group (`shares configure`). --no-follow ends when there is nothing more to get.
-    """
+    """  # noqa: D301 - \b is click's mark for text that is not filled
+    if template is not None and (key_separator is not None or invocation.format != "table"):
+        raise click.UsageError("--format excludes --key-separator and -o")
     if share is not None:
         others: dict[str, object] = {
             "--group": group,
@@ -144,7 +156,7 @@ def command(
     given = {name: value for name, value in settings.items() if value is not None}
     timeout_s = None if timeout_ms is None else timeout_ms / 1000
     with connect(invocation) as client, stopping() as stop:
-        lines = PrintedLines(invocation.format, separator)
+        lines = PrintedLines(invocation.format, separator, None if template is None else rendering(template))
         if share is not None:
             limit = timeout_s if follow else 0.0
             _print_shared(client, share, topics, lines, stop, most=max_messages, timeout_s=limit)

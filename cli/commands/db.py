@@ -1,6 +1,7 @@
 """`msgtx db`: the schema, the embedded server, the settings of the installation, the rights of roles."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -9,7 +10,7 @@ import click
 from msgtx import units
 from msgtx.cli.terminal.confirmation import Decorated, confirmed, destructive
 from msgtx.cli.terminal.database import open_engine
-from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.failure import FAILED, CommandFailed
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_many, show_one, write
@@ -55,7 +56,14 @@ def _upgrade(invocation: Invocation) -> None:
         from msgtx.database.schema import migrate
     with _connection(invocation) as connection:
         done = migrate.upgrade(connection)
-    show_one(invocation.format, row_of(done))
+    if invocation.format != "table":
+        show_one(invocation.format, row_of(done))
+    elif done.before is None:
+        write(f"schema version {done.after}: made, with its functions and views\n")
+    else:
+        tables = "the tables are as they were" if done.before == done.after else f"the tables had version {done.before}"
+        functions = "are created anew" if done.functions_renewed else "are as they were"
+        write(f"schema version {done.after}: {tables}; the functions and views {functions}\n")
 
 
 @command.command("current")
@@ -90,7 +98,7 @@ def check(invocation: Invocation) -> int:
 @option(
     "--with-password",
     is_flag=True,
-    help='Include the password, for programs: psql "$(msgtx db url --with-password)" (psql 16 or later, if embedded).',
+    help="Include the password, for programs. For psql, there is `msgtx db psql`.",
 )
 @pass_invocation
 def url(invocation: Invocation, *, with_password: bool) -> None:
@@ -103,6 +111,29 @@ def url(invocation: Invocation, *, with_password: bool) -> None:
         write(found + "\n")
     else:
         show_one(invocation.format, {"url": found})
+
+
+@command.command(
+    "psql",
+    examples=("msgtx db psql", "msgtx db psql -- -f report.sql"),
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENT...]")
+@pass_invocation
+def psql(invocation: Invocation, arguments: tuple[str, ...]) -> None:
+    """Run psql on the database, with ARGUMENTs of psql. Starts the embedded server if it is not running.
+
+    The address and the password are passed in psql's environment, so that no list of processes shows them, and any version
+    of psql understands them.
+    """
+    with deferred():
+        from msgtx.database.address import environment_of
+    with open_engine(invocation) as engine:
+        environment, rest = environment_of(engine.url)
+    try:
+        os.execvpe("psql", ["psql", *([rest] if rest else []), *arguments], {**os.environ, **environment})  # noqa: S606, S607 - the user's own program
+    except FileNotFoundError as error:
+        raise CommandFailed("there is no psql in the PATH: install PostgreSQL's client programs") from error
 
 
 @command.command("stop")

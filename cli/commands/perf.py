@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from msgtx.cli.terminal.confirmation import confirmed
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_one, show_table
@@ -14,11 +15,13 @@ from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.cli.terminal.setting_options import isolation, setting_option
 from msgtx.declared.settings import PRODUCER
 from msgtx.types import Isolation
+from msgtx.units import counted
 
 if TYPE_CHECKING:
     from msgtx.cli.programs.perf import Measured
 
 POSITIVE = click.IntRange(min=1)
+yes_option = option("--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask for confirmation.")
 repeats = option("--repeats", type=POSITIVE, default=3, help="The number of runs; the result is their median.")
 size = option("--size", type=POSITIVE, default=100, help="The size of a value, in bytes.")
 partitions = option("--partitions", type=POSITIVE, default=6)
@@ -40,10 +43,21 @@ def command() -> None:
 @option("--batched", is_flag=True, help="Use send_batch instead of send.")
 @option("--producers", type=POSITIVE, default=1, help="The number of producers at once, each in a thread.")
 @repeats
+@yes_option
 @pass_invocation
-def produce(invocation: Invocation, /, **settings: Any) -> None:
-    """Measure how fast records are sent and acknowledged."""
+def produce(invocation: Invocation, /, *, yes: bool, **settings: Any) -> None:
+    """Measure how fast records are sent and acknowledged. Asks first: it writes as fast as the database takes records.
+
+    Each run has a topic of its own, which is deleted at its end.
+    """
     perf = _perf()
+    each = (
+        f"{settings['records']:,} records"
+        if settings["records"]
+        else f"as many records as fit into {settings['seconds']:g} s"
+    )
+    runs = counted(settings["repeats"], "run")
+    confirmed(f"write {each} of {settings['size']:,} bytes, in {runs}", dry_run=False, yes=yes)
     _measure(invocation, "producing", perf.produce, perf.ProduceSettings(**settings))
 
 

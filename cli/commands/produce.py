@@ -25,6 +25,7 @@ from msgtx.cli.terminal.setting_options import setting_option
 from msgtx.declared.settings import PRODUCER
 from msgtx.errors import MsgtxError
 from msgtx.rules.record import counted_bytes, record_bytes, too_large
+from msgtx.store.topics.topics import require_topics
 from msgtx.types import OutputRecord
 from msgtx.units import counted
 
@@ -309,6 +310,7 @@ def command(
     With --json, a line is a record in this form; all but the value may be missing:
       {"timestamp": "2026-01-31T12:00:00.000Z", "key": "1", "value": "text",
        "headers": [{"key": "source", "value": "web"}]}
+    A value may also be a JSON object or array, which is sent as it is written.
     Bytes that are not UTF-8 are given in base64: key_base64, value_base64. A
     value of null is a tombstone. The topic and offset of a consumed record are
     ignored.
@@ -338,6 +340,9 @@ def command(
     with connect(invocation) as client, stopping() as stop:
         limit = client.topics.describe(topic).settings["max_message_bytes"]
         assert isinstance(limit, int)
+        if partition is not None:
+            with client.runtime.engine.connection() as connection:  # refused even if the input is empty
+                require_topics(connection, [topic])[topic].partition_id(partition)
         with client.producer(**given) as producer:
             delivery = Delivery(
                 producer=producer,

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import click
 
+from msgtx.rules.names import did_you_mean
+
 FORMATS: Final = ("table", "json", "jsonl")
 
 
@@ -84,6 +86,13 @@ class Command(click.Command):
 
 class Group(click.Group):
     """A noun with its verbs."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return a command by its name. Fail with the nearest name for an unknown one."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            advice = did_you_mean(args[0], self.list_commands(ctx), otherwise="")
+            ctx.fail(f"No such command {args[0]!r}{advice and ': '}{advice}")
+        return super().resolve_command(ctx, args)
 
     def get_short_help_str(self, limit: int = SHORT_HELP_CHARACTERS) -> str:
         """Return the first sentence, whole."""

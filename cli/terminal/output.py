@@ -60,11 +60,26 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    # Narrower than the longest words of its columns, a table would break them letter by letter: then the terminal wraps.
-    console.width = max(console.width, Measurement.get(console, console.options.update(width=PIPE_COLUMNS), table).minimum)
+    if (
+        terminal
+        and any(columns)
+        and Measurement.get(console, console.options.update(width=PIPE_COLUMNS), table).minimum > (console.width)
+    ):
+        # Narrower than the longest words of its columns, a table would break them letter by letter.
+        _show_blocks(columns, rows)
+        return
     with console.capture() as captured:  # if rich wrote itself, it would end the program when a reader leaves
         console.print(table)
     write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def _show_blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a line for each cell, and an empty one between rows: for a terminal that is narrower than the table."""
+    width = max(map(len, columns))
+    blocks = [
+        "".join(f"{name:<{width}}  {_cell(value)}\n" for name, value in zip(columns, row, strict=True)) for row in rows
+    ]
+    write("\n".join(blocks))
 
 
 def require_stdout() -> None:

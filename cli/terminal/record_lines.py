@@ -1,13 +1,14 @@
 """A record as a JSON line, as `consume -o jsonl` writes and `produce --json` reads it, byte for byte.
 
-`topic, partition, offset, timestamp, key, value, headers`, of a share group also `delivery_count`. Bytes are text if they
-are valid UTF-8, else base64 in `key_base64` or `value_base64`. Headers are a list of `{"key": …, "value": …}`, since names
-may repeat.
+`topic, partition, offset, timestamp, key, value, headers`, of a share group also `delivery_count`. A value that is a JSON
+object or array on one line stands there as it is. Other bytes are text if they are valid UTF-8, else base64 in `key_base64`
+or `value_base64`. Headers are a list of `{"key": …, "value": …}`, since names may repeat.
 """
 
 import base64
 import binascii
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -18,23 +19,45 @@ MILLISECOND: Final = timedelta(milliseconds=1)
 # The times that ISO 8601 has four digits of a year for; others are written as the number they are.
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+_WHITE: Final = re.compile(r"[ \t\r\n]*")
 FIELDS: Final = frozenset(
     ("topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers", "delivery_count")
 )
 
 
-def row_of_record(record: Record) -> dict[str, Any]:
-    """Return a record as JSON has it."""
-    return {
+def line_of_record(record: Record) -> str:
+    """Return a record as a JSON object, on one line."""
+    place = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": time_text(record.timestamp),
-        **_content("key", record.key),
-        **_content("value", record.value),
-        "headers": [{"key": name, **_content("value", content)} for name, content in record.headers],
+        **content_row("key", record.key),
+    }
+    value = json_text(record.value)
+    rest = {
+        **({} if value is not None else content_row("value", record.value)),
+        "headers": [{"key": name, **content_row("value", content)} for name, content in record.headers],
         **({"delivery_count": record.delivery_count} if isinstance(record, ShareRecord) else {}),
     }
+    head, tail = (json.dumps(part, ensure_ascii=False) for part in (place, rest))
+    return head[:-1] + ("" if value is None else f', "value": {value}') + f", {tail[1:]}"
+
+
+def json_text(value: bytes | None) -> str | None:
+    """Return a value that is a JSON object or array, in its own letters; None if it is none, or has several lines."""
+    if value is None or value[:1] not in {b"{", b"["} or value[-1:] not in {b"}", b"]"} or len(value.splitlines()) > 1:
+        return None
+    try:
+        text = value.decode()
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def time_text(timestamp_ms: int) -> str | int:
@@ -47,6 +70,8 @@ def time_text(timestamp_ms: int) -> str | int:
 def record_of_line(line: bytes) -> OutputRecord:
     """Read a JSON line. Raise `ValueError` with the fault."""
     row = object_of_line(line)
+    if isinstance(row.get("value"), dict | list):
+        row["value"] = _member(line.decode(), "value")
     unknown = row.keys() - FIELDS
     if unknown:
         raise ValueError(f"unknown field {min(unknown)!r}; a record has {', '.join(sorted(FIELDS))}")
@@ -62,6 +87,23 @@ def record_of_line(line: bytes) -> OutputRecord:
         timestamp=_timestamp(row.get("timestamp")),
         partition=partition,
     )
+
+
+def _member(text: str, name: str) -> str:
+    """Return a member of a JSON object in its own letters. The last one of that name counts, as for `json.loads`."""
+    decoder = json.JSONDecoder()
+    found, at = "", text.index("{") + 1
+    while True:
+        key, at = decoder.raw_decode(text, _WHITE.match(text, at).end())  # type: ignore[union-attr]  # matches nothing, too
+        at = _WHITE.match(text, text.index(":", at) + 1).end()  # type: ignore[union-attr]
+        begin = at
+        _, at = decoder.raw_decode(text, begin)
+        if key == name:
+            found = text[begin:at]
+        at = _WHITE.match(text, at).end()  # type: ignore[union-attr]
+        if text[at] == "}":
+            return found
+        at += 1
 
 
 def object_of_line(line: bytes) -> dict[str, Any]:
@@ -87,7 +129,8 @@ def text_bytes(text: str) -> bytes:
         raise ValueError(f"{text[:40]!a} holds half a surrogate pair; write such bytes as base64") from None
 
 
-def _content(name: str, content: bytes | None) -> dict[str, str | None]:
+def content_row(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Return bytes as JSON has them: as a text, else in base64."""
     if content is None:
         return {name: None}
     try:

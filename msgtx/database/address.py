@@ -81,6 +81,18 @@ def sqlalchemy_url(parameters: Mapping[str, str]) -> tuple[sqlalchemy.URL, dict[
     return sqlalchemy.URL.create("postgresql+psycopg", user, password, host, port, database), rest
 
 
+def environment_of(url: str) -> tuple[dict[str, str], str]:
+    """Return an address as variables for libpq's programs, and the rest, which has no variable, as words and values.
+
+    A secret without a variable is left out: such a program would ask for it.
+    """
+    variables = {option.keyword.decode(): option.envvar for option in psycopg.pq.Conninfo.get_defaults()}
+    found = parse(url)
+    environment = {variable.decode(): found[name] for name, variable in variables.items() if variable and name in found}
+    rest = {name: value for name, value in found.items() if not variables.get(name) and name not in SECRETS}
+    return environment, conninfo(rest)
+
+
 def public_url(url: str) -> str:
     """Return a database's address as a URL, without passwords."""
     found = parse(url)

@@ -226,7 +226,9 @@ def test_the_schema_is_checked_upgraded_and_named(msgtx: Msgtx, make_database: C
     assert "run `msgtx db init`" in missing.err
     checked = msgtx("--url", bare, "db", "check")
     assert (checked.code, checked.err) == (1, "msgtx: the database has no msgtx schema: run `msgtx db init`\n")
-    assert msgtx("--url", bare, "db", "init", "-o", "jsonl").rows[0]["before"] is None
+    assert re.fullmatch(rb"schema version \d+: made, .*\n", msgtx("--url", bare, "db", "init").out)
+    assert b"are as they were; the functions and views are as they were" in msgtx("--url", bare, "db", "init").out
+    assert msgtx("--url", bare, "db", "init", "-o", "jsonl").rows[0]["before"] is not None
     assert msgtx("--url", bare, "db", "upgrade", "-o", "jsonl").rows[0]["functions_renewed"] is False
     assert msgtx("--url", bare, "db", "check", "-o", "jsonl").rows == [{"ok": True, "problems": []}]
     version = msgtx("--url", bare, "db", "current", "-o", "jsonl").rows[0]["schema_version"]
@@ -343,6 +345,8 @@ def test_a_database_that_cannot_be_used_has_its_exit_code_and_advice(msgtx: Msgt
 def test_a_missing_partition_is_not_a_missing_topic(msgtx: Msgtx, topic: str) -> None:
     done = msgtx("produce", topic, "--partition", "99", stdin=b"a\n")
     assert (done.code, done.err) == (2, f"msgtx: there is no partition {topic}-99; {topic} has partitions 0 to 0\n")
+    empty = msgtx("produce", topic, "--partition", "99")
+    assert (empty.code, empty.err) == (done.code, done.err)
     done = msgtx("produce", topic[:-1] + "x", stdin=b"a\n")
     assert "did you mean" in done.err
 
@@ -364,8 +368,13 @@ def test_a_narrow_terminal_breaks_no_words(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
     output.show_table(("group", "current_offset"), [["a-rather-long-name", 123456789], ["b", 1]])
-    lines = "".join(written).splitlines()
-    assert any("a-rather-long-name" in line and "123456789" in line for line in lines)
+    assert "".join(written).splitlines() == [
+        "group           a-rather-long-name",
+        "current_offset  123456789",
+        "",
+        "group           b",
+        "current_offset  1",
+    ]
 
 
 def test_a_doctor_with_nothing_to_tell_says_so(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,6 +468,8 @@ def test_sweep_tells_what_it_did(msgtx: Msgtx) -> None:
     ("arguments", "code", "complaint"),
     [
         (("nonsense",), 2, "No such command 'nonsense' (see `msgtx --help`)"),
+        (("topic", "list"), 2, "No such command 'topic': did you mean 'topics'? (see `msgtx --help`)"),
+        (("topics", "lst"), 2, "No such command 'lst': did you mean 'list'? (see `msgtx topics --help`)"),
         (("topics", "create"), 2, "Missing argument 'TOPIC...' (see `msgtx topics create --help`)"),
         (("topics", "create", "a b"), 2, "topic name 'a b' is not allowed"),
         (("topics", "create", "\udcff"), 2, "is no valid UTF-8"),
@@ -482,6 +493,41 @@ def test_an_error_is_one_line_that_says_what_to_do(
     assert done.err.startswith("msgtx: ")
     assert complaint in done.err
     assert done.err.count("\n") == 1
+
+
+def test_a_noun_alone_shows_its_help(msgtx: Msgtx) -> None:
+    done = msgtx("coordinator")
+    assert done.code == 2
+    assert done.err.startswith("Usage: msgtx coordinator")
+    assert done.err.count("\n") > 5
+
+
+def test_psql_gets_the_address_in_its_environment(program: Program, tmp_path: Path) -> None:
+    """No password is an argument, and no version of psql reads an option that it does not know."""
+    psql = tmp_path / "psql"
+    psql.write_text('#!/bin/sh\necho "$PGHOST $PGPORT $PGDATABASE $PGREQUIREAUTH"\nprintf "%s\\n" "$@"\n')
+    psql.chmod(0o755)
+    url = "postgresql://ada:secret@somewhere:77/shop?require_auth=none&keepalives=0"
+    with program.start("--url", url, "db", "psql", "--", "-c", "select 1", environment={"PATH": str(tmp_path)}) as process:
+        done = program.ended(process)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.decode().splitlines() == ["somewhere 77 shop none", "keepalives=0", "-c", "select 1"]
+    with program.start("--url", url, "db", "psql", environment={"PATH": "/nowhere"}) as process:
+        program.ended(process).refuses("there is no psql in the PATH", code=1)
+
+
+def test_a_template_prints_the_parts_of_a_record(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer() as producer:
+        producer.send(topic, b"v\x00", key=b"k", headers=[("a", b"1"), ("b", None)], timestamp=5)
+        producer.send(topic, None)
+    shown = ("consume", topic, "--from-beginning", "--no-follow")
+    assert msgtx(*shown, "-f", r"%t-%p %o %k %K %s %S %T %h %%\x21\t\n", "--max-messages", "1").out == (
+        f"{topic}-0 0 k 1 v\0 2 5 a=1,b= %!\t\n".encode()
+    )
+    assert msgtx(*shown, "--format", r"%o[%k%s%S]\n").out == b"0[kv\x002]\n1[-1]\n"
+    msgtx(*shown, "-f", "%z").refuses("unknown part '%z'; known are %t %p")
+    msgtx(*shown, "-f", r"\q").refuses("unknown escape")
+    msgtx(*shown, "-f", "%s", "-o", "json").refuses("--format excludes")
 
 
 def test_a_role_without_rights_is_told_whom_to_ask(msgtx: Msgtx, server: Server, database_url: str) -> None:
@@ -571,8 +617,11 @@ def test_a_program_that_connects_does_not_wait_for_alembic(database_url: str) ->
 
 def test_perf_measures_on_topics_of_its_own(msgtx: Msgtx) -> None:
     once = ("--repeats", "1", "-o", "jsonl")
-    assert msgtx("perf", "produce", "--records", "1000", *once).rows[0]["median"]["records"] >= 1000
+    assert msgtx("perf", "produce", "--records", "1000", "--yes", *once).rows[0]["median"]["records"] >= 1000
     assert msgtx("perf", "consume", "--records", "1000", *once).rows[0]["median"]["records"] == 1000
-    assert b"records_per_second" in msgtx("perf", "produce", "--records", "1000", "--repeats", "1").out
+    assert b"records_per_second" in msgtx("perf", "produce", "--records", "1000", "--yes", "--repeats", "1").out
     assert msgtx("perf", "produce", "--size", "0").code == 2
+    refused = msgtx("perf", "produce", "--records", "1000")
+    assert (refused.code, refused.out) == (1, b"")
+    assert "write 1,000 records of 100 bytes, in 3 runs?" in refused.err
     assert not [row for row in msgtx("topics", "list", "-o", "jsonl").rows if row["name"].startswith("msgtx-perf")]

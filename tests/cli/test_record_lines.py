@@ -7,10 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgtx.cli.terminal.record_lines import record_of_line, row_of_record
+from msgtx.cli.terminal.record_lines import line_of_record, record_of_line
 from msgtx.types import OutputRecord, Record
 
-content = st.none() | st.binary(max_size=40) | st.text(max_size=40).map(str.encode)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+written = st.builds(
+    lambda value, indent, ascii_: json.dumps(value, indent=indent, ensure_ascii=ascii_).encode(),
+    json_values,
+    st.sampled_from([None, 1]),
+    st.booleans(),
+)
+content = st.none() | st.binary(max_size=40) | st.text(max_size=40).map(str.encode) | written
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=10)
 
 
@@ -24,14 +34,14 @@ def test_a_record_survives_its_line(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
 ) -> None:
     record = Record("orders", 3, 42, timestamp, key, value, headers)
-    line = json.dumps(row_of_record(record), ensure_ascii=False).encode()
+    line = line_of_record(record).encode()
     assert b"\n" not in line
     assert record_of_line(line) == OutputRecord(value, key, headers, timestamp, partition=3)
 
 
 def test_a_line_has_the_names_of_the_record_and_text_where_there_is_text() -> None:
     record = Record("orders", 1, 7, 1_767_268_800_123, b"caf\xc3\xa9", b"\xff\x00", (("source", b"web"), ("source", None)))
-    assert row_of_record(record) == {
+    assert json.loads(line_of_record(record)) == {
         "topic": "orders",
         "partition": 1,
         "offset": 7,
@@ -40,6 +50,26 @@ def test_a_line_has_the_names_of_the_record_and_text_where_there_is_text() -> No
         "value_base64": "/wA=",
         "headers": [{"key": "source", "value": "web"}, {"key": "source", "value": None}],
     }
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b'{"id": 305,"id":1.10}', '"value": {"id": 305,"id":1.10}'),
+        (b"[ ]", '"value": [ ]'),
+        (b"305", '"value": "305"'),
+        (b'"text"', r'"value": "\"text\""'),
+        (b"[NaN]", '"value": "[NaN]"'),
+        (b"[1,]", '"value": "[1,]"'),
+        (b'{\n"id": 1}', r'"value": "{\n\"id\": 1}"'),
+        (b"[" * 100_000 + b"]" * 100_000, '"value": "[['),
+    ],
+    ids=lambda each: repr(each)[:20],
+)
+def test_a_value_that_is_json_stands_in_its_line_as_it_is(value: bytes, shown: str) -> None:
+    line = line_of_record(Record("orders", 0, 7, 0, None, value, ()))
+    assert shown in line
+    assert record_of_line(line.encode()).value == value
 
 
 @pytest.mark.parametrize(
