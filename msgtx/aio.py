@@ -186,7 +186,8 @@ async def publish(
 ) -> None:
     """Publish a record with the next commit of an `AsyncSession`, `async_scoped_session` or `AsyncConnection`.
 
-    As `msgtx.orm.publish`; for psycopg (`postgresql+psycopg://`). Raise as that does, and `ConfigError` without greenlet.
+    Or with the SQL transaction of a connection of psycopg or asyncpg. As `msgtx.orm.publish`; SQLAlchemy's sessions are
+    those on psycopg (`postgresql+psycopg://`). Raise as that does, and `ConfigError` without greenlet.
     """
     record = {"key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
     await _in_session(session, lambda given: orm.publish(given, topic, value, **record))  # type: ignore[arg-type]
@@ -667,7 +668,8 @@ class Client(ClosingAsync):
     ) -> ProcessReport:
         """Consume topics and await `handler(session, record)`, which writes rows: exactly once, whatever crashes or raises.
 
-        `session_factory` makes AsyncSessions (an `async_sessionmaker`) or AsyncConnections; the rest as in
+        `session_factory` makes AsyncSessions (an `async_sessionmaker`) or AsyncConnections of SQLAlchemy, or connections of
+        psycopg or asyncpg (`pool.connection`, `pool.acquire`); the rest as in
         `msgtx.Client.process_into`. The consumer polls in a thread of its own. Cancelled, it rolls back the current
         transaction.
         """

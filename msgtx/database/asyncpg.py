@@ -1,9 +1,10 @@
 """Connections of asyncpg, on which msgtx's calls are made as on those of psycopg. Users install asyncpg themselves."""
 
 import functools
+import json
 from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import psycopg
 from psycopg.pq import DiagnosticField
@@ -16,6 +17,10 @@ class AsyncpgConnection(Protocol):
 
     async def fetch(self, query: str, *args: Any) -> Any:
         """Run a statement and return its rows."""
+        ...
+
+    async def prepare(self, query: str) -> Any:
+        """Prepare a statement, and return what is known of it."""
         ...
 
     def is_in_transaction(self) -> bool:
@@ -42,13 +47,28 @@ class Asyncpg:
         """Run a statement with psycopg's placeholders, and return its rows. Raise the errors as psycopg's."""
         import asyncpg
 
+        text = _numbered(statement)
         try:
-            found = await self.given.fetch(_numbered(statement), *map(_given, arguments))
+            if text not in _of_json:
+                columns = (await self.given.prepare(text)).get_attributes()
+                _of_json[text] = [at for at, column in enumerate(columns) if column.type.name in {"json", "jsonb"}]
+            found = await self.given.fetch(text, *map(_given, arguments))
         except asyncpg.PostgresError as error:
             raise _as_psycopgs(error) from error
         except (asyncpg.InterfaceError, OSError) as error:
             raise psycopg.OperationalError(str(error)) from error
-        return [tuple(row) for row in found]
+        return [_read(row, _of_json[text]) for row in found]
+
+
+_of_json: Final[dict[str, list[int]]] = {}  # by statement: the columns that asyncpg returns as text
+
+
+def _read(row: Sequence[Any], of_json: Sequence[int]) -> tuple[Any, ...]:
+    values = list(row)
+    for at in of_json:
+        if isinstance(values[at], str):  # the user may have set a codec
+            values[at] = json.loads(values[at])
+    return tuple(values)
 
 
 @functools.cache

@@ -110,11 +110,19 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     return error
 
 
+def sqlstate_of(error: BaseException) -> str:
+    """Return the SQLSTATE of a driver's error, or of Django's that wraps one; "" if it has none."""
+    state = getattr(error, "sqlstate", None) or getattr(error.__cause__, "sqlstate", None)
+    return state if isinstance(state, str) else ""
+
+
 def translate_own(error: BaseException) -> errors.MsgtxError | None:
-    """Return msgtx's error if its functions raised this one on a user's connection, of psycopg or asyncpg; else None."""
-    state = getattr(error, "sqlstate", None)
-    if not isinstance(state, str) or not state.startswith(OWN):
+    """Return msgtx's error if its functions raised this one on a user's connection, of a driver's or Django's; else None."""
+    state = sqlstate_of(error)
+    if not state.startswith(OWN):
         return None
+    if not hasattr(error, "sqlstate"):
+        error = error.__cause__ or error
     if isinstance(error, psycopg.Error):
         message, name, detail = error.diag.message_primary, error.diag.column_name, error.diag.message_detail
     else:

@@ -19,7 +19,7 @@ from msgtx import errors
 from msgtx.database.asyncpg import Asyncpg
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.database.translation import translate_own
+from msgtx.database.translation import sqlstate_of, translate_own
 from msgtx.session.answers import Answers
 from msgtx.session.published import Published, calls_of
 from msgtx.session.riding import Riding, Thing
@@ -85,6 +85,7 @@ class DriverEnlistment:
 
     def _release(self, connection: RawConnection, held: int, riding: Riding, decided: list[int]) -> None:
         riding.release = None
+        _require_good(connection)
         number = release_commit(connection, held) if is_in_transaction(connection) else None
         if number is None:
             self.roll_back()
@@ -158,8 +159,7 @@ def _lost(thing: Thing, *, in_doubt: bool) -> None:
 
 def _is_answered(error: BaseException) -> bool:
     """Return whether the server has refused a COMMIT, and its session continues."""
-    state = getattr(error, "sqlstate", None)
-    return isinstance(state, str) and state[:2] not in {"08", "57", "58"}
+    return sqlstate_of(error)[:2] not in {"", "08", "57", "58"}
 
 
 def _require_read_committed(staged: bool) -> None:
@@ -219,6 +219,11 @@ def is_in_transaction(driver: RawConnection) -> bool:
     return driver.info.transaction_status not in {TransactionStatus.IDLE, TransactionStatus.UNKNOWN}
 
 
+def _require_good(driver: RawConnection) -> None:
+    if not isinstance(driver, Asyncpg) and driver.info.transaction_status == TransactionStatus.INERROR:
+        raise errors.IllegalState("a statement of the SQL transaction has failed: roll it back first", reason="failed")
+
+
 def enlist_driver(driver: RawConnection, engine: Engine | None) -> DriverEnlistment:
     """Return the enlistment of a driver's SQL transaction. Raise as `enlist`."""
     _require_transaction(driver)
@@ -256,10 +261,8 @@ def _require_transaction(driver: RawConnection) -> None:
     if isinstance(driver, Asyncpg):
         autocommits = not driver.given.is_in_transaction()
     else:
-        status = driver.info.transaction_status
-        if status == TransactionStatus.INERROR:
-            raise errors.IllegalState("a statement of the SQL transaction has failed: roll it back first", reason="failed")
-        autocommits = driver.autocommit and status == TransactionStatus.IDLE
+        _require_good(driver)
+        autocommits = driver.autocommit and driver.info.transaction_status == TransactionStatus.IDLE
     if autocommits:
         raise errors.ConfigError(
             "the connection commits each statement by itself: begin a SQL transaction, with connection.transaction()"

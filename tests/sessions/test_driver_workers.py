@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-import psycopg_pool
 import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -36,6 +35,8 @@ def factory(request: pytest.FixtureRequest, shop: Shop) -> Any:
     if request.param == "connection":
         yield lambda: psycopg.connect(shop.url)
         return
+    import psycopg_pool
+
     with psycopg_pool.ConnectionPool(shop.url, min_size=1, max_size=2, open=True) as pool:
         yield pool.connection
 
