@@ -28,7 +28,7 @@ def downgrade() -> None:
         """alter table msgtx.role_right drop constraint role_right_is_known,
             add constraint role_right_is_known check (can in ('produce', 'consume', 'admin'))"""
     )
-    for column in ("groups", "members", "partitions", "firsts", "lasts", "answers", "reasons", "delays"):
+    for column in ("groups", "members", "partitions", "firsts", "lasts", "answers", "reasons", "delays", "calls"):
         op.execute(f"alter table msgtx.staged_commit drop column share_{column}")
     op.execute("alter table msgtx.partition drop column seen_at, drop column seen_offset")
     op.execute("alter table msgtx.transaction drop column seen_at")
@@ -46,6 +46,7 @@ def downgrade() -> None:
     op.execute("drop table msgtx.share_state")
     op.execute("drop table msgtx.share_topic")
     op.execute("drop table msgtx.share_group")
+    op.execute("drop type msgtx.received_record")
     op.execute("drop type msgtx.taken_record")
     op.execute("drop type msgtx.share_span")
     op.execute("update msgtx.installation set schema_version = 7")
@@ -159,7 +160,8 @@ TABLES = (
         add column share_lasts bigint[] not null default '{}',
         add column share_answers text[] not null default '{}',
         add column share_reasons text[] not null default '{}',
-        add column share_delays int[] not null default '{}'""",
+        add column share_delays int[] not null default '{}',
+        add column share_calls bigint[] not null default '{}'""",
     # No other attempt has its producer id.
     """alter table msgtx.spark_attempt drop constraint spark_attempt_pkey,
         add constraint spark_attempt_pkey primary key (producer_id),
@@ -191,4 +193,17 @@ TABLES = (
     )""",
     """alter table msgtx.role_right drop constraint role_right_is_known,
         add constraint role_right_is_known check (can in ('produce', 'consume', 'observe', 'admin'))""",
+    # A record as `msgtx.receive` returns it.
+    """create type msgtx.received_record as (
+        topic text,
+        partition int,
+        "offset" bigint,
+        "timestamp" timestamptz,
+        key bytea,
+        value bytea,
+        headers jsonb,
+        delivery_count int,
+        locked_until timestamptz,
+        receipt text
+    )""",
 )

@@ -9,6 +9,10 @@ from msgtx.declared.function import Function
 from msgtx.types import TopicPartition, TransactionId
 
 ABORT_BATCH: Final = Function("abort_batch", "in_app_id text, in_query_id text, in_batch_id int8, most int4", tuple[int])
+ACKNOWLEDGE: Final = Function("acknowledge", "receipt text, answer text, delay interval, reason text", tuple[None])
+ACKNOWLEDGE_ALL: Final = Function(
+    "acknowledge_all", "receipts text[], answer text, delay interval, reason text", tuple[None]
+)
 
 
 class AcknowledgeInSessionRow(NamedTuple):
@@ -957,6 +961,7 @@ class ReadRecordsRow(NamedTuple):
 READ_RECORDS: Final = Function(
     "read_records", "partition_ids int4[], first_offsets int8[], last_offsets int8[]", ReadRecordsRow
 )
+RECEIVE: Final = Function("receive", "topic text, share_group text, max_records int8, max_bytes int8", tuple[Any])
 
 
 class RecordRangeRow(NamedTuple):

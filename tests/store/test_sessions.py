@@ -300,13 +300,14 @@ def test_the_newest_commit_wins_also_when_an_older_one_stalls(connection: Connec
 
 # All that reads the log, a group or an id behind a lock, and what calls these.
 AT_READ_COMMITTED = (
-    "abort_batch", "acknowledge_in_transaction", "acknowledge_records", "acquire_records", "alter_topic", "append",
+    "abort_batch", "acknowledge_all", "acknowledge_in_transaction", "acknowledge_records", "acquire_records",
+    "alter_topic", "append",
     "append_acknowledge_decide", "append_and_decide", "append_once", "assign_partitions", "begin_attempt",
     "change_incarnation", "commit_offsets", "compact_batches", "complete_prepared", "configure_share_group", "create_topic",
     "decide", "decide_batch", "delete_group", "delete_offsets", "delete_records", "delete_topic", "end_transaction",
     "ensure_dead_letters", "expire_overdue", "expire_transaction", "fence_everybody", "fence_plain_producers",
     "fence_producer", "find_dirty_log", "finish_compaction", "heartbeat_group", "init_producer_id", "join_group",
-    "join_share_group", "lease_shards", "leave_group", "mark", "mark_partitions", "publish", "purge_transactions",
+    "join_share_group", "lease_shards", "leave_group", "mark", "mark_partitions", "publish", "purge_transactions", "receive",
     "record_range", "redrive_dead_letters", "release_partitions", "release_shards", "remove_decided_seals",
     "remove_dedup_keys", "remove_deleted_logs", "remove_heartbeats", "remove_idle_producers", "remove_members",
     "remove_old_batches", "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets",

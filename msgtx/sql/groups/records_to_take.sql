@@ -16,24 +16,18 @@ begin
         select f.* from msgtx.fetch_batches(
             array[in_partition_id], array["position"], array[null::text], 'read_committed', max_bytes, rows_at_once) f
     ), record as (
-        select b.base_offset + coalesce(b.offset_deltas[u.place], s.before + u.place - 1) as at,
-               coalesce(u.record_timestamp, b.max_timestamp) as moment, u.key, u.value, u.header_count,
-               case when u.header_count > 0 then coalesce((
-                   select sum(c) from unnest(b.header_counts[:s.before + u.place - 1]) c), 0)::int end as headers_before,
-               b.header_keys, b.header_values
+        select r.*
         from batch b
         -- Compaction leaves gaps; else a record's offset is its place, and only the records asked for are unpacked.
-        cross join lateral (
-            select case when b.offset_deltas is null then greatest("position" - b.base_offset, 0) else 0 end as before,
-                   case when b.offset_deltas is null then most else cardinality(b.offset_deltas) end as count) s
-        cross join lateral unnest(
-            b.keys[s.before + 1:s.before + s.count], b."values"[s.before + 1:s.before + s.count],
-            b.timestamps[s.before + 1:s.before + s.count], b.header_counts[s.before + 1:s.before + s.count])
-            with ordinality u(key, value, record_timestamp, header_count, place)
+        cross join lateral msgtx.unpack_records(
+            b.base_offset, b.offset_deltas, b.max_timestamp, b.keys, b."values", b.timestamps, b.header_counts,
+            b.header_keys, b.header_values,
+            case when b.offset_deltas is null then greatest("position" - b.base_offset, 0) else 0 end,
+            case when b.offset_deltas is null then most else cardinality(b.offset_deltas) end) r
     ), counted as (
         select r.*, row_number() over along as number,
                sum(coalesce(octet_length(r.key), 0)::bigint + coalesce(octet_length(r.value), 0)) over along as bytes
-        from record r where r.at >= "position" window along as (order by r.at)
+        from record r where r."offset" >= "position" window along as (order by r."offset")
     ), fitting as (
         select c.* from counted c
         where c.number <= most and (c.bytes <= max_bytes or c.number = 1 and not has_some)
@@ -44,11 +38,9 @@ begin
            coalesce(b.blocked_overdue, false), b.rows = rows_at_once and c.count = 0
     into records, next_offset, held_back, has_more
     from (
-        select count(*) as count, max(f.at) as last_offset, array_agg(row(
-                   topic, partition, f.at, 'epoch'::timestamptz + f.moment * interval '1 ms', f.key, f.value,
-                   msgtx.header_object(f.header_keys[f.headers_before + 1:f.headers_before + f.header_count],
-                                       f.header_values[f.headers_before + 1:f.headers_before + f.header_count])
-                   )::msgtx.taken_record order by f.at) as records
+        select count(*) as count, max(f."offset") as last_offset, array_agg(row(
+                   topic, partition, f."offset", f."timestamp", f.key, f.value, f.headers)::msgtx.taken_record
+                   order by f."offset") as records
         from fitting f) f
     cross join (select count(*) as count from counted) c
     cross join (

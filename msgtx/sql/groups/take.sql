@@ -22,7 +22,8 @@ declare
         and msgtx.require_names('group', array[group_name]));
     renewed_before constant timestamptz :=
         msgtx.clock() - msgtx.setting_value('offsets_retention_ms') / 2 * interval '1 ms';
-    found_topic constant int := msgtx.topic_to_take(topic, group_name, max_records, max_bytes, auto_offset_reset);
+    found_topic constant int := msgtx.topic_to_read(
+        'take', topic, group_name, max_records, max_bytes, auto_offset_reset);
     found_group constant int := msgtx.group_to_take_for(group_name);
     has_some boolean := false;
     held_back int[] := '{}';

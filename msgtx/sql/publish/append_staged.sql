@@ -109,16 +109,17 @@ begin
     end loop;
     select array_agg(u.share_group) as groups, array_agg(u.member) as members, array_agg(u.partition) as partitions,
            array_agg(u.first) as firsts, array_agg(u.last) as lasts, array_agg(u.answer) as answers,
-           array_agg(u.reason) as reasons, array_agg(u.delay) as delays
+           array_agg(u.reason) as reasons, array_agg(u.delay) as delays, array_agg(u.held_call) as held_calls
     into staged
     from msgtx.staged_commit c
     cross join lateral unnest(
         c.share_groups, c.share_members, c.share_partitions, c.share_firsts, c.share_lasts, c.share_answers, c.share_reasons,
-        c.share_delays) u(share_group, member, partition, first, last, answer, reason, delay)
+        c.share_delays, c.share_calls) u(share_group, member, partition, first, last, answer, reason, delay, held_call)
     where c.staged_by = in_staged_by;
     if staged.groups <> '{}' then
         ignored := msgtx.answer_or_raise(staged.groups, staged.members, staged.partitions, staged.firsts, staged.lasts,
-                                         staged.answers, staged.reasons, staged.delays);
+                                         staged.answers, staged.reasons, staged.delays,
+                                         held_calls => staged.held_calls);
     end if;
     delete from msgtx.staged_record s where s.staged_by = in_staged_by;
     delete from msgtx.staged_commit c where c.staged_by = in_staged_by;

@@ -1,8 +1,10 @@
--- accept_usually(group, member, partition, first, last) accepts records in the usual case: all that the member acquired in a
--- call, at once. → whether it has; else apply_answers judges. Row by row: see append_and_decide. Locks the share partition.
+-- accept_usually(group, member, partition, first, last, call) accepts records in the usual case: all that the member
+-- acquired in a call, at once; call null: in any one. → whether it has; else apply_answers judges. Row by row: see
+-- append_and_decide. Locks the share partition.
 -- Reads partition, consumer_group, share_group, group_member, group_heartbeat. Writes share_state.
 create function msgtx.accept_usually(
-    in_group_name text, in_member_number bigint, in_partition_id int, first_offset bigint, last_offset bigint)
+    in_group_name text, in_member_number bigint, in_partition_id int, first_offset bigint, last_offset bigint,
+    held_call bigint)
 returns boolean language plpgsql volatile as $$
 declare
     g constant msgtx.share_group := msgtx.share_group_of(in_group_name, in_member_number);
@@ -21,6 +23,7 @@ begin
     end loop;
     if (held.first_offset = accept_usually.first_offset and held.last_offset = accept_usually.last_offset
         and held.status = 'acquired' and held.member_number = in_member_number
+        and coalesce(held.call_number = held_call, true)
         and msgtx.is_running(held.locked_until, g.longest_lock_ms, moment)
         and (g.ordering = 'none' or not exists (  -- an earlier record of the key may be to be delivered again
             select from unnest(state.spans) s

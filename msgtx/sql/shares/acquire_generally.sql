@@ -68,7 +68,8 @@ begin
         select p.spans, p.next_due, p.waiting_keys, p.foreign_keys, p.is_met
         into state.spans, state.next_due, state.waiting_keys, foreign_keys, is_changed
         from msgtx.sort_parked(
-            g, id, in_member_number, log_start, moment, most, state.spans, state.next_due, state.waiting_keys) p;
+            g, id, in_member_number, in_call_number, log_start, moment, most, state.spans, state.next_due,
+            state.waiting_keys) p;
         if state.spans <> '{}' then
             select b.spans, b.buried, b.bytes, is_changed or b.is_met into state.spans, record_count, byte_size, is_changed
             from msgtx.bury_dead(group_name, id, g.delivery_count_limit, letters, max_bytes, state.spans) b;

@@ -3,7 +3,7 @@
 --   answers   accept: it is done; reject: it is a dead letter (bury_records); release: it is available, at once or after a
 --             delay (null: the group's back-off); renew: its lock begins anew
 --   name      of the transaction in which they are pending until its decision; null, or decided in this one: they hold now
---   call      counted by the member. In a transaction it answers with the rows that a repeated call has written already.
+--   call, held   of the member: a repeated one finds its own rows in a transaction; that which acquired a range, null: any
 --   one row for each part of a range that is refused; then nothing was written
 --     InvalidRecordState    the member does not hold it (any more), or its topic was deleted
 --     TransactionConflict   it is acknowledged in a transaction that is not decided, this one perhaps
@@ -13,7 +13,8 @@
 create function msgtx.apply_answers(
     group_names text[], member_numbers bigint[], partition_ids int[], first_offsets bigint[], last_offsets bigint[],
     answers text[], reasons text[], delays_ms int[], in_call_number bigint default null,
-    in_producer_id bigint default null, in_producer_epoch int default null, in_transaction_number bigint default null)
+    in_producer_id bigint default null, in_producer_epoch int default null, in_transaction_number bigint default null,
+    held_calls bigint[] default null)
 returns table (error text, group_name text, partition_id int, first_offset bigint, last_offset bigint)
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -27,7 +28,7 @@ declare
     ignored boolean;
 begin
     if cardinality(answers) = 1 and answers[1] = 'accept' and in_producer_id is null and msgtx.accept_usually(
-        group_names[1], member_numbers[1], partition_ids[1], first_offsets[1], last_offsets[1])
+        group_names[1], member_numbers[1], partition_ids[1], first_offsets[1], last_offsets[1], held_calls[1])
     then
         return;
     end if;
@@ -60,7 +61,8 @@ begin
     end if;
     for asked in
         select a.* from msgtx.answers_by_partition(
-            group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms) a
+            group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms,
+            held_calls) a
         order by msgtx.share_partition_key(a.group_id, a.partition_id)
     loop
         ignored := msgtx.lock_share_partition(asked.group_id, asked.partition_id);
@@ -75,7 +77,7 @@ begin
             asked.firsts, asked.lasts, asked.answers) c
         where c.answer is not null
           and ((c.span).member_number = asked.member_number and case (c.span).status
-                   when 'acquired' then true
+                   when 'acquired' then coalesce((c.span).call_number = asked.calls[c.at_answer], true)
                    when 'pending' then (c.span).call_number = in_call_number and (c.span).answer = c.answer
                        and (c.span).producer_id = in_producer_id and (c.span).producer_epoch = in_producer_epoch
                        and (c.span).transaction_number = in_transaction_number end) is not true;
@@ -86,7 +88,8 @@ begin
     end if;
     for asked in
         select a.* from msgtx.answers_by_partition(
-            group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms) a
+            group_names, member_numbers, partition_ids, first_offsets, last_offsets, answers, reasons, delays_ms,
+            held_calls) a
     loop
         g := msgtx.share_group_of(asked.group_name, asked.member_number);
         ignored := msgtx.write_answers(

@@ -1,14 +1,15 @@
--- sort_parked(group, partition, member, log_start, moment, most, spans, …) moves records of a share partition between its
--- spans and share_parked. It parks delayed records. It makes parked records available when they are due, or when their key
--- is free again. With ordering=key, an available record waits while another member has its key.
---   foreign_keys   the keys of other members' records in flight; with ordering=key
+-- sort_parked(group, partition, member, call, log_start, moment, most, spans, …) moves records of a share partition between
+-- its spans and share_parked. It parks delayed records. It makes parked records available when they are due, or when their
+-- key is free again. With ordering=key, an available record waits while another member has its key.
+--   foreign_keys   the keys of other members' records in flight; with ordering=key. A call below 0 is one of receive: it is
+--                  a member by itself
 --   is_met         whether it has moved or dropped any
 -- The caller holds the share partition's lock, and writes its state in the same SQL transaction. Writes share_parked through
 -- park_delayed, drop_removed, unpark_records, hold_back_keys.
 create function msgtx.sort_parked(
-    g msgtx.share_group, in_partition_id int, in_member_number bigint, log_start bigint, moment timestamptz, most int,
-    inout spans msgtx.share_span[], inout next_due timestamptz, inout waiting_keys bigint[], out foreign_keys bigint[],
-    out is_met boolean
+    g msgtx.share_group, in_partition_id int, in_member_number bigint, in_call_number bigint, log_start bigint,
+    moment timestamptz, most int, inout spans msgtx.share_span[], inout next_due timestamptz,
+    inout waiting_keys bigint[], out foreign_keys bigint[], out is_met boolean
 ) language plpgsql volatile as $$
 declare
     parked_at_once constant int := 200;  -- of what is parked and gone that a call drops
@@ -24,7 +25,8 @@ begin
             foreign_keys := array(
                 select distinct r.key_hash from unnest(spans) s
                 cross join lateral msgtx.record_places(in_partition_id, s.first_offset, s.last_offset) r
-                where s.status in ('acquired', 'pending') and s.member_number <> in_member_number
+                where s.status in ('acquired', 'pending') and (
+                        s.member_number <> in_member_number or in_call_number < 0 and s.call_number <> in_call_number)
                     and r.key_hash is not null);
         end if;
     end if;

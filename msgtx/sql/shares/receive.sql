@@ -1,0 +1,55 @@
+-- receive(topic, share_group, max_records, max_bytes) gives the caller records of a topic that nobody else in a share group
+-- has, each with a receipt for acknowledge, until locked_until. The first caller makes the group, unless it was configured
+-- before. What is not acknowledged by then is delivered again, with a higher delivery_count.
+--   no row   there is nothing, or others receive from the same partitions now: call again
+-- All callers are one member of the group (sql_member), but each call is a member by itself for the order by key. After a
+-- rollback the records were never delivered; so it is called in a SQL transaction of its own, which limit_session limits.
+-- Tries locks of share partitions until one is free; acquire_records may then wait. Reads partition. Writes through
+-- sql_member, acquire_records.
+-- right: consume
+-- plan: look-ups, nested loops, in order
+create function msgtx.receive(
+    topic text, share_group text, max_records bigint default 10, max_bytes bigint default 1048576
+) returns setof msgtx.received_record language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
+#variable_conflict use_variable
+declare
+    ignored boolean := msgtx.refuse_stale_snapshot() and (
+        msgtx.acts_for_owner() or msgtx.require_right_on_topic('consume', topic)
+        and msgtx.require_names('group', array[share_group]));
+    found_topic constant int := msgtx.topic_to_read('receive', topic, share_group, max_records, max_bytes);
+    call constant bigint := -nextval('msgtx.commit_sequence');
+    member bigint;
+    moment timestamptz;
+    g msgtx.share_group;
+    partition_ids int[];
+    place int := 1;
+begin
+    ignored := msgtx.limit_session();
+    member := msgtx.sql_member(share_group, topic);
+    g := msgtx.share_group_of(share_group, member);
+    moment := msgtx.clock();
+    partition_ids := array(
+        select u from msgtx.partitions_to_acquire(g, array(
+            select p.partition_id from msgtx.partition p where p.topic_id = found_topic order by random()), moment, 256) u);
+    while place <= cardinality(partition_ids)
+        and not msgtx.try_lock_share_partition(g.group_id, partition_ids[place]) loop
+        place := place + 1;
+    end loop;
+    if place > coalesce(cardinality(partition_ids), 0) then
+        return;
+    end if;
+    return query
+    select topic, p.partition_index, r."offset", r."timestamp", r.key, r.value, r.headers, a.delivery_count,
+           moment + a.lock_ms * interval '1 ms', format('%s.%s.%s.%s', g.group_id, a.partition_id, r."offset", -call)
+    from msgtx.acquire_records(
+        share_group, array[member], array[call], partition_ids[place:], array[max_records::int], max_bytes,
+        array[-1::bigint], array[-1::bigint]) a
+    cross join lateral (
+        select p.partition_index from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
+    cross join lateral msgtx.records_at(array[a.partition_id], array[a.first_offset], array[a.last_offset], null) b
+    cross join lateral msgtx.unpack_records(
+        case when b.offsets is null then b.first_offset else 0 end, b.offsets, b.max_timestamp, b.keys, b."values",
+        b.timestamps, b.header_counts, b.header_keys, b.header_values, 0, b.record_count) r
+    where a.asker > 0;
+end $$;
