@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from msgtx import orm as orm
     from msgtx.client import Client, connect
     from msgtx.consumer.consumer import Consumer
+    from msgtx.orm.publish import publish
     from msgtx.producer.producer import Producer, Transaction
     from msgtx.settings import DeadLetter, Retry, Skip, Stop
     from msgtx.types import (
@@ -66,6 +67,7 @@ else:
         "Producer": "msgtx.producer",
         "Transaction": "msgtx.producer",
         "connect": "msgtx.client",
+        "publish": "msgtx.orm",
         **dict.fromkeys(("DeadLetter", "Retry", "Skip", "Stop"), "msgtx.settings"),
     }
 
@@ -143,4 +145,5 @@ __all__ = [
     "VerifyReport",
     "Violation",
     "connect",
+    "publish",
 ]

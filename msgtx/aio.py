@@ -14,6 +14,7 @@ import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from datetime import datetime
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 import psycopg
@@ -177,8 +178,9 @@ async def _in_session(session: "AsyncUserSession", call: Callable[[UserSession],
 async def publish(
     session: "AsyncUserSession",
     topic: str,
-    value: bytes | None,
+    value: bytes | EllipsisType | None = ...,
     *,
+    json: Any = ...,
     key: bytes | None = None,
     partition: int | None = None,
     timestamp: int | datetime | None = None,
@@ -189,8 +191,8 @@ async def publish(
     Or with the SQL transaction of a connection of psycopg or asyncpg. As `msgtx.orm.publish`; SQLAlchemy's sessions are
     those on psycopg (`postgresql+psycopg://`). Raise as that does, and `ConfigError` without greenlet.
     """
-    record = {"key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
-    await _in_session(session, lambda given: orm.publish(given, topic, value, **record))  # type: ignore[arg-type]
+    record = {"json": json, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+    await _in_session(session, lambda given: orm.publish(given, topic, value, **record))
 
 
 class Delivery(Generic[Place]):
@@ -200,6 +202,9 @@ class Delivery(Generic[Place]):
 
     def __init__(self, future: RecordFuture | BatchFuture) -> None:
         self._future = future
+
+    def __repr__(self) -> str:
+        return f"<msgtx.aio.Delivery of {self._future!r}>"
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
@@ -243,13 +248,15 @@ class Transaction:
         """Commit the answers of a share consumer with this transaction; see `msgtx.Transaction.send_acknowledgements`."""
         await self._producer.send_acknowledgements_to_transaction(share_consumer)
 
-    async def prepare(self, timeout: float | None = None) -> PreparedTransaction:
+    async def prepare(self, timeout: Duration | None = None) -> PreparedTransaction:
         """Prepare for an outside decision: see `Producer.prepare_transaction`."""
         return await self._producer.prepare_transaction(timeout)
 
 
 class Producer(ClosingAsync):
     """`msgtx.Producer` for an event loop. Made by `client.producer()`; `async with` runs `init_transactions`."""
+
+    sync: producers.Producer
 
     def __init__(self, client: "Client", producer: producers.Producer) -> None:
         self.sync = producer
@@ -259,8 +266,9 @@ class Producer(ClosingAsync):
     async def send(
         self,
         topic: str,
-        value: Any,
+        value: Any = ...,
         *,
+        json: Any = ...,
         key: Any = None,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
@@ -277,6 +285,7 @@ class Producer(ClosingAsync):
         if headers is not None and not isinstance(headers, list | tuple | Mapping):
             headers = as_headers(headers)  # it may be read only once, and is given twice where the first call has to wait
         rest: dict[str, Any] = {
+            "json": json,
             "key": key,
             "partition": partition,
             "timestamp": timestamp,
@@ -312,13 +321,13 @@ class Producer(ClosingAsync):
     abort_transaction = _awaited(producers.Producer.abort_transaction)
     prepare_transaction = _awaited(producers.Producer.prepare_transaction)
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: Duration | None = None) -> None:
         """Flush, abort an open transaction, and end; see `msgtx.Producer.close`."""
         if self.sync.closed:
             return
         await _surely(self._run(self.sync.close, timeout))
 
-    async def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
+    async def begin_transaction(self, timeout_ms: Duration | None = None) -> Transaction:
         """Begin a transaction; see `msgtx.Producer.begin_transaction`."""
         begun = await self._run(self.sync.begin_transaction, timeout_ms)
         self.sync.begins_here()
@@ -339,7 +348,7 @@ class Producer(ClosingAsync):
 
     @contextlib.asynccontextmanager
     async def transaction(
-        self, timeout_ms: int | None = None, session: "AsyncUserSession | None" = None
+        self, timeout_ms: Duration | None = None, session: "AsyncUserSession | None" = None
     ) -> AsyncIterator[Transaction]:
         """Run a transaction: commit at the end of the block, abort if it raises or is cancelled.
 
@@ -393,7 +402,7 @@ class _Reader(ClosingAsync, Generic[Found]):
         async with self._turn:
             return await _in_thread(self._thread, functools.partial(call, *arguments, **named))
 
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Found]:
+    async def poll(self, timeout: Duration = 1.0, max_records: int | None = None) -> list[Found]:
         """Return up to `max_records` records; [] when `timeout` seconds are over. See `poll` of the `sync` consumer.
 
         A cancelled poll has returned nothing: the next one returns its records. Deserializers run in the event loop.
@@ -413,7 +422,7 @@ class _Reader(ClosingAsync, Generic[Found]):
                     yield record
         self.sync.stopping.heard()
 
-    def _begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[Found]:
+    def _begin(self, timeout: Duration = 1.0, max_records: int | None = None) -> Poll[Found]:
         return cast(Poll[Found], self.sync.begin(timeout, max_records))
 
     async def _found(self, poll: Poll[Found]) -> bool:
@@ -453,7 +462,7 @@ class Consumer(_Reader[Record[K, V]], Generic[K, V]):
 
     @contextlib.asynccontextmanager
     async def batch(
-        self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
+        self, session: "AsyncUserSession", timeout: Duration = 1.0, max_records: int | None = None
     ) -> AsyncIterator[list[Record[K, V]]]:
         """Poll, and have an async session's next commit write these records' offsets, with the rows that the block makes.
 
@@ -567,7 +576,7 @@ class ShareConsumer(_Reader[ShareRecord[K, V]], Generic[K, V]):
 
     @contextlib.asynccontextmanager
     async def batch(
-        self, session: "AsyncUserSession", timeout: float = 1.0, max_records: int | None = None
+        self, session: "AsyncUserSession", timeout: Duration = 1.0, max_records: int | None = None
     ) -> AsyncIterator[list[ShareRecord[K, V]]]:
         """Poll, and have an async session's next commit write the answers for these records, with the rows of the block.
 
@@ -612,6 +621,8 @@ class Topics:
 
 class Client(ClosingAsync):
     """`msgtx.Client` for an event loop, with threads for as many calls as it has connections. Made by `connect`."""
+
+    sync: clients.Client
 
     def __init__(self, client: clients.Client, threads: Threads) -> None:
         self.sync = client

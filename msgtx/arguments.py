@@ -4,8 +4,6 @@ Each checker returns the argument as the rest of the package takes it: numbers o
 subclasses of `str` become `str`. Source: I16.
 """
 
-import math
-import numbers
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -14,7 +12,6 @@ from msgtx.errors import ConfigError, InvalidRequest, WrongType
 from msgtx.types import TopicPartition, TransactionId
 
 Given = TypeVar("Given")
-LONGEST_SECONDS: Final = 2**40 / 1000  # 34 years: a thread cannot wait for more than 292 years
 LARGEST_INT4: Final = 2**31 - 1
 LARGEST_INT8: Final = 2**63 - 1
 # Names stand in indexes, up to two in one, and a row of an index holds 2,704 bytes. Longer ones are no names but data.
@@ -49,24 +46,6 @@ def whole(name: str, value: object, *, least: int = 0, most: int = LARGEST_INT8)
         bounds = f"{least} or more" if number < least else f"at most {most}"
         raise InvalidRequest(f"{name} is {bounds}, not {shown(value)}", name=name)
     return number
-
-
-def wait_seconds(name: str, value: object) -> float:
-    """Return a time in seconds, 0 or more. Raise `WrongType`, and `InvalidRequest` for a time that nothing can wait for."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise WrongType(f"{name} is a number of seconds, not {shown(value)}", name=name)
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.inf
-    if not 0 <= number <= LONGEST_SECONDS:  # also for a value that is no number
-        raise InvalidRequest(f"{name} is 0 to {LONGEST_SECONDS:.0f} seconds, not {shown(value)}", name=name)
-    return number
-
-
-def timeout(value: object, name: str = "timeout") -> float | None:
-    """Return how long a call waits, in seconds; None: as long as the call says. Raise as `seconds` does."""
-    return None if value is None else wait_seconds(name, value)
 
 
 def flag(name: str, value: object) -> bool:

@@ -145,6 +145,9 @@ class Client(Closing):
         self.snapshots = snapshot.Snapshots(engine)
         self.admin = Admin(engine)
 
+    def __repr__(self) -> str:
+        return f"<msgtx.Client of {self.url}{', closed' if self.closed else ''}>"
+
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""

@@ -2,7 +2,7 @@
 
 import abc
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 
 class Closing(abc.ABC):
@@ -24,7 +24,12 @@ class Closing(abc.ABC):
 
 
 class ClosingAsync(abc.ABC):
-    """An object for `async with`."""
+    """An object for `async with`. `sync`: the blocking one that it stands on."""
+
+    sync: Any
+
+    def __repr__(self) -> str:
+        return f"<msgtx.aio.{type(self).__name__} on {self.sync!r}>"
 
     @abc.abstractmethod
     async def close(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 from msgtx import units
 from msgtx.arguments import check_name, shown, whole
+from msgtx.declared import kafka
 from msgtx.declared.settings import CONSUMER, LARGEST, PRODUCER, SHARE_CONSUMER, Kind, Setting
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
 from msgtx.settings import AcknowledgementMode, Assignment, AutoOffsetReset, Partitioner
@@ -100,8 +101,6 @@ ROW_RECORDS: Final = ProducerConfig().batch_records
 # Settings of Kafka that would do nothing here, and their replacements.
 _REFUSED: Final = {
     "processing_guarantee": "processing.guarantee is a setting of Kafka Streams; use client.process, which is exactly once",
-    "fetch_min_bytes": "fetch_min_bytes is not supported: a fetch returns as soon as there is a record; for larger ones"
-    " set linger_ms and batch_bytes of the producers, or poll less often",
 }
 
 
@@ -218,7 +217,7 @@ def _canonical(name: object, known: Mapping[str, object]) -> str:
     short = KAFKA_NAMES.get(name, name)
     if short in known:
         return short
-    if (instead := _REFUSED.get(name.replace(".", "_"))) is not None:
+    if (instead := _REFUSED.get(name.replace(".", "_")) or kafka.told_of(name)) is not None:
         raise ConfigError(instead, name=name)
     names = [*known, *(kafka for kafka, ours in KAFKA_NAMES.items() if ours in known)]
     raise ConfigError(f"unknown setting {name!r}; the nearest known one is {_nearest(name, names)!r}", name=name)

@@ -177,7 +177,7 @@ class _Lags(Collector):
         partitions: dict[tuple[str, str], int] = defaultdict(int)
         for client in list(self._clients):
             for consumer in client.runtime.consumers():
-                for partition, lag in consumer.known_lag().items():
+                for partition, lag in consumer._known_lag().items():
                     place = (consumer.config.group or NO_GROUP, partition.topic)
                     lags[place] += lag
                     partitions[place] += 1

@@ -1,5 +1,6 @@
 """Durations and sizes with their units: `7d`, `1h30m`, `timedelta(days=7)`, `50MiB`. The one place that reads them."""
 
+import math
 import numbers
 import operator
 import re
@@ -9,7 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 from msgtx.arguments import shown
-from msgtx.errors import ConfigError
+from msgtx.errors import ConfigError, InvalidRequest, WrongType
 
 Duration = int | float | str | timedelta
 Size = int | str
@@ -27,6 +28,7 @@ BYTES: Final = {
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
     **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
 }
+LONGEST_SECONDS: Final = 2**40 / 1000  # 34 years: a thread cannot wait for more than 292 years
 LIMIT: Final = 2**63  # of a number in the database
 LONGEST: Final = 100  # characters of a text that is read as a number
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*")
@@ -50,6 +52,27 @@ def seconds(name: str, value: object) -> float:
     if abs(found) >= LIMIT:
         raise ConfigError(f"{name} is a number of milliseconds of 64 bits; {shown(value)} is more", name=name)
     return float(found / 1000)
+
+
+def wait_seconds(name: str, value: object) -> float:
+    """Return how long a call waits. Raise as `seconds`, `WrongType`, and `InvalidRequest` out of bounds."""
+    if isinstance(value, str | timedelta):
+        number = seconds(name, value)
+    elif isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise WrongType(f"{name} is a number of seconds, or reads like 10s or 500ms; not {shown(value)}", name=name)
+    else:
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = math.inf
+    if not 0 <= number <= LONGEST_SECONDS:  # also for a value that is no number
+        raise InvalidRequest(f"{name} is 0 to {LONGEST_SECONDS:.0f} seconds, not {shown(value)}", name=name)
+    return number
+
+
+def timeout(value: object, name: str = "timeout") -> float | None:
+    """Return how long a call waits, in seconds; None: as long as the call says. Raise as `wait_seconds` does."""
+    return None if value is None else wait_seconds(name, value)
 
 
 def size(name: str, value: object) -> int:

@@ -74,7 +74,7 @@ class Committing:
         self._by_hand = False
 
     def of_transaction(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """See `Consumer.transaction_offsets`."""
+        """See `Consumer._transaction_offsets`."""
         self.calls.group()
         if self.config.enable_auto_commit:
             raise IllegalState(

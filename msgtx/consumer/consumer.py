@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, cast
 
-from msgtx import arguments, errors, forks
+from msgtx import arguments, errors, forks, units
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
@@ -27,6 +27,7 @@ from msgtx.session.enlistment import UserSession, require_session
 from msgtx.store.fetch.fetch import EARLIEST, LATEST
 from msgtx.store.topics.topics import Topics, TopicsNow
 from msgtx.types import GroupMetadata, K, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition, V
+from msgtx.units import Duration
 
 log = logging.getLogger("msgtx.consumer")
 
@@ -84,6 +85,9 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
     def _forked(self) -> None:
         """Handle a fork, in the child: fetched records are for the parent to return."""
         self._fetcher.assigned = {}
+
+    def _reads(self) -> str:
+        return f", {units.counted(len(self._fetcher.assigned), 'partition')}"
 
     # ── partitions and positions ──
 
@@ -171,7 +175,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         self,
         partitions: Iterable[TopicPartition] | None = None,
         require_stable: bool | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Return the group's committed offsets. Those of a sealed transaction are waited for, unless `require_stable=False`.
 
@@ -200,14 +204,14 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         """Return the readable end minus the position of each partition; aborted records count."""
         return self._positions.offset_lag()
 
-    def known_lag(self) -> dict[TopicPartition, int]:
+    def _known_lag(self) -> dict[TopicPartition, int]:
         """Return how far each position is behind the end that was seen last. No call, and from any thread: for metrics."""
         lags = {assigned.topic_partition: assigned.lag for assigned in list(self._fetcher.assigned.values())}
         return {partition: lag for partition, lag in lags.items() if lag is not None}
 
     # ── reading ──
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
+    def poll(self, timeout: Duration = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
         Positions move past returned records, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`,
@@ -219,7 +223,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
 
     @contextlib.contextmanager
     def batch(
-        self, session: UserSession, timeout: float = 1.0, max_records: int | None = None
+        self, session: UserSession, timeout: Duration = 1.0, max_records: int | None = None
     ) -> Iterator[list[Record[K, V]]]:
         """Poll, and have the session's next commit write these records' offsets, with the rows that the block makes of them.
 
@@ -389,7 +393,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         self._integrity.require()
         return self.committing.group_metadata()
 
-    def transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def _transaction_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the positions of all assigned partitions, for a transaction. Raise `IllegalState` if they may not be."""
         self._sole_use.require_open()
         self._integrity.require()

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from msgtx import arguments, errors
+from msgtx import arguments, errors, units
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.calls import ConsumerCalls
 from msgtx.consumer.commits import Commits
@@ -15,6 +15,7 @@ from msgtx.store.fetch.fetch import EARLIEST, LATEST, ListedOffset
 from msgtx.store.fetch.holders import stable_ends, stable_offsets
 from msgtx.store.fetch.records import count_records
 from msgtx.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from msgtx.units import Duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ class Positions:
         self,
         partitions: Iterable[TopicPartition] | None = None,
         require_stable: bool | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """See `Consumer.committed`."""
         group, asked = self.calls.group(), self._all_or(partitions)
-        seconds = arguments.timeout(timeout)
+        seconds = units.timeout(timeout)
         if require_stable is not None:
             require_stable = arguments.flag("require_stable", require_stable)
         wanted = {self.calls.partition_id(tp): tp for tp in asked}

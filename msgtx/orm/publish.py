@@ -1,6 +1,8 @@
 """Messages that are atomic with the user's own rows: `publish` (internals: sessions)."""
 
 from datetime import datetime
+from types import EllipsisType
+from typing import Any
 
 from msgtx import arguments
 from msgtx.rules.partitioner import by_crc32
@@ -8,6 +10,7 @@ from msgtx.rules.record import (
     GivenHeaders,
     as_bytes,
     as_headers,
+    as_json,
     as_milliseconds,
     counted_bytes,
     lacks_key,
@@ -22,8 +25,9 @@ from msgtx.store.append.rows import milliseconds_now
 def publish(
     session: UserSession,
     topic: str,
-    value: bytes | None,
+    value: bytes | EllipsisType | None = ...,
     *,
+    json: Any = ...,
     key: bytes | None = None,
     partition: int | None = None,
     timestamp: int | datetime | None = None,
@@ -34,14 +38,16 @@ def publish(
     `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection`, psycopg's `Connection` or Django's, on the database
     that holds msgtx. The record is appended by the COMMIT; a rolled-back savepoint takes it back, too. Several go in
     partition order. Works at every isolation level in sessions of SQLAlchemy, at READ COMMITTED in the others. A key chooses
-    the partition (crc32, as the producer's default); the records of a topic without one go to one partition. Raise
-    `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`, `RecordTooLarge`, `InvalidRecord`, `TypeError`. Source:
-    internals: sessions; I6.
+    the partition (crc32, as the producer's default); the records of a topic without one go to one partition. `json` takes
+    the place of the value. Raise `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`, `RecordTooLarge`,
+    `InvalidRecord`, `TypeError`. Source: internals: sessions; I6.
     """
     topic = arguments.topic(topic)
     if partition is not None:
         partition = arguments.whole("partition", partition, least=-arguments.LARGEST_INT8)
-    value, key = as_bytes(value, "value"), as_bytes(key, "key")
+    if json is not ... or value is ...:
+        value = as_json(value, json)
+    content, key = as_bytes(value, "value"), as_bytes(key, "key")
     pairs = () if headers is None else as_headers(headers)
     stamp = milliseconds_now() if timestamp is None else as_milliseconds(timestamp)
     connection, enlistment = enlist(session)
@@ -50,9 +56,9 @@ def publish(
         found.partition_id(partition)
     elif key:
         partition = by_crc32(key, len(found.partition_ids))
-    size = counted_bytes(record_bytes(value, key, pairs), pairs)
+    size = counted_bytes(record_bytes(content, key, pairs), pairs)
     if size > found.max_message_bytes:
         raise too_large(topic, found.max_message_bytes, size)
     if key is None and found.is_compacted:
         raise lacks_key(topic)
-    enlistment.add(connection, Published(found, partition, key, value, stamp, pairs))
+    enlistment.add(connection, Published(found, partition, key, content, stamp, pairs))

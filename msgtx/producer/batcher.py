@@ -20,6 +20,7 @@ from msgtx.rules.record import (
     are_times,
     as_bytes,
     as_headers,
+    as_json,
     as_milliseconds,
     check_dedup_key,
     counted_bytes,
@@ -79,8 +80,9 @@ class Batcher:
     def send(
         self,
         topic: Any,
-        value: Any,
+        value: Any = ...,
         *,
+        json: Any = ...,
         key: Any = None,
         partition: Any = None,
         timestamp: Any = None,
@@ -91,8 +93,8 @@ class Batcher:
         delay_ms: Any = None,
     ) -> RecordFuture:
         """See `Producer.send`. `Any`: wrong types are refused here, in the same words, compiled or not."""
-        if self._serializes:
-            value, key = self._serialized(value, key)
+        if self._serializes or json is not ... or value is ...:
+            value, key = self._serialized(value, key, json)
         if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):
             value, key = as_bytes(value, "value"), as_bytes(key, "key")
         route = self._known.get(topic) if topic.__class__ is str else None
@@ -158,7 +160,7 @@ class Batcher:
         plain = self._plain
         if plain is not None and self._known.get(arguments.topic(topic)) is not None:
             # Without the lock: they are the user's code.
-            value, rest["key"] = self._serialized(value, rest.get("key"))
+            value, rest["key"] = self._serialized(value, rest.get("key"), rest.pop("json", ...))
             return plain.send_at_once(topic, value, **rest)
         with self._lock:
             route = self._known.get(arguments.topic(topic))
@@ -199,11 +201,12 @@ class Batcher:
             future.add_done_callback(on_delivery)
         return future
 
-    def _serialized(self, value: Any, key: Any) -> tuple[Any, Any]:
-        return (
-            value if self._value_serializer is None else self._value_serializer(value),
-            key if self._key_serializer is None else self._key_serializer(key),
-        )
+    def _serialized(self, value: Any, key: Any, json: Any) -> tuple[Any, Any]:
+        if json is not ... or value is ...:
+            value = as_json(value, json)
+        elif self._value_serializer is not None:
+            value = self._value_serializer(value)
+        return value, key if self._key_serializer is None else self._key_serializer(key)
 
     def send_batch(
         self,

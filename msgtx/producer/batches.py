@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgtx import arguments, callbacks, forks
+from msgtx import arguments, callbacks, forks, units
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError, fresh
 from msgtx.observer import Observers
@@ -20,6 +20,7 @@ from msgtx.store.append.append import Appended
 from msgtx.store.append.rows import OpenRow
 from msgtx.store.topics.topics import Topic
 from msgtx.types import BatchMetadata, RecordMetadata, TopicPartition
+from msgtx.units import Duration
 
 log = logging.getLogger("msgtx.producer")
 RECORD_OVERHEAD_BYTES: Final = 64  # memory of a record beyond its bytes: objects and their places in lists
@@ -118,19 +119,27 @@ class RecordFuture:
         """Return whether the outcome is known."""
         return self._batch.finished
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
+    def __repr__(self) -> str:
+        batch = self._batch
+        fate = "on its way"
+        if batch.finished:
+            error = batch.error_of(self._index)
+            fate = f"offset {batch.metadata(self._index).offset}" if error is None else f"failed: {type(error).__name__}"
+        return f"<RecordFuture of {batch.topic_partition}, {fate}>"
+
+    def result(self, timeout: Duration | None = None) -> RecordMetadata:
         """Wait for the record's place. Raise its error, or `TimeoutError` after `timeout` seconds.
 
         Raise `IllegalState` in a callback of the record's own producer, for one that is still on its way.
         """
-        seconds = None if timeout is None else arguments.timeout(timeout)
+        seconds = None if timeout is None else units.timeout(timeout)
         if not self._batch.finished:
             wait_for(self._batch, seconds, "result")
         return self._batch.metadata(self._index)
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: Duration | None = None) -> BaseException | None:
         """Wait; return the record's error, or None if it is stored. Raise `TimeoutError`, and `IllegalState` as `result`."""
-        seconds = None if timeout is None else arguments.timeout(timeout)
+        seconds = None if timeout is None else units.timeout(timeout)
         if not self._batch.finished:
             wait_for(self._batch, seconds, "exception")
         return self._batch.error_of(self._index)
@@ -187,7 +196,11 @@ class BatchFuture:
         """Return whether the outcome is known."""
         return all(batch.finished for batch in self._batches)
 
-    def result(self, timeout: float | None = None) -> BatchMetadata:
+    def __repr__(self) -> str:
+        fate = "finished" if self.done() else "on its way"
+        return f"<BatchFuture of {sum(map(len, self._batches))} records, {fate}>"
+
+    def result(self, timeout: Duration | None = None) -> BatchMetadata:
         """Wait for all records. Raise the first error, or `TimeoutError`; `IllegalState` as `RecordFuture.result`."""
         offsets: dict[TopicPartition, list[tuple[int, int]]] = {}
         count = 0
@@ -199,9 +212,9 @@ class BatchFuture:
             offsets.setdefault(batch.topic_partition, []).append((batch.base_offset, last))
         return BatchMetadata(count, offsets)
 
-    def _finished(self, timeout: float | None, call: str) -> Iterator[PendingBatch]:
+    def _finished(self, timeout: Duration | None, call: str) -> Iterator[PendingBatch]:
         """Yield the batches, in order, each when it is finished."""
-        seconds = None if timeout is None else arguments.timeout(timeout)
+        seconds = None if timeout is None else units.timeout(timeout)
         deadline = None if seconds is None else time.monotonic() + seconds
         for batch in self._batches:
             if not batch.finished:
@@ -222,7 +235,7 @@ class BatchFuture:
 
         settled()
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: Duration | None = None) -> BaseException | None:
         """Wait; return the first error, or None. Raise `TimeoutError`, and `IllegalState` as `RecordFuture.result`."""
         return next((error for batch in self._finished(timeout, "exception") if (error := _first_error(batch))), None)
 

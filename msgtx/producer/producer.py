@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, Self
 
-from msgtx import arguments, callbacks, forks
+from msgtx import callbacks, forks, units
 from msgtx.closing import Closing
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
@@ -67,7 +67,7 @@ class Transaction:
         """
         self._producer.send_acknowledgements_to_transaction(share_consumer)
 
-    def prepare(self, timeout: float | None = None) -> PreparedTransaction:
+    def prepare(self, timeout: Duration | None = None) -> PreparedTransaction:
         """Prepare for an outside decision: see `Producer.prepare_transaction`."""
         return self._producer.prepare_transaction(timeout)
 
@@ -137,6 +137,10 @@ class Producer(Closing):
         forks.follow(self, Producer._forked)
         _open.add(self)
 
+    def __repr__(self) -> str:
+        name = self.config.transactional_id
+        return f"<msgtx.Producer{'' if name is None else f' {name!r}'}, {self._state.value}>"
+
     def _forked(self) -> None:
         """Handle a fork, in the child: nothing is sent, and a topic that is looked up again shows why."""
         forks.release(self._accumulator.lock)
@@ -148,8 +152,9 @@ class Producer(Closing):
     def send(
         self,
         topic: str,
-        value: Any,
+        value: Any = ...,
         *,
+        json: Any = ...,
         key: Any = None,
         partition: int | None = None,
         timestamp: int | datetime | None = None,
@@ -161,10 +166,11 @@ class Producer(Closing):
     ) -> RecordFuture:
         """Send a record. Returns a future at once; blocks while `buffer_bytes` are waiting, at most `max_block_ms`.
 
-        `value=None` is a tombstone. A key chooses the partition; without one records stick to a partition drawn for each
-        batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the record is stored once per topic within `dedup_window_ms`
-        after the first one, from any producer: a later one gets the place of the first and `duplicate`, also if its
-        content differs. It is awaited and flushed with any `acks`, and needs a producer without transactions.
+        `value=None` is a tombstone. `json` takes the place of the value and its serializer. A key chooses the partition;
+        without one records stick to a partition drawn for each batch. With a `dedup_key` (1 to 256 bytes of UTF-8) the
+        record is stored once per topic within `dedup_window_ms` after the first one, from any producer: a later one gets
+        the place of the first and `duplicate`, also if its content differs. It is awaited and flushed with any `acks`, and
+        needs a producer without transactions.
         `timestamp`: milliseconds since 1970 UTC or an aware datetime, before the year 9999; by default now.
         `deliver_at` or `delay_ms`: share groups deliver it then, and later records earlier; consumer groups do not
         wait. Retention counts from the timestamp all the same.
@@ -177,6 +183,7 @@ class Producer(Closing):
         return self._batcher.send(
             topic,
             value,
+            json=json,
             key=key,
             partition=partition,
             timestamp=timestamp,
@@ -220,17 +227,17 @@ class Producer(Closing):
         """
         return self._batcher.send_batch(topic, values, keys, partition=partition, timestamps=timestamps)
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self, timeout: Duration | None = None) -> None:
         """Send everything now; wait for the answers, and for the callbacks. Failed sends do not raise; raise `TimeoutError`.
 
         In a delivery callback of its own: `IllegalState`, as for the end of a transaction.
         """
-        seconds = arguments.timeout(timeout)
+        seconds = units.timeout(timeout)
         self._origin.require("a producer")
         self._require_outside("flush")
         self._state.require_whole()
         if not self._accumulator.flush(seconds):
-            raise TimeoutError(f"{self._accumulator.unfinished} batches are not acknowledged after {timeout} s")
+            raise TimeoutError(f"{self._accumulator.unfinished} batches are not acknowledged after {seconds} s")
         self._state.require_whole()
 
     def _require_outside(self, call: str) -> None:
@@ -243,7 +250,7 @@ class Producer(Closing):
 
     # ── transactions ──
 
-    def init_transactions(self, timeout: float | None = None, *, keep_prepared: bool = False) -> None:
+    def init_transactions(self, timeout: Duration | None = None, *, keep_prepared: bool = False) -> None:
         """Take over the transactional id: older producers are fenced, and their open transaction is aborted (I7).
 
         `keep_prepared`: a transaction prepared for an outside decision stays; `prepared_transaction` names it, and it
@@ -252,7 +259,7 @@ class Producer(Closing):
         self._transactions.require(Call.INIT)
         self._transactions.init(self.config.transactional_id, timeout, keep_prepared=keep_prepared)
 
-    def begin_transaction(self, timeout_ms: int | None = None) -> Transaction:
+    def begin_transaction(self, timeout_ms: Duration | None = None) -> Transaction:
         """Begin a transaction, locally: it opens in the database with its first batch. Returns it."""
         self._transactions.require(Call.BEGIN)
         return Transaction(self, self._transactions.begin(timeout_ms).id)
@@ -261,13 +268,13 @@ class Producer(Closing):
         self,
         offsets: OffsetSource | Offsets,
         group_metadata: GroupMetadata | str | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> None:
         """Commit consumer offsets with this transaction (I10). The offset is the next one to read; later replaces earlier.
 
         `offsets`: a consumer (its positions), or a map with a group. Source: internals: groups#committing-offsets.
         """
-        arguments.timeout(timeout)  # nothing is awaited: the offsets travel with the decision, which checks them
+        units.timeout(timeout)  # nothing is awaited: the offsets travel with the decision, which checks them
         self._transactions.require(Call.SEND_OFFSETS)
         try:
             found = positions_of(offsets, group_metadata)
@@ -289,7 +296,7 @@ class Producer(Closing):
         self._transactions.require(Call.SEND_ACKNOWLEDGEMENTS)
         self._transactions.send_answers(share_consumer)
 
-    def commit_transaction(self, timeout: float | None = None) -> None:
+    def commit_transaction(self, timeout: Duration | None = None) -> None:
         """Commit: when this returns, all of it is durable and readable; when it raises an abortable error, none of it is.
 
         Raise the error of a send that failed, `TransactionAborted`, `ProducerFenced`; `OutcomeUnknown` when time is over
@@ -298,12 +305,12 @@ class Producer(Closing):
         self._transactions.require(Call.COMMIT)
         self._transactions.commit(timeout)
 
-    def abort_transaction(self, timeout: float | None = None) -> None:
+    def abort_transaction(self, timeout: Duration | None = None) -> None:
         """Abort: unsent records are dropped, sent ones are never seen. Then the next transaction may begin."""
         self._transactions.require(Call.ABORT)
         self._transactions.abort(timeout)
 
-    def prepare_transaction(self, timeout: float | None = None) -> PreparedTransaction:
+    def prepare_transaction(self, timeout: Duration | None = None) -> PreparedTransaction:
         """Prepare: all of it is durable, and waits for an outside decision, however long. Returns the token that decides it.
 
         `client.complete(token, commit=…)` in any process, or `commit_transaction` and `abort_transaction` of this producer.
@@ -330,7 +337,7 @@ class Producer(Closing):
         return self._transactions.last_id
 
     @contextlib.contextmanager
-    def transaction(self, timeout_ms: int | None = None, session: UserSession | None = None) -> Iterator[Transaction]:
+    def transaction(self, timeout_ms: Duration | None = None, session: UserSession | None = None) -> Iterator[Transaction]:
         """Run a transaction: commit at the end of the block, abort if it raises; the original exception is raised.
 
         `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The end of the block seals
@@ -382,12 +389,12 @@ class Producer(Closing):
         """Whether `close` was called."""
         return self._state.closed
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: Duration | None = None) -> None:
         """Flush, abort a transaction that is not decided, and end. Never raises on a fenced producer; may be called twice.
 
         A commit in another thread is whole, or raises `TransactionAborted`. Raise `IllegalState` in a callback of its own.
         """
-        seconds = arguments.timeout(timeout)
+        seconds = units.timeout(timeout)
         if self.closed:
             return
         self._require_outside("close")

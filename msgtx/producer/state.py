@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from msgtx import forks
 from msgtx.errors import DeliveryTimeout, FatalError, MsgtxError, UsageError, fresh
 from msgtx.producer.batches import Accumulator, PendingBatch
 from msgtx.rules.transaction import Call, ClientState, client_move
@@ -65,6 +66,7 @@ class ProducerStatus:
         self.producer: ProducerId | None = None
         self.transaction: OpenTransaction | None = None
         self._accumulator = accumulator
+        self._origin = forks.here()
         self._enter(ClientState.UNINITIALIZED if transactional else ClientState.READY)
 
     def _enter(self, value: ClientState) -> None:
@@ -83,6 +85,7 @@ class ProducerStatus:
 
     def check(self, call: Call) -> None:
         """Raise `IllegalState` if this cannot be called now."""
+        self._origin.require("a producer")
         client_move(self.value, call)
 
     def move(self, call: Call) -> None:
@@ -108,7 +111,7 @@ class ProducerStatus:
     def refuse(self, call: Call) -> NoReturn:
         """Raise why this may not be called now."""
         self.raise_failure()
-        client_move(self.value, call)
+        self.check(call)
         raise AssertionError(f"{call} while {self.value} is refused by the table of moves")
 
     def fail(self, error: MsgtxError) -> None:

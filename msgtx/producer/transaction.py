@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy
 
-from msgtx import arguments, callbacks, errors
+from msgtx import arguments, callbacks, errors, units
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState, MsgtxError, OutcomeUnknown
@@ -34,6 +34,7 @@ from msgtx.store.transactions.decide import Decided, Ending, decide
 from msgtx.store.transactions.seal import Kind, Sealed, Sealing, seal, undecided_prepared
 from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, TransactionId
+from msgtx.units import Duration
 
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
 # Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
@@ -122,9 +123,9 @@ class Transactions:
 
     # ── beginning ──
 
-    def init(self, transactional_id: str | None, timeout: float | None, *, keep_prepared: bool) -> None:
+    def init(self, transactional_id: str | None, timeout: Duration | None, *, keep_prepared: bool) -> None:
         """See `Producer.init_transactions`."""
-        timeout, keep_prepared = arguments.timeout(timeout), arguments.flag("keep_prepared", keep_prepared)
+        timeout, keep_prepared = units.timeout(timeout), arguments.flag("keep_prepared", keep_prepared)
         with self._sole_ending(Call.INIT):
             self._state.check(Call.INIT)
             deadline = self._calls.deadline(timeout)
@@ -144,10 +145,10 @@ class Transactions:
         with self._engine.connection() as connection:
             return undecided_prepared(connection, self._state.producer.producer_id)
 
-    def begin(self, timeout_ms: int | None) -> OpenTransaction:
+    def begin(self, timeout_ms: Duration | None) -> OpenTransaction:
         """See `Producer.begin_transaction`."""
         if timeout_ms is not None:
-            timeout_ms = arguments.whole("timeout_ms", timeout_ms, least=-arguments.LARGEST_INT8)
+            timeout_ms = units.milliseconds("timeout_ms", timeout_ms)
             if not 0 < timeout_ms <= arguments.LARGEST_INT4:
                 raise errors.InvalidTransactionTimeout(
                     f"timeout_ms must be above 0 and below 2^31, not {timeout_ms}", name="timeout_ms", limit=2**31
@@ -223,9 +224,9 @@ class Transactions:
 
     # ── committing ──
 
-    def commit(self, timeout: float | None) -> None:
+    def commit(self, timeout: Duration | None) -> None:
         """See `Producer.commit_transaction`."""
-        timeout = arguments.timeout(timeout)
+        timeout = units.timeout(timeout)
         with self._sole_ending(Call.COMMIT):
             with self._state.lock:
                 self._state.require_whole()
@@ -344,9 +345,9 @@ class Transactions:
 
     # ── decided by another party ──
 
-    def prepare(self, timeout: float | None) -> None:
+    def prepare(self, timeout: Duration | None) -> None:
         """See `Producer.prepare_transaction`."""
-        timeout = arguments.timeout(timeout)
+        timeout = units.timeout(timeout)
         if self._state.value is not ClientState.PREPARED:
             self._seal("external", Call.PREPARE, self._calls.deadline(timeout))
 
@@ -438,9 +439,9 @@ class Transactions:
 
     # ── aborting ──
 
-    def abort(self, timeout: float | None) -> None:
+    def abort(self, timeout: Duration | None) -> None:
         """See `Producer.abort_transaction`."""
-        timeout = arguments.timeout(timeout)
+        timeout = units.timeout(timeout)
         with self._sole_ending(Call.ABORT):
             with self._state.lock:
                 self._state.raise_fatal()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from msgtx import arguments
+from msgtx import arguments, units
 from msgtx.closing import Closing
 from msgtx.config import ConsumerConfig, ShareConsumerConfig
 from msgtx.database.connection import until
@@ -19,6 +19,7 @@ from msgtx.receiving.poll import Found, Poll, Stopping
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.receiving.wakeup import Listener, Waiter
 from msgtx.types import Record
+from msgtx.units import Duration
 
 Config = TypeVar("Config", ConsumerConfig, ShareConsumerConfig)
 
@@ -36,7 +37,15 @@ class Reader(Closing, abc.ABC, Generic[Config, Found]):
         self._asked = 0.0  # when the last poll began
         self._takes = False  # it hands out: an exception keeps its records from the caller
 
+    def __repr__(self) -> str:
+        group = f"of group {self.config.group!r}" if self.config.group else "without a group"
+        return f"<msgtx.{type(self).__name__} {group}{self._reads()}{', closed' if self.closed else ''}>"
+
     # ── what each kind does in its own way ──
+
+    @abc.abstractmethod
+    def _reads(self) -> str:
+        """Return what it reads, in words behind a comma."""
 
     @abc.abstractmethod
     def _look(self, deadline: float, most: int) -> bool:
@@ -60,9 +69,9 @@ class Reader(Closing, abc.ABC, Generic[Config, Found]):
 
     # ── reading ──
 
-    def begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[Found]:
+    def begin(self, timeout: Duration = 1.0, max_records: int | None = None) -> Poll[Found]:
         """Return a poll in two halves: one waits, in another thread, and one returns records without waiting."""
-        seconds, most = arguments.wait_seconds("timeout", timeout), self._most(max_records)
+        seconds, most = units.wait_seconds("timeout", timeout), self._most(max_records)
         return Poll(partial(self._await_records, seconds, most), partial(self._guarded, self._taken, most), self._each)
 
     def _most(self, max_records: int | None) -> int:
@@ -70,15 +79,15 @@ class Reader(Closing, abc.ABC, Generic[Config, Found]):
             return self.config.max_poll_records
         return min(arguments.whole("max_records", max_records, least=1), arguments.LARGEST_INT4)  # what the database takes
 
-    def _polled(self, timeout: float, max_records: int | None) -> list[Found]:
-        seconds, most = arguments.wait_seconds("timeout", timeout), self._most(max_records)
+    def _polled(self, timeout: Duration, max_records: int | None) -> list[Found]:
+        seconds, most = units.wait_seconds("timeout", timeout), self._most(max_records)
         with self._use():
             if not self._await_records(seconds, most):
                 self.stopping.heard()  # `stop` ended this poll, not later ones
                 return []
             return self._taken(most)
 
-    def _guarded(self, take: Callable[..., list[Found]], *given: float | None) -> list[Found]:
+    def _guarded(self, take: Callable[..., list[Found]], *given: Any) -> list[Found]:
         try:
             return take(*given)
         except BaseException as error:

@@ -7,6 +7,7 @@ same there.
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from json import dumps
 from typing import Any, Final
 
 from msgtx import errors
@@ -33,6 +34,16 @@ def as_bytes(item: Any, name: str) -> bytes | None:
         return None if item is None else bytes(item)
     hint = "; encode it, or give the producer a serializer" if isinstance(item, str) else ""
     raise errors.WrongType(f"a {name} is bytes or None, not {type(item).__name__}{hint}", name=name)
+
+
+def as_json(value: Any, json: Any) -> bytes:
+    """Return the value of a record that is given as JSON, so without `value`; `...` is not given. Raise `WrongType`."""
+    if (value is ...) is (json is ...):
+        raise errors.WrongType("a record has a value (None is a tombstone) or json=…, one of both", name="value")
+    try:
+        return dumps(json, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.WrongType(f"json cannot be written as JSON: {error}", name="json") from error
 
 
 def as_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:

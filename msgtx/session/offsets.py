@@ -14,7 +14,7 @@ Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 class OffsetSource(Protocol):
     """A consumer, as a transaction sees it."""
 
-    def transaction_offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    def _transaction_offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return the positions that may be committed with a transaction."""
         ...
 
@@ -28,7 +28,7 @@ def positions_of(
 ) -> tuple[Mapping[TopicPartition, OffsetAndMetadata], GroupMetadata]:
     """Return the offsets to commit, and for whom. Raise as `offsets_of`, and `InvalidRequest` where no group is named."""
     if isinstance(offsets, OffsetSource):
-        return offsets.transaction_offsets(), offsets.group_metadata()
+        return offsets._transaction_offsets(), offsets.group_metadata()
     found = offsets_of(offsets)
     if group_metadata is None:
         raise errors.InvalidRequest(

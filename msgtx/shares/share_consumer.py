@@ -55,6 +55,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord[K, V]], Generic[K, V
         observers: Observers | None = None,
     ) -> None:
         super().__init__("share consumer", config, listener, observers)
+        self._topics = topics
         self._polls = polls.of(config.group)
         calls = Calls(engine, config)
         self._member = ShareMember(config, calls, topics)
@@ -92,9 +93,12 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord[K, V]], Generic[K, V
         """Handle a fork, in the child: acquired records are for the parent to return."""
         self.waiting_records.rows.clear()
 
+    def _reads(self) -> str:
+        return f", {', '.join(self._topics)}"
+
     # ── reading ──
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[ShareRecord[K, V]]:
+    def poll(self, timeout: Duration = 1.0, max_records: int | None = None) -> list[ShareRecord[K, V]]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
         Implicit mode first accepts the records returned before, unless a producer's transaction that began in this thread
@@ -104,7 +108,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord[K, V]], Generic[K, V
         hands_out_here(self._itself)
         return self._guarded(self._polled, timeout, max_records)
 
-    def begin(self, timeout: float = 1.0, max_records: int | None = None) -> Poll[ShareRecord[K, V]]:
+    def begin(self, timeout: Duration = 1.0, max_records: int | None = None) -> Poll[ShareRecord[K, V]]:
         """Return a poll in two halves; see `Reader.begin`."""
         hands_out_here(self._itself)
         return super().begin(timeout, max_records)
@@ -208,7 +212,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord[K, V]], Generic[K, V
 
     @contextlib.contextmanager
     def batch(
-        self, session: UserSession, timeout: float = 1.0, max_records: int | None = None
+        self, session: UserSession, timeout: Duration = 1.0, max_records: int | None = None
     ) -> Iterator[list[ShareRecord[K, V]]]:
         """Poll, and have the session's next commit write the answers for these records with the rows of the block.
 

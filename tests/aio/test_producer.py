@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import msgtx
 from msgtx import Outcome, TopicPartition, aio, errors
 from tests.aio.conftest import Held, Values
 from tests.databases import PATIENCE_SECONDS
+from tests.refusals import refuses
 from tests.store.steps import unique
 
 
@@ -22,6 +24,21 @@ async def test_a_delivery_tells_where_the_record_is(database_url: str, topic: st
         assert first.done()
         assert (await first).offset == 0
     assert values(topic) == [b"a", b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("serializer", [None, str.encode])
+async def test_json_is_sent_without_the_serializer_of_values(
+    database_url: str, topic: str, values: Values, serializer: Any
+) -> None:
+    async with (
+        await aio.connect(database_url) as client,
+        client.producer(value_serializer=serializer, key_serializer=str.encode) as producer,
+    ):
+        for number in (1, 2):  # the first one looks its topic up
+            await (await producer.send(topic, json={"id": number}, key="k"))
+        with refuses(errors.WrongType, name="value"):
+            await producer.send(topic, "both", json=1)
+    assert values(topic) == [b'{"id":1}', b'{"id":2}']
 
 
 async def test_a_batch_has_one_delivery(database_url: str, wide: str) -> None:

@@ -18,7 +18,7 @@ from msgtx import errors
 from msgtx.database import address, embedded, opening
 from msgtx.store.operator.installation import SCHEMA_VERSION
 from tests.client.steps import begun
-from tests.databases import Connection, Server, connect, wait_until, waiting_backends
+from tests.databases import PATIENCE_SECONDS, Connection, Server, connect, wait_until, waiting_backends
 from tests.hooks import Hook
 from tests.refusals import refuses
 
@@ -402,3 +402,44 @@ def test_a_close_that_was_interrupted_is_finished_by_the_next_one(
     other.close()
     assert first.closed
     assert client.transaction_outcome(transaction.id) is msgtx.Outcome.ABORTED
+
+
+def test_objects_say_what_they_are(client: msgtx.Client, topic: str) -> None:
+    """And no secret."""
+    with (
+        client.producer(transactional_id="billing") as billing,
+        client.producer() as producer,
+        client.consumer(topic, group=topic) as consumer,
+        client.share_consumer(topic, group=f"{topic}-shares") as member,
+    ):
+        future = producer.send(topic, b"x")
+        future.result(PATIENCE_SECONDS)
+        batch = producer.send_batch(topic, [b"x"] * 3)
+        batch.result(PATIENCE_SECONDS)
+        assert repr(client) == f"<msgtx.Client of {client.url}>"
+        assert repr(billing) == "<msgtx.Producer 'billing', READY>"
+        assert repr(producer) == "<msgtx.Producer, READY>"
+        assert repr(consumer) == f"<msgtx.Consumer of group {topic!r}, 1 partition>"
+        assert repr(member) == f"<msgtx.ShareConsumer of group '{topic}-shares', {topic}>"
+        assert repr(future) == f"<RecordFuture of {topic}-0, offset 0>"
+        assert repr(batch) == "<BatchFuture of 3 records, finished>"
+    assert repr(consumer).endswith(", closed>")
+
+
+def test_each_wait_takes_a_duration_with_its_unit(client: msgtx.Client, topic: str) -> None:
+    """A number alone is in seconds; a wrong one is refused by the argument's name."""
+    with client.producer(transactional_id=topic) as producer, client.consumer(topic, group=topic) as consumer:
+        assert consumer.poll("10ms") == consumer.poll(timedelta(milliseconds=10)) == []
+        producer.begin_transaction("5s")
+        producer.send(topic, json={"id": 1}).result("10s")
+        producer.flush("10s")
+        producer.commit_transaction("10s")
+        (record,) = consumer.poll("10s")
+        assert record.json() == {"id": 1}
+        consumer.committed([], timeout="1s")
+        for call in (consumer.poll, producer.flush, producer.commit_transaction, producer.close):
+            with refuses(errors.ConfigError, name="timeout"):
+                call("soon")
+        with refuses(errors.ConfigError, name="timeout_ms"):
+            producer.begin_transaction("soon")
+        producer.close("1s")

@@ -472,9 +472,9 @@ def test_ends_lags_and_times(client: msgtx.Client, topic: str, tp: TopicPartitio
         assert consumer.lag() == {tp: 4}
         assert consumer.offset_lag() == {tp: 6}
         consumer.poll(SECONDS, max_records=1)
-        assert (consumer.lag(), consumer.offset_lag(), consumer.known_lag()) == ({tp: 3}, {tp: 5}, {tp: 5})
+        assert (consumer.lag(), consumer.offset_lag(), consumer._known_lag()) == ({tp: 3}, {tp: 5}, {tp: 5})
         consumer.seek_to_time(99_999)
-        assert consumer.known_lag() == {}, "its position has to be found first"
+        assert consumer._known_lag() == {}, "its position has to be found first"
         assert consumer.position(tp) == 6
         assert consumer.offsets_for_times({tp: 1_002}) == {tp: OffsetAndTimestamp(2, 1_002)}
         with pytest.raises(errors.InvalidRequest):
@@ -485,7 +485,7 @@ def test_ends_lags_and_times(client: msgtx.Client, topic: str, tp: TopicPartitio
         assert consumer.position(tp) == 7
         consumer.poll(0)
         consumer.seek(tp, 5)
-        assert consumer.known_lag() == {tp: 2}
+        assert consumer._known_lag() == {tp: 2}
     blocking.abort_transaction()
     with client.consumer(topic) as consumer:
         assert consumer.offsets_for_times({tp: 1_006}) == {tp: None}
@@ -539,7 +539,7 @@ def test_a_consumer_that_never_polled_commits_nothing(client: msgtx.Client, topi
 def test_without_a_group_committing_is_illegal(client: msgtx.Client, topic: str) -> None:
     with client.consumer(topic) as consumer:
         calls = [consumer.commit, consumer.committed, consumer.group_metadata]
-        for call in [*calls, consumer.transaction_offsets, consumer.committing.commit_starts]:
+        for call in [*calls, consumer._transaction_offsets, consumer.committing.commit_starts]:
             with refuses(errors.IllegalState, reason="no group"):
                 call()
 
@@ -684,7 +684,7 @@ def test_a_consumer_that_was_interrupted_is_rewound_before_it_goes_on(client: ms
             consumer.poll(SECONDS)
         calls: list[Callable[[], object]] = [
             consumer.poll, lambda: next(iter(consumer)), consumer.commit, consumer.group_metadata,
-            consumer.transaction_offsets, lambda: consumer.subscribe([topic]),
+            consumer._transaction_offsets, lambda: consumer.subscribe([topic]),
         ]  # fmt: skip
         for call in calls:
             with pytest.raises(errors.IllegalState) as refused:

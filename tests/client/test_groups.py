@@ -1056,7 +1056,7 @@ def test_who_is_closed_has_no_offsets_for_a_transaction(
     assert len(first.poll(SECONDS)) == 8
     members.leave(first)
     with client.producer(transactional_id=unique("worker")) as producer, producer.transaction() as transaction:
-        for call in (lambda: transaction.send_offsets(first), first.transaction_offsets, first.group_metadata):
+        for call in (lambda: transaction.send_offsets(first), first._transaction_offsets, first.group_metadata):
             with refuses(errors.IllegalState, reason="closed"):
                 call()
     assert client.admin.groups.offsets(members.group) == {}

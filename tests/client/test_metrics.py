@@ -99,7 +99,7 @@ def test_polls_records_and_lag_are_those_of_the_consumer(client: msgtx.Client, t
     with client.consumer(topic, group=topic, auto_offset_reset="earliest") as consumer:
         assert value("consumer_lag_records", group=topic, topic=topic) == 0
         assert len(consumer.poll(10, max_records=4)) == 4
-        assert consumer.known_lag() == {TopicPartition(topic, 0): 6}
+        assert consumer._known_lag() == {TopicPartition(topic, 0): 6}
         assert value("consumer_lag_records", group=topic, topic=topic) == 6
         assert value("consumer_partitions", group=topic, topic=topic) == 1
         assert next(iter(consumer)).offset == 4
@@ -286,7 +286,7 @@ def test_lag_is_read_while_the_consumer_works(client: msgtx.Client, topic: str) 
         def look() -> None:
             while not over.is_set():
                 try:
-                    found = consumer.known_lag().get(TopicPartition(topic, 0), 0)
+                    found = consumer._known_lag().get(TopicPartition(topic, 0), 0)
                     if not 0 <= found <= 10_000:
                         wrong.append(found)
                 except BaseException as error:  # noqa: BLE001 - what would end a scrape

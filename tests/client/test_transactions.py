@@ -921,7 +921,7 @@ def test_with_each_poll_a_consumer_may_commit_in_another_way(
         assert len(next(polls)) == 1
         consumer.commit()
         with refuses(errors.IllegalState, reason="by hand"):
-            consumer.transaction_offsets()
+            consumer._transaction_offsets()
         assert len(next(polls)) == 1
         with producer.transaction() as transaction:
             transaction.send_offsets(consumer)

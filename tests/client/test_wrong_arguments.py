@@ -91,7 +91,7 @@ def _whole(right: int, *, least: int = 0, none: bool = False) -> Kind:
     return Kind([*NO_WHOLE, *([] if none else [None]), *([least - 1] if least > -(2**63) else [])], right)
 
 
-TIMEOUT = Kind([*NUMBERS, *NO_NUMBERS, -1, -0.5], 0.05)
+TIMEOUT = Kind([*NUMBERS, *[each for each in NO_NUMBERS if each != "1"], -1, -0.5, "soon", "-1s"], "50ms")
 MILLISECONDS = Kind([*NUMBERS, "soon", b"1s", [], {}, NOTHING, True, 1j, -1, 0.0001, "9" * 5_000, Broken()], 100)
 FLAG = Kind([0, 1, "no", "true", [], NOTHING, 1.0, Broken()], False)
 NAME = Kind([*NO_NAMES, "", "x" * 1_001, None], lambda world: world.topic)
@@ -158,6 +158,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "isolation": Kind([*NO_OBJECTS, None, "no such word"], Isolation.READ_COMMITTED),
     "keep_prepared": FLAG,
     "key": CONTENT,
+    "json": Kind([NOTHING, {1, 2}, float("nan"), b"x", Broken()]),
     "key_deserializer": FUNCTION,
     "key_serializer": FUNCTION,
     "keys": KEYS_AND_MORE,
@@ -207,7 +208,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "target": TARGET,
     "text": Kind([5, None, b"text", "", "x", NOTHING, [], "a\0b", "9" * 5_000, Broken()]),
     "timeout": TIMEOUT,
-    "timeout_ms": Kind([*NO_WHOLE, 0, -1], 5_000),
+    "timeout_ms": Kind([*MILLISECONDS.wrong, 0], "5s"),
     "times": OFFSETS,
     "timestamp": {
         "int | datetime": Kind([*NUMBERS, *NO_NUMBERS, 1.5], None),
@@ -241,7 +242,10 @@ FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
 }
 WORKERS: Final = {*WorkerSettings.__annotations__}
 # What takes whatever another function is given.
-NOT_OURS: Final = {("run", "call"), ("run", "arguments"), ("run", "named"), ("process_into", "_work")}
+NOT_OURS: Final = {
+    *(("run", name) for name in ("call", "arguments", "named")),
+    *((name, "arguments") for name in ("engine", "async_engine")),
+}
 
 
 def kind_of(call: str, parameter: inspect.Parameter) -> Kind:
@@ -529,6 +533,7 @@ async def made_in_loop(world: World, owner: object, name: str) -> Any:
 NEEDED: Final[dict[str, Mapping[str, Any]]] = {
     "Client.process": {"stop": lambda world: world.stop, "to": lambda world: world.topic},
     "Client.process_into": {"stop": lambda world: world.stop},
+    **{name: {"value": b"x"} for name in ("Producer.send", "aio.Producer.send", "aio.publish", "orm.publish")},
     "aio.Client.process_into": {"stop": lambda world: world.stop, "settings": lambda world: {"group": world.topic}},
     "PartitionsAdmin.offsets": {"timestamp": -1},
     "Client.complete": {"token": lambda world: world.token},

@@ -135,7 +135,7 @@ class ProducerTape:
 
     def send_offsets(self, offsets: Any, group_metadata: Any = None, timeout: float | None = None) -> None:
         self._send_offsets(offsets, group_metadata, timeout)
-        positions = offsets if isinstance(offsets, Mapping) else offsets.transaction_offsets()
+        positions = offsets if isinstance(offsets, Mapping) else offsets._transaction_offsets()
         self._group = group_metadata if isinstance(offsets, Mapping) else offsets.group_metadata().group
         self._offsets.update({tp: getattr(at, "offset", at) for tp, at in positions.items()})
 

@@ -97,7 +97,7 @@ def values(client: msgtx.Client, session: Session) -> None:
         plain.value.decode()  # wrong
     typed = client.consumer("orders", key_deserializer=bytes.decode, value_deserializer=Order.read)
     assert_type(typed, msgtx.Consumer[str, Order])
-    for record in typed.poll(1):
+    for record in typed.poll("1s"):
         assert_type(record.key, str | None)
         assert_type(record.value, Order | None)
         record.value.customer  # wrong

@@ -70,10 +70,21 @@ def test_streams_own_setting_points_to_process(name: str) -> None:
         resolve(ProducerConfig, {}, {name: "exactly_once_v2"})
 
 
-@pytest.mark.parametrize("name", ["fetch.min.bytes", "fetch_min_bytes"])
-def test_what_would_do_nothing_is_refused_and_says_what_to_use(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"fetch_min_bytes is not supported.*linger_ms"):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fetch.min.bytes", "linger_ms"),
+        ("fetch_min_bytes", "linger_ms"),
+        ("bootstrap.servers", r"msgtx\.connect"),
+        ("client.id", "application_name"),
+        ("ssl.key.password", "sslkey in the database's URL"),
+    ],
+)
+def test_a_setting_of_kafka_that_is_none_here_says_what_to_use(name: str, said: str) -> None:
+    """As docs/porting.md says it: one table has both."""
+    with pytest.raises(ConfigError, match=said) as refused:
         resolve(ConsumerConfig, {}, {name: 1})
+    assert refused.value.name == name
 
 
 def test_kafkas_dotted_names_come_in_by_config_and_a_keyword_wins() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from msgtx import GroupMetadata, OffsetAndMetadata, Record, TopicPartition, TransactionId, errors
+from msgtx.rules.record import as_json
 from tests.refusals import refuses
 
 big = st.integers(0, 2**63 - 1)
@@ -40,6 +41,14 @@ def test_a_record_reads_its_value_as_json() -> None:
     for value in (b"{", b"\xff"):
         with refuses(errors.DeserializationError, topic="orders", partition=3, offset=7):
             Record("orders", 3, 7, 0, None, value).json()
+
+
+def test_a_record_is_sent_as_json_or_as_bytes() -> None:
+    assert as_json(..., {"cents": 1250, "an": None}) == b'{"cents":1250,"an":null}'
+    assert as_json(..., None) == b"null"
+    for value, json in ((..., ...), (b"1", 1), (None, 1), (..., {1, 2}), (..., float("nan")), (..., "\ud800")):
+        with refuses(errors.WrongType):
+            as_json(value, json)
 
 
 def test_group_metadata_is_picklable_and_equal_by_value() -> None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+import msgtx
 from msgtx import errors, orm
 from msgtx.store.topics.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until, waiting_backends
@@ -41,6 +42,16 @@ def begun(request: pytest.FixtureRequest, leveled: sqlalchemy.Engine) -> Iterato
 
 
 # ── with the rows, and with them only ──
+
+
+def test_a_value_may_be_given_as_json(shop: Shop, begun: Any) -> None:
+    msgtx.publish(begun, shop.topic, json={"id": 305}, key=b"ada")
+    begun.commit()
+    (record,) = shop.read(shop.topic)
+    assert (record.value, record.key) == (b'{"id":305}', b"ada")
+    for wrong in ({}, {"value": b"both", "json": 1}):
+        with refuses(errors.WrongType, name="value"):
+            msgtx.publish(begun, shop.topic, **wrong)
 
 
 def test_records_are_there_when_the_rows_are(shop: Shop, begun: Any) -> None:

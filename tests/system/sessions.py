@@ -65,7 +65,7 @@ def _in_session(
 
 
 def _positions(consumer: Consumer) -> dict[TopicPartition, int]:
-    return {partition: at.offset for partition, at in consumer.transaction_offsets().items()}
+    return {partition: at.offset for partition, at in consumer._transaction_offsets().items()}
 
 
 def publish(world: World, isolation: str) -> None:

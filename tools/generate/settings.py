@@ -5,6 +5,7 @@ import textwrap
 from enum import Enum
 from typing import Final
 
+from msgtx.declared import kafka
 from msgtx.declared.settings import (
     CONSUMER,
     INSTALLATION,
@@ -121,6 +122,20 @@ def counterparts(_: str) -> list[str]:
     found = {one.name: one.kafka for one in itertools.chain(*SUBJECTS.values()) if one.kafka}
     rows = [f"| {', '.join(f'`{each}`' for each in kafka)} | `{name}` |" for name, kafka in found.items()]
     return ["| Kafka | here |", "|---|---|", *rows]
+
+
+def elsewhere(_: str) -> list[str]:
+    """Return the table of Kafka's settings that have a counterpart."""
+    return ["| Kafka | here |", "|---|---|", *beside(kafka.ELSEWHERE)]
+
+
+def meaningless(_: str) -> list[str]:
+    """Return the table of Kafka's settings without a meaning."""
+    return ["| Kafka | why |", "|---|---|", *beside(kafka.MEANINGLESS)]
+
+
+def beside(table: kafka.Table) -> list[str]:
+    return [f"| {', '.join(f'`{name}`' for name in names.split())} | {text} |" for names, text in table]
 
 
 def reference(subject: str) -> list[str]:
