@@ -109,11 +109,14 @@ def _checked(name: str, function: Callable[[Any], Any]) -> "Callable[[DataFrame]
     """Return the transform with its own failures named, and its result checked."""
     from pyspark.sql import DataFrame
 
+    from msgtx.spark_jobs.runtime.failure import translate
+
     def transform(rows: DataFrame) -> DataFrame:
         try:
             made = function(rows)
         except Exception as error:
-            raise CommandFailed(f"{name} failed: {where(error)}") from error
+            told = translate(error).with_traceback(error.__traceback__)  # of Spark's own errors only the sentence
+            raise CommandFailed(f"{name} failed: {where(told)}") from error
         if not isinstance(made, DataFrame):
             raise CommandFailed(f"{name} returned {type(made).__name__}; a transform takes a DataFrame and returns one")
         return made

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import logging
 import sys
 import threading
 from collections.abc import Iterator
@@ -85,10 +86,17 @@ def running(invocation: Invocation, name: str, *, show_tasks: bool = True) -> "I
     """Hold the session that the options ask for; with `show_tasks`, show its tasks during the block."""
     require_extra()
     with deferred():
+        from pyspark.logger import PySparkLogger
+
+        from msgtx.spark_jobs.runtime.failure import translated
         from msgtx.spark_jobs.session import opened
+    if not invocation.debug:  # a line of JSON for what the command says in a sentence
+        for context in ("DataFrame", "SQL"):
+            PySparkLogger.getLogger(f"{context}QueryContextLogger").setLevel(logging.CRITICAL)
     wanted = _wanted(click.get_current_context())
     with (
         opened(f"msgtx {name}", master=wanted.master, debug=invocation.debug, **wanted.settings) as spark,
+        translated(),  # as long as its Java is there, which is asked for causes
         _tasks_shown(spark, name) if show_tasks else contextlib.nullcontext(),
     ):
         yield spark

@@ -36,7 +36,8 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def where(error: Exception) -> str:
-    """Return the text of an error of the user's code, and its line."""
+    """Return the text of an error of the user's code, and its line: the last one that is in no library."""
     frames = traceback.extract_tb(error.__traceback__)
-    at = f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""  # noqa: PTH119
+    own = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    at = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""  # noqa: PTH119
     return f"{type(error).__name__}: {error}{at}"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 
 from msgtx import errors
 from msgtx.database.translation import OWN, raised
@@ -104,10 +104,9 @@ class SparkFailed(MsgtxError):
 
 
 def _text(error: Exception) -> str:
-    """Return all that an error says, its Java's trace included."""
-    if isinstance(error, PySparkException):
-        return "\n".join(filter(None, [str(error), str(getattr(error, "_stackTrace", None) or "")]))
-    return str(error)
+    """Return all that an error says, its Java's trace included. Its `str` would ask Java, which may have ended."""
+    told = [getattr(error, "_desc", None), getattr(error, "_stackTrace", None)]
+    return "\n".join(str(each) for each in told if each) or str(error)
 
 
 def _by_sqlstate(error: Exception) -> Exception | None:

@@ -372,6 +372,23 @@ main(["spark", "export", "orders", "--to", "/nowhere", *{options!r}])
     assert done.stderr.count("\n") == 1
 
 
+def test_a_query_that_fails_ends_a_command_in_one_line(client: msgtx.Client, tmp_path: Path) -> None:
+    """By the time the error is reported the Java that could explain it has ended."""
+    topic = client.topics.create(unique("topic")).name
+    with client.producer() as producer:
+        producer.send(topic, b"1")
+    (tmp_path / "wrong.py").write_text("def transform(rows):\n    return rows.select('nothing')\n", encoding="utf-8")
+    program = f"""
+from msgtx.cli.main import main
+main(["spark", "pipeline", {topic!r}, "wrong:transform", "--to", "other", "--group", "g", "--once", "--master", "local[1]"])
+"""
+    done = run_python(program, MSGTX_DATABASE_URL=client.secret_url, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith("msgtx: wrong:transform failed: ")
+    assert "`nothing`" in done.stderr
+    assert "(wrong.py:2)" in done.stderr
+
+
 def test_a_file_of_jobs_is_what_spark_submit_runs(client: msgtx.Client, tmp_path: Path) -> None:
     """`spark-submit spark_jobs/export.py …` is `msgtx spark export …`, with its exit codes."""
     client.topics.create("submitted")
