@@ -331,6 +331,7 @@ class World:
     client: msgtx.Client
     connection: Connection
     topic: str
+    output: str
     partition: TopicPartition
     cut: msgtx.Snapshot
     id: msgtx.TransactionId
@@ -361,6 +362,7 @@ def world(database_url: str) -> Iterator[World]:
         client = block.enter_context(msgtx.connect(database_url, pool_size=20))
         raw = block.enter_context(Connection.connect(database_url, autocommit=True))
         topic = client.topics.create(f"wrong-{uuid.uuid4().hex[:8]}", partitions=3).name
+        output = client.topics.create(f"{topic}-output").name
         prepared = block.enter_context(client.producer(transactional_id=f"{topic}-prepared"))
         with prepared.transaction() as transaction:
             prepared.send(topic, b"prepared", partition=2)
@@ -374,7 +376,7 @@ def world(database_url: str) -> Iterator[World]:
         stop = threading.Event()
         stop.set()
         yield World(
-            client, raw, topic, TopicPartition(topic, 0), client.snapshot([topic]), token.transaction_id, token,
+            client, raw, topic, output, TopicPartition(topic, 0), client.snapshot([topic]), token.transaction_id, token,
             msgtx.ShareRecord(topic, 0, 0, 0, None, b"x"), stop, engine.connect, witness,
         )  # fmt: skip
 
@@ -531,7 +533,7 @@ async def made_in_loop(world: World, owner: object, name: str) -> Any:
 
 # A call with right arguments does something, or waits: only wrong ones are tried, each beside right ones.
 NEEDED: Final[dict[str, Mapping[str, Any]]] = {
-    "Client.process": {"stop": lambda world: world.stop, "to": lambda world: world.topic},
+    "Client.process": {"stop": lambda world: world.stop, "to": lambda world: world.output},
     "Client.process_into": {"stop": lambda world: world.stop},
     **{name: {"value": b"x"} for name in ("Producer.send", "aio.Producer.send", "aio.publish", "orm.publish")},
     "aio.Client.process_into": {"stop": lambda world: world.stop, "settings": lambda world: {"group": world.topic}},
@@ -685,6 +687,7 @@ def test_a_wrong_argument_is_refused_and_harms_nobody(world: World, name: str) -
     owner, call = CALLS[name]
     before = world.witness.send(world.topic, b"before", partition=0)
     complaints: list[str | None] = []
+    told: dict[str, set[str]] = {}
     in_loop = getattr(owner, "__module__", getattr(owner, "__name__", "")) == "msgtx.aio" or owner is aio
 
     async def all_in_loop() -> None:
@@ -693,6 +696,7 @@ def test_a_wrong_argument_is_refused_and_harms_nobody(world: World, name: str) -
             facts = world.facts()
             for argument, value, positional, named in tries(world, name):
                 error = await outcome_in_loop(lambda: bound(*positional, **named))  # noqa: B023 - at once
+                told.setdefault(argument, set()).add(str(error))
                 complaints.append(complaint(name, argument, value, error))
             assert_nothing_of(complaints)
             assert [each for each in world.facts() if each not in facts] == [], "something has changed"
@@ -707,9 +711,11 @@ def test_a_wrong_argument_is_refused_and_harms_nobody(world: World, name: str) -
             facts = world.facts()
             for argument, value, positional, named in tries(world, name):
                 error = thread.submit(outcome, lambda: bound(*positional, **named)).result(SECONDS)  # noqa: B023
+                told.setdefault(argument, set()).add(str(error))
                 complaints.append(complaint(name, argument, value, error))
             assert_nothing_of(complaints)
             assert [each for each in world.facts() if each not in facts] == [], "something has changed"
             works()
+    assert len(told) == 1 or len(set.union(*told.values())) > 1, "another argument, which is wrong too, is always refused"
     world.witness.flush(SECONDS)
     assert before.result(0).offset >= 0
