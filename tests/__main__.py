@@ -1,4 +1,4 @@
-"""`python -m tests`: pytest, in as many processes as there are processors. Arguments are pytest's.
+"""`python -m tests`: pytest, in one process more than the machine has processors: tests also wait. Arguments are pytest's.
 
 Without a path it runs all but Spark's (`make test-all`); with `--everyday` those that `make test` runs.
 Each process has a server of its own and takes a module at a time: its tests keep their order, and have a database to
@@ -28,7 +28,7 @@ def processes() -> list[str]:
         return []
     # In the order in which they are collected: the longest first (tests/conftest.py). A process that a test has ended (it
     # hung, or crashed) is not replaced: that test would end the next one, too.
-    count = min(MOST, len(os.sched_getaffinity(0)))
+    count = min(MOST, 1 + len(os.sched_getaffinity(0)))
     return ["-n", str(count), "--dist", "loadfile", "--no-loadscope-reorder", "--max-worker-restart=0"]
 
 

@@ -56,7 +56,7 @@ GROUP: Final = "demo-spark"
 MASTER: Final = "local-cluster[2,1,1024]"
 BATCHES: Final = 12  # into which the input is divided, about: enough to kill in some, and to go on after
 WAIT_SECONDS: Final = 240.0  # for the driver's start, or its next batch
-LOOK_SECONDS: Final = 0.02
+LOOK_SECONDS: Final = 0.1  # a look takes 8 ms of a processor; a transaction of a batch is open for seconds
 ENDING_SECONDS: Final = 60.0
 LINE: Final = "line bigint, invoice string, stock_code string, quantity bigint, unit_price decimal(18,3), country string"
 

@@ -11,7 +11,8 @@ from tests.databases import Connection
 from tests.store.steps import Writer, new_topic
 
 WIDTHS = (500, 8_000)
-MOST = 40  # times as long for 16 times as many; whatever goes through all of them for each takes up to 256 times as long
+# Times as long for 16 times as many: what goes through all of them for each takes up to 256 times as long.
+MOST = 64
 APPENDED = 250  # partitions of a call, fewer than one may lock
 
 LOOKS: dict[str, Callable[[Connection, Sequence[int]], object]] = {
