@@ -84,6 +84,12 @@ ACQUIRE_RECORDS: Final = Function(
     AcquireRecordsRow,
     flushed=False,
 )
+ADOPT_OUTBOX: Final = Function(
+    "adopt_outbox",
+    "outbox regclass, topic text, id_column name, key_column name, type_column name, value_column name, "
+    "topic_column name, event_source text",
+    tuple[None],
+)
 ALTER_TOPIC: Final = Function("alter_topic", "topic_name text, partition_count int4, settings jsonb", tuple[bool])
 
 
@@ -992,6 +998,7 @@ REDRIVE_DEAD_LETTERS: Final = Function(
     RedriveDeadLettersRow,
 )
 RELEASE_COMMIT: Final = Function("release_commit", "number int8", tuple[int | Any])
+RELEASE_OUTBOX: Final = Function("release_outbox", "outbox regclass", tuple[bool])
 RELEASE_PARTITIONS: Final = Function(
     "release_partitions", "group_name text, in_member_number int8, partition_ids int4[]", tuple[int | Any]
 )
@@ -1477,6 +1484,7 @@ class VerifyPartitionRow(NamedTuple):
 
 
 VERIFY_PARTITION: Final = Function("verify_partition", "in_partition_id int4", VerifyPartitionRow)
+WAIT_FOR_RECORDS: Final = Function("wait_for_records", "topic text, group_name text, timeout interval", tuple[bool])
 
 
 class WaitingSharesRow(NamedTuple):

@@ -18,11 +18,12 @@ OF_THE_CALLER = {
     "commit_in_session", "hold_commit", "release_commit",
     "last_stable_offset", "describe_server", "describe_sessions", "lock_holders", "snapshot_holders",
     "describe_notifications",
-    "table_statistics", "read", "value_json", "value_text", "acknowledge",
+    "table_statistics", "read", "value_json", "value_text", "acknowledge", "adopt_outbox", "release_outbox",
 }  # fmt: skip
 # Functions that users call in their own SQL.
 OF_USERS = {
-    "publish", "read", "take", "receive", "acknowledge", "acknowledge_all", "value_json", "value_text", "note_place",
+    "publish", "read", "take", "receive", "acknowledge", "acknowledge_all", "wait_for_records", "adopt_outbox",
+    "release_outbox", "value_json", "value_text", "note_place",
 }  # fmt: skip
 # They name partitions or topics of a group's own rows: they neither read nor write a topic.
 OF_A_GROUP = {"join_group", "ensure_dead_letters", "assign_partitions", "release_partitions"}

@@ -312,7 +312,7 @@ AT_READ_COMMITTED = (
     "remove_dedup_keys", "remove_deleted_logs", "remove_heartbeats", "remove_idle_producers", "remove_members",
     "remove_old_batches", "remove_spark_history", "remove_superseded_floors", "remove_superseded_offsets",
     "remove_superseded_shares", "renew_attempts", "reset_offsets", "reset_share_offsets", "save_snapshot", "seal",
-    "settle_shares", "take",
+    "settle_shares", "take", "wait_for_records",
 )  # fmt: skip
 
 
