@@ -23,6 +23,7 @@ from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, re
 from msgtx.consumer.consumer import Consumer
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url, sqlalchemy_url
+from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
@@ -30,18 +31,19 @@ from msgtx.observer import Observer
 from msgtx.process import (
     POLLS,
     RETRIES,
-    Ending,
+    ConsumerInput,
+    Failures,
     Filler,
     Into,
+    Loop,
     Outputs,
     Part,
+    Patience,
     Rider,
     Transform,
     Work,
     Worker,
-    process,
     require_handler,
-    run_loop,
     run_shared,
     together,
     watched,
@@ -372,36 +374,44 @@ class Client(Closing):
                 raise errors.ConfigError("partitions are those of one topic, and several are named", name="partitions")
             for index in arguments.listed("partitions", partitions):
                 arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
-        source, *_ = self.runtime.require_topics(*names, to)
-        for index in partitions or ():
-            source.partition_id(index)  # before the id is taken over, which fences another worker
-        self._require_letters(worker.dead_letter, names)
+
+        def require() -> None:
+            source, *_ = self.runtime.require_topics(*names, to)
+            for index in partitions or ():
+                source.partition_id(index)  # before the id is taken over, which fences another worker
+            self._require_letters(worker.dead_letter, names)
+
         observers = self.runtime.observers
         called = deserializers.before(watched_call(transform, observers, group))
         if worker.share_members is not None:
 
-            @contextlib.contextmanager
-            def filling(part: Part, number: int, ending: Ending) -> Iterator[Work]:
-                own = transactional_id if worker.share_members == 1 else f"{transactional_id}-{number}"
-                with self.producer(transactional_id=own, **producing) as producer:
-                    # The loop handles failures. One record at first, so that all members get some.
-                    inner = replace(worker, stop=ending, failure=Retry())
-                    yield Filler(part, producer, to, called, inner, POLLS * worker.transaction_ms / 1000, chunk=1)
+            def filling(part: Part, number: int, own: Worker, failures: Failures, block: contextlib.ExitStack) -> Filler:
+                name = transactional_id if worker.share_members == 1 else f"{transactional_id}-{number}"
+                producer = self.producer(transactional_id=name, **producing)
+                block.callback(producer.close)
+                # The loop handles failures. One record at first, so that all members get some.
+                inner = replace(own, failure=Retry())
+                return Filler(part, producer, to, called, inner, failures, POLLS * worker.transaction_ms / 1000, chunk=1)
 
-            return self._divide(worker, names, filling)
-        consumer = self._consumer_of(worker)
-        # The id is taken over first: a predecessor's open transaction must be aborted before its positions are read
-        # (P18).
-        with (
-            self.runtime.ending(worker.stop) as ending,
-            consumer,
-            self.producer(transactional_id=transactional_id, **producing) as producer,
-        ):
-            if partitions is None:
-                consumer.subscribe(names)
-            else:
-                consumer.assign(TopicPartition(names[0], index) for index in partitions)
-            return process(consumer, producer, replace(worker, stop=ending), to=to, transform=called, observers=observers)
+            return self._divide(worker, names, filling, require)
+        with self._working(worker) as (own, patience, failures), contextlib.ExitStack() as block:
+            consumer = block.enter_context(self._consumer_of(worker))
+            producer = self.producer(transactional_id=transactional_id, **producing)
+            block.callback(producer.close)
+            filler = Filler(ConsumerInput(consumer), producer, to, called, own, failures, worker.transaction_ms / 1000)
+            work = watched(filler, observers, group, worker.dead_letter)
+
+            def start() -> None:
+                require()
+                # The id is taken over first: a predecessor's open transaction must be aborted before its positions are
+                # read (P18).
+                work.start()
+                if partitions is None:
+                    consumer.subscribe(names)
+                else:
+                    consumer.assign(TopicPartition(names[0], index) for index in partitions)
+
+            return Loop(consumer, work, own, patience, failures).run(start)
 
     @overload
     def process_into(
@@ -493,8 +503,10 @@ class Client(Closing):
                 "enable_auto_commit is off here: the offsets are committed with the rows; leave it out",
                 name="enable_auto_commit",
             )
-        self.runtime.require_topics(*names)
-        self._require_letters(worker.dead_letter, names)
+
+        def require() -> None:
+            self.runtime.require_topics(*names)
+            self._require_letters(worker.dead_letter, names)
 
         observers = self.runtime.observers
         called = deserializers.before(watched_call(handler, observers, group))
@@ -504,16 +516,28 @@ class Client(Closing):
 
         if worker.share_members is not None:
 
-            def handling(part: Part, number: int, ending: Ending) -> contextlib.AbstractContextManager[Into]:
-                return contextlib.nullcontext(make(part, part.consumer.config.max_poll_records))
+            def handling(part: Part, *_: object) -> Into:
+                return make(part, part.consumer.config.max_poll_records)
 
-            return self._divide(worker, names, handling, **rest)
-        consumer = self._consumer_of(worker, **rest)
-        with self.runtime.ending(worker.stop) as ending, consumer:
-            consumer.subscribe(names)
+            return self._divide(worker, names, handling, require, **rest)
+        with self._working(worker) as (own, patience, failures), self._consumer_of(worker, **rest) as consumer:
             made = make(consumer.committing, consumer.config.max_poll_records)
             told_of = watched(made, observers, group, worker.dead_letter)
-            return run_loop(consumer, told_of, replace(worker, stop=ending))
+
+            def start() -> None:
+                require()
+                consumer.subscribe(names)
+
+            return Loop(consumer, told_of, own, patience, failures).run(start)
+
+    @contextlib.contextmanager
+    def _working(self, worker: Worker) -> Iterator[tuple[Worker, Patience, Failures]]:
+        """Have a worker end by its caller's event, by SIGTERM, and ahead of this client; in an outage at once."""
+        with self.runtime.ending(worker.stop) as ending:
+            own = replace(worker, stop=ending)
+            patience = Patience(self.runtime.engine.outages, own)
+            with until(patience.deadline):
+                yield own, patience, Failures(own, self.runtime.observers)
 
     def _consumer_of(self, worker: Worker, **settings: Any) -> Consumer:
         return self.consumer(
@@ -528,23 +552,35 @@ class Client(Closing):
         self,
         worker: Worker,
         topics: Sequence[str],
-        make: Callable[[Part, int, Ending], contextlib.AbstractContextManager[Work]],
+        make: Callable[[Part, int, Worker, Failures, contextlib.ExitStack], Work],
+        require: Callable[[], None],
         **settings: Any,
     ) -> ProcessReport:
-        """Run members of a share group. `make(part, number, ending)`: the work of one of them, before it joins."""
+        """Run members of a share group. `make(part, number, …)`: the work of one of them; the block closes what it opens."""
         given = cast(ShareConsumerSettings, {**settings, "group": worker.group, "acknowledgement_mode": "explicit"})
         observers = self.runtime.observers
         with self.runtime.ending(worker.stop) as ending:
+            failures = Failures(worker, observers)
 
             def member(number: int, told: OnCommit | None) -> ProcessReport:
                 ending.threads.add(threading.get_ident())
-                with self.share_consumer(*topics, config=worker.consumer_config, **given) as consumer:
+                own = replace(worker, stop=ending, on_commit=told)
+                patience = Patience(self.runtime.engine.outages, own)
+                with until(patience.deadline), contextlib.ExitStack() as block:
+                    consumer = block.enter_context(self.share_consumer(*topics, config=worker.consumer_config, **given))
                     part = Part(consumer)
-                    with make(part, number, ending) as work:
-                        rejects = worker.failure is Acknowledgement.REJECT
-                        part.dead_letters = consumer.answering.dead_letter_topic() if rejects else None
-                        told_of = watched(work, observers, worker.group, part.dead_letters)
-                        return run_shared(part, told_of, replace(worker, stop=ending, on_commit=told), observers)
+                    work = watched(make(part, number, own, failures, block), observers, worker.group, None)
+
+                    def start() -> None:
+                        require()
+                        work.start()
+                        if worker.failure is Acknowledgement.REJECT:
+                            part.dead_letters = consumer.answering.dead_letter_topic()
+                            observers.tell(lambda observer: observer.working(worker.group, part.dead_letters))
+
+                    return run_shared(
+                        part, work, own, patience=patience, failures=failures, observers=observers, start=start
+                    )
 
             return together(member, worker, ending)
 

@@ -376,6 +376,7 @@ class IllegalState(UsageError):
     Call in the order that the message names; the object stays usable.
     """
 
+    fault = Fault.ENVIRONMENT
     exit_code = 1  # the arguments are right
 
 
@@ -554,6 +555,7 @@ class OutcomeUnknown(MsgtxError):
     """
 
     outcome_unknown = True
+    fault = Fault.OUTAGE
     exit_code = 3
 
 

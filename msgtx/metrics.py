@@ -82,11 +82,12 @@ class Metrics(Observer):
             "worker_errors", "A worker's transactions that failed, to be tried again or not.", "group", "error"
         )
         self._dead = counters("worker_dead_letters", "Records that were sent to dead letters.", "group", "topic")
+        self._waiting: dict[str, int] = defaultdict(int)
         self._skipped = counters("worker_skipped_records", "Records that were left out.", "group")
         for outcome in ("committed", "aborted"):
             self._transactions(outcome)
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
-        registry.register(_Lags(self._clients))
+        registry.register(_Gauges(self._clients, self._waiting))
 
     def watch(self, client: Client) -> None:
         """Count the work of this client's producers, consumers and workers."""
@@ -142,6 +143,7 @@ class Metrics(Observer):
             self._attempts(group, outcome)
         self._handled(group)
         self._skipped(group)
+        self._waiting[group] += 0
         if dead_letter is not None:
             self._dead(group, dead_letter)
 
@@ -158,6 +160,10 @@ class Metrics(Observer):
         self._handled(group).inc(records)
         self._attempt_seconds(group).observe(seconds)
 
+    def waiting(self, group: str, change: int) -> None:
+        """Show partitions that wait."""
+        self._waiting[group] += change
+
     def set_aside(self, group: str, records: int, dead_letter: str | None) -> None:
         """Count records that were not handled."""
         if dead_letter is None:
@@ -166,11 +172,12 @@ class Metrics(Observer):
             self._dead(group, dead_letter).inc(records)
 
 
-class _Lags(Collector):
-    """The lag that consumers know when Prometheus asks; the database is not asked."""
+class _Gauges(Collector):
+    """The lag that consumers know when Prometheus asks, and what waits; the database is not asked."""
 
-    def __init__(self, clients: "weakref.WeakSet[Client]") -> None:
+    def __init__(self, clients: "weakref.WeakSet[Client]", waiting: Mapping[str, int]) -> None:
         self._clients = clients
+        self._waiting = waiting
 
     def collect(self) -> Iterator[Metric]:
         lags: dict[tuple[str, str], int] = defaultdict(int)
@@ -189,6 +196,14 @@ class _Lags(Collector):
             for place, value in values.items():
                 family.add_metric(place, value)
             yield family
+        family = GaugeMetricFamily(
+            "msgtx_worker_waiting_partitions",
+            "Partitions that wait for a record that fails; of a share group, members.",
+            labels=["group"],
+        )
+        for group, count in [*self._waiting.items()]:
+            family.add_metric([group], count)
+        yield family
 
 
 _known: "weakref.WeakKeyDictionary[CollectorRegistry, Metrics]" = weakref.WeakKeyDictionary()

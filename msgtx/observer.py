@@ -51,6 +51,9 @@ class Observer:
     def attempted(self, group: str, *, records: int, seconds: float, error: Exception | None) -> None:
         """Take note of a worker's transaction; `error`: why nothing is left of it."""
 
+    def waiting(self, group: str, change: int) -> None:
+        """Take note that so many more of a worker's partitions wait for a record that fails; fewer, if it is below 0."""
+
     def set_aside(self, group: str, records: int, dead_letter: str | None) -> None:
         """Take note of records that a worker left out, or sent to the topic `dead_letter`."""
 

@@ -171,7 +171,9 @@ class WorkerSettings(TypedDict, total=False):
 
     `share_members`: the group is a share group, and so many members of it run here, each in a thread. `failure`: the
     treatment of a record on which the function fails. `transaction_ms`: about how long a transaction lasts.
-    `idle_timeout`: end after so many seconds without a record. `on_commit` is called after each transaction.
+    `idle_timeout`: end after so many seconds without a record. `outage_timeout`: raise after so many without the database.
+    `max_failures_in_a_row`: after so many records with different keys were given up, wait. `on_commit` is called after
+    each transaction.
     """
 
     # make generate: settings.given worker_alone
@@ -179,6 +181,8 @@ class WorkerSettings(TypedDict, total=False):
     transaction_ms: Duration
     auto_offset_reset: AutoOffsetReset
     idle_timeout: Duration | None
+    outage_timeout: Duration | None
+    max_failures_in_a_row: int
     # end
     failure: Failure
     stop: StopSignal | None

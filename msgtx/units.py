@@ -90,6 +90,15 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def lasting(seconds: float) -> str:
+    """Return `0.4 s`, `12 s`, `3 min`, `1 h 5 min`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{seconds:.2g} s" if whole < 10 else f"{whole} s"
+    hours, minutes = divmod(whole // 60, 60)
+    return " ".join([*([f"{hours} h"] if hours else []), *([f"{minutes} min"] if minutes else [])])
+
+
 def _read(name: str, value: object, units: dict[str, int], *, unit: str, like: str) -> Fraction:
     if (number := _number(value)) is not None:
         return number * units[unit]

@@ -24,7 +24,8 @@ class Link:
 
     Over a Unix socket whose buffers hold a fraction of a bulk call, or (`delay`, in seconds each way) over TCP with small
     buffers. `freeze` makes it accept and carry nothing, like a stopped server; `strand` does so to the connections that
-    are open, like a firewall that has forgotten them; `cut` ends what goes through it.
+    are open, like a firewall that has forgotten them; `cut` ends what goes through it. After `leave` it refuses every
+    connection, like a server that was stopped, until `come_back`.
     """
 
     def __init__(self, url: str, *, delay: float | None = None) -> None:
@@ -34,6 +35,7 @@ class Link:
         self._flows.set()
         self._stranded: list[threading.Event] = []
         self._open: list[socket.socket] = []
+        self._away = False
         self.carried = 0  # bytes, both ways
         self._folder = tempfile.TemporaryDirectory(prefix="msgtx-link-")
         if delay is None:
@@ -73,6 +75,15 @@ class Link:
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
 
+    def leave(self) -> None:
+        """End every connection, and each later one at once."""
+        self._away = True
+        self.cut()
+
+    def come_back(self) -> None:
+        """Take connections again."""
+        self._away = False
+
     def close(self) -> None:
         self._listener.close()
         for each in (*self._stranded, self._flows):
@@ -84,6 +95,9 @@ class Link:
         while True:
             try:
                 client, _ = self._listener.accept()
+                if self._away:
+                    client.close()
+                    continue
                 server = socket.create_connection((self._server["host"], int(self._server["port"])))
             except OSError:
                 return

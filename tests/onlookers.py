@@ -27,7 +27,7 @@ from msgtx import Acknowledgement, OutputRecord, Record, orm, otel
 from msgtx.coordinator.compactor import Compactor
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.sweep import Sweeper
-from msgtx.process.loop import dead_letter_of
+from msgtx.process.places import dead_letter_of
 from msgtx.rules.record import as_reason
 from msgtx.store.append.append_once import KeyedRecord, append_once
 from msgtx.store.topics.topics import describe_topics

@@ -59,6 +59,8 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
 @option("--metrics-port", type=click.IntRange(0, 65535), help="Answer Prometheus at this port: /metrics and /healthz.")
 @option("--metrics-host", default="127.0.0.1", help="The address to answer at.")
 @setting_option(WORKER, "idle_timeout")
+@setting_option(WORKER, "outage_timeout")
+@setting_option(WORKER, "max_failures_in_a_row", given=True)
 @pass_invocation
 def command(
     invocation: Invocation,
@@ -81,6 +83,8 @@ def command(
     metrics_port: int | None,
     metrics_host: str,
     idle_timeout: float | None,
+    outage_timeout: float | None,
+    max_failures_in_a_row: int,
 ) -> int:
     """Transform the records of SOURCE into records of TARGET, or into rows, exactly once, whatever crashes.
 
@@ -100,6 +104,9 @@ def command(
     the transactional id. A record on which FUNCTION fails is released (--on-error retry) or becomes a dead letter at once
     (dead-letter). Settings of the group (`shares configure`) say how often and after which pause it is delivered again, and
     where dead letters go.
+
+    In an outage of the database it waits, for ever or up to --outage-timeout. A failure of the installation, such as a
+    missing table, makes the record's partition wait, and so do --max-failures-in-a-row records that fail in a row.
 
     The command ends by --idle-timeout, SIGTERM (exit code 0) or Ctrl-C (130), after it has finished the open transaction.
     """
@@ -125,6 +132,8 @@ def command(
             "value_deserializer": value_deserializer and load_function(value_deserializer),
             "transaction_ms": transaction_ms,
             "idle_timeout": idle_timeout,
+            "outage_timeout": outage_timeout,
+            "max_failures_in_a_row": max_failures_in_a_row,
             "stop": stop,
             "on_commit": committed,
         }

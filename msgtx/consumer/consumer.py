@@ -79,6 +79,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         )
         self._deserializers = deserializers
         self._failing_since: float | None = None
+        self.failing: MsgtxError | None = None  # the error of the last look at the database; None: it was answered
         self._looked = -math.inf  # when all partitions were fetched
         forks.follow(self, Consumer._forked)
 
@@ -333,6 +334,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
                         return True
                     progress = self._fetcher.fetch(named)
                 self._failing_since, self._looked = None, began if named is None else looked
+                self.failing = None
             except MsgtxError as error:
                 if isinstance(error, errors.UnknownTopicOrPartition) and self.subscription.membership is not None:
                     self.subscription.membership.topics_changed()  # deleted; the group learns of it now
@@ -342,6 +344,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
                     continue
                 if isinstance(error, errors.UnknownTopicOrPartition) and self.subscription.take_made_again():
                     continue
+                self.failing = error
                 left = deadline - time.monotonic()
                 if not error.retriable or self._given_up(began, entered if left > 0 else -math.inf):
                     raise

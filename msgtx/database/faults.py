@@ -1,4 +1,4 @@
-"""Whether an exception from a user's function is the fault of the record or of the database and the system.
+"""Whether an exception is the fault of the record, of the database, or of the installation.
 
 A handler may use any driver, wrap its errors in its own, or raise several at once. So the whole chain is looked at:
 causes, contexts, the members of groups, and exceptions that SQLAlchemy wraps. Databases have their SQLSTATE in common.
@@ -17,10 +17,14 @@ AGAIN: Final = (Fault.TRANSIENT, Fault.OUTAGE)  # faults that a worker tries aga
 # By SQLSTATE, else by its class, the first two characters. Everything else is the record's.
 FAULT_BY_SQLSTATE: Final = {
     "08": Fault.OUTAGE,  # connection exception
+    "0A": Fault.ENVIRONMENT,  # feature not supported
     "25": Fault.ENVIRONMENT,  # invalid transaction state, read-only
     "25P03": Fault.OUTAGE,  # idle_in_transaction_session_timeout: the session was ended
     "25P04": Fault.OUTAGE,  # transaction_timeout
+    "26": Fault.ENVIRONMENT,  # a prepared statement that is gone: a pooler in between
     "28": Fault.ENVIRONMENT,  # invalid authorization
+    "3D": Fault.ENVIRONMENT,  # missing database
+    "3F": Fault.ENVIRONMENT,  # missing schema
     "40": Fault.TRANSIENT,  # transaction rollback: deadlock, serialization failure
     "40003": Fault.OUTAGE,  # statement completion unknown
     "42": Fault.ENVIRONMENT,  # syntax error, access rule violation, undefined table
@@ -32,8 +36,14 @@ FAULT_BY_SQLSTATE: Final = {
     "57": Fault.OUTAGE,  # operator intervention: shutdown, crash, cannot connect now
     "57014": Fault.ENVIRONMENT,  # query cancelled: statement_timeout
     "58": Fault.OUTAGE,  # system error, outside PostgreSQL
+    "F0": Fault.ENVIRONMENT,  # configuration file
+    "HV": Fault.ENVIRONMENT,  # foreign data
     "HV00N": Fault.OUTAGE,  # a foreign server that cannot be reached
+    "XX001": Fault.ENVIRONMENT,  # corrupted data
+    "XX002": Fault.ENVIRONMENT,  # corrupted index
 }
+# Of the process, and a session that the function has closed.
+_OF_ENVIRONMENT: Final = (MemoryError, ImportError, sqlalchemy.exc.ResourceClosedError, sqlalchemy.exc.NoSuchModuleError)
 _DRIVERS: Final = ("asyncpg", "psycopg", "psycopg2", "pg8000")
 _RECONNECT: Final = "8s2b"  # SQLAlchemy's code: "Can't reconnect until invalid transaction is rolled back"
 
@@ -69,6 +79,8 @@ def _own_fault(error: BaseException) -> Fault:
     state = _sqlstate(error)
     if state:
         return FAULT_BY_SQLSTATE.get(state, FAULT_BY_SQLSTATE.get(state[:2], Fault.RECORD))
+    if isinstance(error, _OF_ENVIRONMENT):
+        return Fault.ENVIRONMENT
     return Fault.OUTAGE if _is_lost(error) else Fault.RECORD
 
 

@@ -23,6 +23,7 @@ from msgtx.closing import Closing
 from msgtx.database import address
 from msgtx.database.calls import query
 from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
+from msgtx.database.outages import Outages
 from msgtx.database.translation import READ_ONLY, translated
 
 FromPool = TypeVar("FromPool")
@@ -148,6 +149,7 @@ class Engine(Closing):
         self.embedded = embedded  # whether the server is the embedded one
         self.silence = silence
         self.hook: Callable[[str], None] | None = None
+        self.outages = Outages()
         self._connect = connect
         self._incarnation: uuid.UUID | None = None
         self.origin = forks.here()
@@ -172,8 +174,21 @@ class Engine(Closing):
         sqlalchemy.event.listen(self.sqlalchemy, "checkout", _refuse_ended)
 
     def dedicated(self) -> RawConnection:
-        """Open a connection outside the pool, autocommitting; the caller closes it."""
+        """Open a connection outside the pool, autocommitting; the caller closes it.
+
+        An outage goes to the log once the client is made: before that, its caller gets the error at once.
+        """
         self.origin.require("this client")
+        try:
+            connection = self._opened()
+        except errors.DatabaseUnavailable as error:
+            if self._incarnation is not None:
+                self.outages.failed(self, error)
+            raise
+        self.outages.answered(self)
+        return connection
+
+    def _opened(self) -> RawConnection:
         if self.hook is not None:
             self.hook("connect")
         # The address may say otherwise, except for the encoding: with the role's own, some names could not be sent.

@@ -72,6 +72,7 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
             f"the database is read-only ({message}); connect to the primary, not to a replica, or turn"
             " default_transaction_read_only off for this role and database",
             reason="read-only",
+            fault=errors.Fault.ENVIRONMENT,
         )
     if state == _OUT_OF_MEMORY and _LOCK_TABLE in (original.diag.message_hint or ""):
         return errors.LockTableFull(f"{message}: the lock table has no place left")

@@ -296,6 +296,19 @@ WORKER: Final[Settings] = (
     Setting(
         "idle_timeout", Kind.DURATION, None, "end when no record came for this long: seconds, or `500ms`, `1h`", least=0
     ),
+    Setting(
+        "outage_timeout",
+        Kind.DURATION,
+        None,
+        "end with an error when the database is away for this long: seconds, or `5min`; if it is not set, wait for ever",
+        least=0,
+    ),
+    Setting(
+        "max_failures_in_a_row",
+        Kind.NUMBER,
+        20,
+        "how many records with different keys may be given up without a success in between; further ones wait",
+    ),
 )
 # What the command line says for a worker's `failure`, which is a value in Python.
 FAILURE: Final[Settings] = (

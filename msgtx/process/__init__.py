@@ -1,9 +1,11 @@
 """Workers: the loops that `client.process` and `client.process_into` run."""
 
+from msgtx.process.ending import Ending
+from msgtx.process.failures import Failures, Patience
 from msgtx.process.into import Into, IntoAsync, Rider, require_handler
-from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Ending, Work, run_loop
+from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Loop, Work
 from msgtx.process.shares import Part, run_shared, together
-from msgtx.process.transform import POLLS, Filler, Outputs, Transform, outputs, process
+from msgtx.process.transform import POLLS, ConsumerInput, Filler, Outputs, Transform, outputs
 from msgtx.process.watched import watched, watched_call
 from msgtx.process.worker import Worker, worker_of
 
@@ -11,20 +13,22 @@ __all__ = [
     "DRAIN_SECONDS",
     "POLLS",
     "RETRIES",
+    "ConsumerInput",
     "Ending",
+    "Failures",
     "Filler",
     "Into",
     "IntoAsync",
+    "Loop",
     "Outputs",
     "Part",
+    "Patience",
     "Rider",
     "Transform",
     "Work",
     "Worker",
     "outputs",
-    "process",
     "require_handler",
-    "run_loop",
     "run_shared",
     "together",
     "watched",

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from msgtx.database.faults import AGAIN, fault_of
-from msgtx.errors import FatalError, IllegalState, WrongType
-from msgtx.process.loop import POLL_SECONDS, Done, Failed, dead_letter_of, reason_of, tell_set_aside
+from msgtx.errors import AuthorizationFailed, FatalError, IllegalState, WrongType
+from msgtx.process.ending import POLL_SECONDS
+from msgtx.process.loop import Done, Failed
+from msgtx.process.places import dead_letter_of, reason_of, tell_set_aside
 from msgtx.process.worker import Worker
 from msgtx.session.enlistment import BrokenSession, UserSession
 from msgtx.session.opened import in_session, opened, opened_async
@@ -59,6 +61,9 @@ class Into:
     cancelled: bool = False
     at: list[Record] = field(default_factory=list)  # the handler's arguments
 
+    def start(self) -> None:
+        """Do nothing: the sessions are the user's."""
+
     def attempt(self, records: list[Record]) -> Done | Failed:
         """Have records handled, and commit the session with their offsets."""
         begun = time.monotonic()
@@ -85,18 +90,20 @@ class Into:
         tell_set_aside(record, error, self.worker.dead_letter)
         return Done(1, int(self.worker.dead_letter is not None), failed=1)
 
-    def passes(self, error: Exception) -> bool:
-        """Return whether it was the database's fault, or the group's: not the records'."""
-        return fault_of(error) in AGAIN
+    def finish(self) -> Done | None:
+        """Do nothing: after a COMMIT without an answer, the consumer goes back to what is committed."""
+        return None
+
+    def ends(self, error: Exception) -> bool:
+        """Return whether no further attempt can succeed, or would do harm: a broken session has committed rows, maybe."""
+        return isinstance(error, BrokenSession | FatalError) and not isinstance(error, AuthorizationFailed)
 
     def _tried(self, records: list[Record], aside: Exception | None) -> Failed | None:
         self.at = []
         try:
             self._transact(records, aside)
         except Exception as error:
-            # A broken session has committed rows, maybe: each further try would, too.
-            ends = self.passes(error) or isinstance(error, FatalError | BrokenSession)
-            if self.cancelled or not self.at or ends:
+            if self.cancelled or not self.at or fault_of(error) in AGAIN or isinstance(error, FatalError | BrokenSession):
                 raise
             return Failed(error, self.at, alone=len(records) == 1)
         return None
@@ -109,7 +116,9 @@ class Into:
                 else:
                     for given in self._given(records):
                         self._require_done(self.handler(session, given))
-            self._require_rides(ride, records)
+                        self._require_rides(ride)
+            self.at = records
+            self._require_rides(ride)
             commit()
 
     def _given(self, records: list[Record]) -> Any:
@@ -131,8 +140,8 @@ class Into:
                 f"the handler returned a {type(result).__name__}, which nobody runs: it has done nothing", name="handler"
             )
 
-    def _require_rides(self, ride: SessionRide, records: list[Record]) -> None:
-        self.at = records
+    @staticmethod
+    def _require_rides(ride: SessionRide) -> None:
         if ride.is_lost:
             raise IllegalState(
                 "the handler rolled its session back, with what other records had led to: raise an exception, or use a"
@@ -187,8 +196,10 @@ class IntoAsync(Into):
                         for given in self._given(records):
                             result = self.handler(session, given)
                             self._require_done(await result if inspect.isawaitable(result) else result)
+                            self._require_rides(ride)
                     await in_session(session, lambda _: block.close())
-                self._require_rides(ride, records)
+                self.at = records
+                self._require_rides(ride)
                 await commit()
         finally:
             self.task = None

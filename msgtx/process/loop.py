@@ -1,102 +1,23 @@
 """The loop of every worker: it polls, has each batch done in a transaction, and goes back when that failed."""
 
-import contextlib
 import logging
-import os
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from msgtx.consumer.consumer import Consumer
-from msgtx.errors import ConfigError
+from msgtx.errors import fresh
+from msgtx.process.ending import POLL_SECONDS, pause
+from msgtx.process.failures import Failures, Patience, back_off, waits
+from msgtx.process.places import place_of
 from msgtx.process.worker import Worker
-from msgtx.rules.record import as_reason
-from msgtx.settings import Stop, StopSignal
-from msgtx.types import OutputRecord, ProcessReport, Record, TopicPartition
+from msgtx.settings import Stop
+from msgtx.types import ProcessReport, Record, TopicPartition
 
 log = logging.getLogger("msgtx.process")
-POLL_SECONDS: Final = 0.2  # the longest wait for input before stop and idle_timeout are looked at
-RETRY_SECONDS: Final = 0.05  # after an aborted attempt, longer with each one in a row
-RETRIES_IN_A_ROW: Final = 100  # aborted attempts without a commit in between, before the error goes on
-BACK_OFF_SECONDS: Final = 0.1  # after the first failure of a record, twice as long after each further one
-LONGEST_BACK_OFF_SECONDS: Final = 30.0
 RETRIES: Final = 3  # of `process_into`: of a record before it is set aside: a hiccup of another service is over by then
 DRAIN_SECONDS: Final = 30.0  # what a worker may take to the end of its batch when its client is closed; as Kubernetes allows
-
-
-class Ending:
-    """Whether a worker is to end: its caller's event, a SIGTERM that nobody else handles, or the end of its client."""
-
-    def __init__(self, given: StopSignal | None) -> None:
-        self.threads = {threading.get_ident()}  # that wait for nothing but the work
-        self.over = threading.Event()
-        self._given = given
-        self._asked = False
-
-    def ask(self) -> None:
-        """Have the loop end after its batch. No lock is taken: a signal may come at any moment."""
-        self._asked = True
-
-    def is_set(self) -> bool:
-        """Return whether to end."""
-        return self._asked or (self._given is not None and self._given.is_set())
-
-    @contextlib.contextmanager
-    def by_sigterm(self) -> Iterator[None]:
-        """Within the block SIGTERM asks, and all others in such a block, if it would end the program else."""
-        if (
-            self._given is not None
-            or threading.current_thread() is not threading.main_thread()
-            or signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _ask_all)
-        ):
-            yield
-            return
-        _by_sigterm.append(self)
-        signal.signal(signal.SIGTERM, _ask_all)
-        try:
-            yield
-        finally:
-            if self in _by_sigterm:  # else a child of a fork leaves the block
-                _by_sigterm.remove(self)
-            if not _by_sigterm and signal.getsignal(signal.SIGTERM) is _ask_all:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-_by_sigterm: Final[list[Ending]] = []  # an event loop may run several workers
-
-
-def _ask_all(*_: object) -> None:
-    for each in _by_sigterm:
-        each.ask()
-
-
-_blocked: Final = threading.local()  # `before`: the signals that were blocked in a thread that forks
-
-
-def _forks() -> None:
-    """Hold SIGTERM back during a fork: the child would take it with the handler of its parent."""
-    if _by_sigterm:
-        _blocked.before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-
-def _has_forked() -> None:
-    if hasattr(_blocked, "before"):
-        signal.pthread_sigmask(signal.SIG_SETMASK, _blocked.before)
-        del _blocked.before
-
-
-def _is_child() -> None:
-    """Have SIGTERM end a child, as it would without a worker in its parent."""
-    if _by_sigterm and signal.getsignal(signal.SIGTERM) is _ask_all:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _by_sigterm.clear()
-    _has_forked()
-
-
-os.register_at_fork(before=_forks, after_in_parent=_has_forked, after_in_child=_is_child)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +45,9 @@ class Work(Protocol):
     def chunk(self) -> int:
         """How many it is given at most."""
 
+    def start(self) -> None:
+        """Prepare in the database what the work needs. It is called again after an outage."""
+
     def attempt(self, records: list[Record]) -> Done | Failed:
         """Do these in one transaction, with their offsets. An exception undoes it whole, too."""
         ...
@@ -136,98 +60,166 @@ class Work(Protocol):
         """Have the next transaction hold one record; later ones hold more and more."""
         ...
 
-    def passes(self, error: Exception) -> bool:
-        """Return whether the same transaction may succeed if it is tried again."""
+    def finish(self) -> Done | None:
+        """End the transaction whose end was not answered. Return it if it is committed."""
+
+    def ends(self, error: Exception) -> bool:
+        """Return whether no further attempt of this worker can succeed."""
         ...
 
 
-def run_loop(consumer: Consumer, work: Work, worker: Worker) -> ProcessReport:
-    """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
+@dataclass(slots=True, eq=False)
+class Loop:
+    """The loop of one worker of a consumer group.
 
-    A passing failure is tried again at once, a hundred times in a row. A record on which the user's function fails is
-    tried alone, as often as the worker retries. Its partition waits for it, the others go on.
+    A passing failure is tried again at once. A record on which the user's function fails is tried alone, as often as the
+    worker retries. Its partition waits for it, the others go on. In an outage of the database the worker waits.
     """
-    stop, idle_timeout, retries = worker.stop, worker.idle_timeout, worker.retries
-    report = ProcessReport()
-    started = time.monotonic()
-    idle_since: float | None = None  # the first poll in a row that brought nothing
-    in_a_row = 0
-    trials = _Trials(consumer)
-    consumer.committing.commit_starts()  # else, with `latest`, the next process would skip records before the first commit
-    while not (stop is not None and stop.is_set()):
-        if trials.resume():
-            work.take_one()
-        asked = time.monotonic()
-        records = consumer.poll(POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout), work.chunk)
-        if not records:
-            idle_since = asked if idle_since is None else idle_since
-            if idle_timeout is not None and not trials.open and time.monotonic() - idle_since >= idle_timeout:
-                break
-            continue
-        idle_since = None
+
+    consumer: Consumer
+    work: Work
+    worker: Worker
+    patience: Patience
+    failures: Failures
+    report: ProcessReport = field(default_factory=ProcessReport)
+    _started: float = field(default_factory=time.monotonic)
+    _idle_since: float | None = None  # the first poll in a row that brought nothing
+    _halts: int = 0  # failures in a row of the installation, without records
+    _records: list[Record] = field(default_factory=list)  # those at hand
+    _counted: bool = False
+    _ends: bool = False  # by what a record's function has raised
+
+    def run(self, start: Callable[[], None]) -> ProcessReport:
+        """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
+
+        `start`: prepares the work and the consumer. It is called again after an outage.
+        """
+        stop, trials, prepare = self.worker.stop, _Trials(self.consumer, self.failures, self.worker), start
+        self.consumer.committing.commit_starts()  # else, with `latest`, the next process would skip records before it
+        goes_on = True
         try:
-            given_up = trials.given_up(records)
-            outcome = work.attempt(records) if given_up is None else work.set_aside(records[0], given_up)
-        except Exception as error:
-            in_a_row += 1
-            if not work.passes(error) or in_a_row > RETRIES_IN_A_ROW:
-                error.add_note(f"at {place_of(records)}; the transaction was rolled back, with the offsets")
-                raise
-            log.debug("%s: tried again", place_of(records), exc_info=error)
-            consumer.rewind()
-            report = replace(report, aborted=report.aborted + 1)
-            pause(min(RETRY_SECONDS * in_a_row, 1.0), stop)
-            continue
+            while goes_on and not (stop is not None and stop.is_set()):
+                self._records, self._counted = [], False
+                try:
+                    prepare()
+                    prepare = _nothing
+                    goes_on = self._turn(trials)
+                except Exception as error:
+                    if self._ends:
+                        raise
+                    self._passes(error, trials, starts=prepare is start)
+                    prepare = start if prepare is start else self._go_back
+                self.failures.waiting(self, len(trials.open))
+                if self._counted and self.worker.on_commit is not None:
+                    self.worker.on_commit(self.report)
+        finally:
+            self.failures.waiting(self, 0)
+            self.patience.answered()
+        return self.report
+
+    def _turn(self, trials: "_Trials") -> bool:
+        """Handle the records of a poll. Return False when nothing came for `idle_timeout`."""
+        if trials.resume():
+            self.work.take_one()
+        asked, idle_timeout = time.monotonic(), self.worker.idle_timeout
+        timeout = POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout)
+        records = self._records = self.consumer.poll(timeout, self.work.chunk)
+        if not records:
+            if self.consumer.failing is not None:
+                raise fresh(self.consumer.failing)
+            self.patience.answered()
+            self._halts = 0
+            self._idle_since = asked if self._idle_since is None else self._idle_since
+            return idle_timeout is None or bool(trials.open) or time.monotonic() - self._idle_since < idle_timeout
+        self._idle_since = None
+        given_up = trials.given_up(records)
+        outcome = self.work.attempt(records) if given_up is None else self.work.set_aside(records[0], given_up)
         if isinstance(outcome, Failed):
-            is_over = outcome.alone and trials.is_over(outcome, retries)
-            if isinstance(worker.failure, Stop) or (is_over and not worker.sets_aside):
-                place = place_of(outcome.records)
-                outcome.error.add_note(f"failed on {place}; its transaction was rolled back, with the offsets")
-                raise outcome.error
-            consumer.rewind()
-            report = replace(report, aborted=report.aborted + 1)
-            if outcome.alone:
-                trials.failed(outcome, retries)
-            work.take_one()
-            continue
-        in_a_row = 0
+            self._failed(outcome, trials)
+            return True
+        if outcome.failed < outcome.read:
+            self.failures.succeeded()
         trials.succeeded(records)
-        report = replace(
-            report,
-            transactions=report.transactions + 1,
-            records_in=report.records_in + outcome.read,
-            records_out=report.records_out + outcome.written,
-            failed=report.failed + outcome.failed,
-            seconds=time.monotonic() - started,
+        self._done(outcome)
+        return True
+
+    def _done(self, outcome: Done) -> None:
+        self._halts = 0
+        self._counted = True
+        self.patience.answered()
+        self.report = replace(
+            self.report,
+            transactions=self.report.transactions + 1,
+            records_in=self.report.records_in + outcome.read,
+            records_out=self.report.records_out + outcome.written,
+            failed=self.report.failed + outcome.failed,
+            seconds=time.monotonic() - self._started,
         )
-        if worker.on_commit is not None:
-            worker.on_commit(report)
-    return report
+
+    def _failed(self, outcome: Failed, trials: "_Trials") -> None:
+        """Go back, and have the records tried one by one. Raise if the worker ends."""
+        stops = isinstance(self.worker.failure, Stop)
+        if stops or (outcome.alone and trials.ends(outcome)):
+            outcome.error.add_note(
+                f"failed on {place_of(outcome.records)}; its transaction was rolled back, with the offsets"
+            )
+            self._ends = True
+            raise outcome.error
+        self._aborted()
+        self.consumer.rewind()
+        if outcome.alone:
+            trials.failed(outcome)
+        self.work.take_one()
+
+    def _go_back(self) -> None:
+        """End what a failure has left open, and go back to what is committed."""
+        if (done := self.work.finish()) is not None:
+            self._done(done)
+        self.consumer.rewind()
+
+    def _passes(self, error: Exception, trials: "_Trials", *, starts: bool) -> None:
+        """Wait for what has to pass. Raise an error that does not."""
+        place = place_of(self._records)
+        if place:
+            self._aborted()
+        if self.patience.passes(error, place, "with the offsets", starts=starts, ends=self.work.ends(error)):
+            return
+        if place:
+            trials.halt(self._records, error)
+            self.work.take_one()
+            return
+        self._halts += 1
+        seconds = back_off(self._halts)
+        self.failures.tell(f"group {self.worker.group!r}", error, f"no record is at fault; tried again in {seconds:g} s")
+        pause(seconds, self.worker.stop)
+
+    def _aborted(self) -> None:
+        self.report = replace(self.report, aborted=self.report.aborted + 1)
 
 
-def pause(seconds: float, stop: StopSignal | None) -> None:
-    """Wait so long, or until `stop` is set."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):
-        time.sleep(min(left, POLL_SECONDS))
+def _nothing() -> None:
+    """Prepare nothing."""
 
 
 @dataclass(slots=True)
 class _Trial:
-    """A record that failed alone; its partition waits until `due`."""
+    """A record that failed alone; its partition waits until `due`. `failures`: its own, `waits`: all of them."""
 
     offset: int
     error: Exception
     due: float
     failures: int = 0
+    waits: int = 0
     given_up: bool = False
 
 
 class _Trials:
     """The records that fail, one for each partition: how often each was tried, and when it is tried again."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, failures: Failures, worker: Worker) -> None:
         self._consumer = consumer
+        self._failures = failures
+        self._worker = worker
         self.open: dict[TopicPartition, _Trial] = {}
 
     def resume(self) -> bool:
@@ -248,32 +240,48 @@ class _Trials:
             return None
         return trial.error
 
-    def is_over(self, failed: Failed, retries: int | None) -> bool:
-        """Return whether a record has now failed more often than it may."""
-        trial = self._trial(failed)
-        return retries is not None and trial.failures >= retries
+    def ends(self, failed: Failed) -> bool:
+        """Return whether the worker ends by a record that failed alone."""
+        return not self._worker.sets_aside and self._is_over(self._trial(failed.records[0], failed.error), failed.error)
 
-    def failed(self, failed: Failed, retries: int | None) -> None:
+    def failed(self, failed: Failed) -> None:
         """Note that a record failed alone; its partition waits."""
-        trial = self._trial(failed)
-        reason = reason_of(failed.error)
-        place = place_of(failed.records)
-        partition = _partition_of(failed.records[0])
-        if self.is_over(failed, retries):
-            trial.given_up, trial.error = True, failed.error
-        else:
-            trial.failures += 1
-            pause = min(BACK_OFF_SECONDS * 2 ** min(trial.failures - 1, 20), LONGEST_BACK_OFF_SECONDS)
-            trial.due = time.monotonic() + pause
-            self._consumer.pause([partition])
-            log.warning("%s: %s; tried again in %g s", place, reason, pause)
-            log.debug("%s", place, exc_info=failed.error)
-        self.open[partition] = trial
+        (record, *_), error = failed.records, failed.error
+        trial = self._trial(record, error)
+        if self._is_over(trial, error) and self._failures.gives_up(record):
+            trial.given_up, trial.error = True, error
+            self.open[_partition_of(record)] = trial
+            return
+        is_own = not waits(error)
+        trial.failures += is_own
+        self._wait(record, trial, error, "" if is_own else "no record is at fault, the partition waits; ")
 
-    def _trial(self, failed: Failed) -> _Trial:
-        record = failed.records[0]
+    def halt(self, records: Sequence[Record], error: Exception) -> None:
+        """Have the partitions of these records wait: their transaction has failed, and no record is at fault."""
+        firsts: dict[TopicPartition, Record] = {}
+        for record in records:
+            firsts.setdefault(_partition_of(record), record)
+        for record in firsts.values():
+            self._wait(record, self._trial(record, error), error, "no record is at fault, the partition waits; ")
+
+    def _is_over(self, trial: _Trial, error: Exception) -> bool:
+        """Return whether a record has now failed more often than it may."""
+        retries = self._worker.retries
+        return retries is not None and trial.failures >= retries and not waits(error)
+
+    def _wait(self, record: Record, trial: _Trial, error: Exception, why: str) -> None:
+        trial.waits += 1
+        seconds = back_off(trial.waits)
+        trial.due = time.monotonic() + seconds
+        partition = _partition_of(record)
+        if partition in self._consumer.assignment():  # else it was given away meanwhile
+            self._consumer.pause([partition])
+            self.open[partition] = trial
+        self._failures.tell(place_of([record]), error, f"{why}tried again in {seconds:g} s")
+
+    def _trial(self, record: Record, error: Exception) -> _Trial:
         trial = self.open.get(_partition_of(record))
-        return trial if trial is not None and trial.offset == record.offset else _Trial(record.offset, failed.error, 0.0)
+        return trial if trial is not None and trial.offset == record.offset else _Trial(record.offset, error, 0.0)
 
     def succeeded(self, records: Sequence[Record]) -> None:
         """Forget records that are done."""
@@ -281,58 +289,9 @@ class _Trials:
             trial = self.open.get(_partition_of(record))
             if trial is not None and record.offset >= trial.offset:
                 del self.open[_partition_of(record)]
+                if trial.waits > trial.failures:
+                    log.info("%s succeeded, its partition goes on", place_of([record]))
 
 
 def _partition_of(record: Record) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
-
-
-def place_of(records: Sequence[Record]) -> str:
-    """Return where records stand: `orders-0 offset 7`, or `orders-0 offsets 7 to 9, orders-1 offset 4`."""
-    spans: dict[str, list[int]] = {}
-    for record in records:
-        spans.setdefault(f"{record.topic}-{record.partition}", []).append(record.offset)
-    return ", ".join(
-        f"{name} offset {found[0]}" if len(found) == 1 else f"{name} offsets {found[0]} to {found[-1]}"
-        for name, found in spans.items()
-    )
-
-
-def reason_of(error: Exception) -> str:
-    """Return an error as one line. An error whose text fails has its name only."""
-    name = type(error).__name__
-    try:
-        text = f"{name}: {error}"
-    except Exception:  # noqa: BLE001 - of the user's class: the record is set aside all the same
-        text = name
-    return as_reason(" ".join(text.splitlines()))
-
-
-def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord:
-    """Return a failed record as one for `topic`, with headers for the reason.
-
-    One of them is the record's time. The letter gets the time of its sending, from which retention counts. Raise
-    `ConfigError` if the record came from `topic`: it would come back for ever.
-    """
-    if record.topic == topic:
-        raise ConfigError(
-            f"{place_of([record])}: dead_letter {topic!r} is a topic that this worker reads: name another one, or a pattern"
-            " that does not match it",
-            name="dead_letter",
-            topic=topic,
-            reason="read",
-        )
-    why = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "error": reason_of(error),
-    }
-    headers = [*record.headers, *((f"msgtx.{name}", str(value).encode()) for name, value in why.items())]
-    return OutputRecord(record.value, record.key, headers, topic=topic)
-
-
-def tell_set_aside(record: Record, error: Exception, topic: str | None) -> None:
-    """Log that a record was left out, or sent to `topic`."""
-    log.warning("%s: %s; %s", place_of([record]), reason_of(error), "skipped" if topic is None else f"sent to {topic}")

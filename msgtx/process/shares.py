@@ -13,25 +13,19 @@ from functools import partial
 from typing import Final
 
 from msgtx.background import BackgroundThread
-from msgtx.errors import InvalidRecordState, ThreadNotStarted, TransactionConflict, UnknownMember
+from msgtx.database.faults import AGAIN, fault_of
+from msgtx.errors import InvalidRecordState, MsgtxError, ThreadNotStarted, TransactionConflict, UnknownMember
 from msgtx.executor import Threads
 from msgtx.observer import Observers
-from msgtx.process.loop import (
-    POLL_SECONDS,
-    RETRIES_IN_A_ROW,
-    RETRY_SECONDS,
-    Ending,
-    Failed,
-    Work,
-    pause,
-    place_of,
-    reason_of,
-)
+from msgtx.process.ending import POLL_SECONDS, Ending, pause
+from msgtx.process.failures import Failures, Patience, back_off, waits
+from msgtx.process.loop import Done, Failed, Work
+from msgtx.process.places import place_of, reason_of
 from msgtx.process.worker import Worker
 from msgtx.producer.producer import Transaction
 from msgtx.session.answers import Answers
 from msgtx.session.enlistment import UserSession
-from msgtx.settings import OnCommit, Stop, StopSignal
+from msgtx.settings import OnCommit, Stop
 from msgtx.shares.rides import ShareRide
 from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.shares.answers import OffsetRange
@@ -78,27 +72,24 @@ class Part:
         return []
 
 
-def run_shared(part: Part, work: Work, worker: Worker, observers: Observers) -> ProcessReport:
+def run_shared(
+    part: Part,
+    work: Work,
+    worker: Worker,
+    *,
+    patience: Patience,
+    failures: Failures,
+    observers: Observers,
+    start: Callable[[], None],
+) -> ProcessReport:
     """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
 
-    A passing failure is tried again at once, a hundred times in a row. A record on which the user's function fails is
-    answered for by itself, as the worker's `failure` says; the others are done without it. Locks are renewed as long as it
-    takes, up to an hour.
+    A passing failure is tried again at once. A record on which the user's function fails is answered for by itself, as the
+    worker's `failure` says; the others are done without it. Locks are renewed as long as it takes, up to an hour. In an
+    outage of the database the worker waits. `start`: prepares the work; it is called again after an outage.
     """
-    assert worker.stop is not None
-    stop, idle_timeout = worker.stop, worker.idle_timeout
-    loop = _Loop(part, work, worker, stop, observers)
-    last_input = time.monotonic()
     with _Renewing(part.consumer) as renewing:
-        while not stop.is_set():
-            wait = POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout)
-            if records := part.consumer.poll(wait, work.chunk) if renewing.starts(wait) else []:
-                renewing.take_over()
-                loop.handle(records)
-                last_input = time.monotonic()
-            elif idle_timeout is not None and time.monotonic() - last_input >= idle_timeout:
-                break
-    return loop.report
+        return _Loop(part, work, worker, patience, failures, observers, renewing).run(start)
 
 
 class _Renewing:
@@ -132,6 +123,10 @@ class _Renewing:
             self._wakes.put(None)
         self._work = self._consumer.waiting_records.handed_out
 
+    def extend(self) -> None:
+        """Renew for another hour."""
+        self._until = time.monotonic() + RENEWED_SECONDS
+
     def _live(self) -> None:
         while not self._over:
             with contextlib.suppress(queue.Empty):
@@ -159,81 +154,184 @@ class _Renewing:
         self._thread.join()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Loop:
     part: Part
     work: Work
     worker: Worker
-    stop: StopSignal
+    patience: Patience
+    failures: Failures
     observers: Observers
+    renewing: _Renewing
     report: ProcessReport = field(default_factory=ProcessReport)
     started: float = field(default_factory=time.monotonic)
-    in_a_row: int = 0
+    parts: deque[list[ShareRecord]] = field(default_factory=deque)  # the polled records that are left, by transactions
+    ends: bool = False  # by what a record's function has raised
+    halts: int = 0  # failures in a row that are no record's fault
+    last_input: float = field(default_factory=time.monotonic)
+    counted: bool = False
 
-    def handle(self, records: list[ShareRecord]) -> None:
-        """Process the polled records, in as many transactions as it takes; after `stop` the rest is left for others."""
-        parts = deque([records])
-        while parts and not self.stop.is_set():
-            parts.extendleft(reversed(self._do(parts.popleft())))
-
-    def _do(self, records: list[ShareRecord]) -> list[list[ShareRecord]]:
-        """Do these in one transaction. Return the records that are still to be done."""
-        self.part.records = records
+    def run(self, start: Callable[[], None]) -> ProcessReport:
+        stop, prepare, goes_on = self.worker.stop, start, True
         try:
-            outcome = self.work.attempt([*records])
-        except NOT_HELD as error:
-            self._aborted()
-            log.debug("%s: not held any more", place_of(records), exc_info=error)
-            return _halves(records)
-        except Exception as error:
-            self.in_a_row += 1
-            if not self.work.passes(error) or self.in_a_row > RETRIES_IN_A_ROW:
-                error.add_note(f"at {place_of(records)}; the transaction was rolled back, and they are delivered again")
-                raise
-            self._aborted()
-            log.debug("%s: tried again", place_of(records), exc_info=error)
-            pause(min(RETRY_SECONDS * self.in_a_row, 1.0), self.stop)
-            return [held] if (held := self.part.consumer.holdings.of(records)) else []
+            while goes_on and not (stop is not None and stop.is_set()):
+                self.counted = False
+                try:
+                    prepare()
+                    prepare = _nothing
+                    goes_on = self._turn()
+                except NOT_HELD as error:
+                    if self.ends or not self.parts:
+                        raise
+                    self._not_held(error)
+                except Exception as error:
+                    if self.ends:
+                        raise
+                    self._passes(error, starts=prepare is start)
+                    prepare = start if prepare is start else self._finish
+                if self.counted and self.worker.on_commit is not None:
+                    self.worker.on_commit(self.report)
+        finally:
+            self.failures.waiting(self, 0)
+            self.patience.answered()
+        return self.report
+
+    def _turn(self) -> bool:
+        """Do one transaction. Return False when nothing came for `idle_timeout`."""
+        if self.parts:
+            self._do(self.parts[0])
+            self.last_input = time.monotonic()
+            return True
+        idle_timeout = self.worker.idle_timeout
+        wait = POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout)
+        if records := self.part.consumer.poll(wait, self.work.chunk) if self.renewing.starts(wait) else []:
+            self.renewing.take_over()
+            self.parts.append(records)
+            return True
+        self._answered()
+        return idle_timeout is None or time.monotonic() - self.last_input < idle_timeout
+
+    def _do(self, records: list[ShareRecord]) -> None:
+        """Do these in one transaction."""
+        self.part.records = records
+        outcome = self.work.attempt([*records])
         if isinstance(outcome, Failed):
-            self._aborted()
-            if isinstance(self.worker.failure, Stop):
-                outcome.error.add_note(
-                    f"failed on {place_of(outcome.records)}; its transaction was rolled back, and it is delivered again"
-                )
-                raise outcome.error
-            if len(outcome.records) > 1:
-                return _halves(records)
-            at = next(at for at, record in enumerate(records) if record is outcome.records[0])
-            self._give_back(records[at], outcome.error)
-            return [rest for rest in (records[:at], records[at + 1 :]) if rest]
-        self.in_a_row = 0
+            self._failed(outcome, records)
+            return
+        self.parts.popleft()
+        self.failures.succeeded()
+        self._done(outcome)
+
+    def _done(self, outcome: Done) -> None:
+        self._answered()
         self._count(transactions=1, records_in=outcome.read, records_out=outcome.written)
-        return []
+
+    def _answered(self) -> None:
+        self.halts = 0
+        self.failures.waiting(self, 0)
+        self.patience.answered()
+
+    def _failed(self, outcome: Failed, records: list[ShareRecord]) -> None:
+        """Answer for the record on which the function failed. Raise if the worker ends."""
+        self._aborted()
+        error = outcome.error
+        if isinstance(self.worker.failure, Stop):
+            error.add_note(
+                f"failed on {place_of(outcome.records)}; its transaction was rolled back, and it is delivered again"
+            )
+            self.ends = True
+            raise error
+        if waits(error):
+            self._halt(error)
+            return
+        self.parts.popleft()
+        if len(outcome.records) > 1:
+            self.parts.extendleft(reversed(_halves(records)))
+            return
+        at = next(at for at, record in enumerate(records) if record is outcome.records[0])
+        rest = [part for part in (records[:at], records[at + 1 :]) if part]
+        if not self.failures.gives_up(records[at]):
+            self.parts.extendleft(reversed([records[at : at + 1], *rest]))
+            self._halt(error)
+            return
+        self.parts.extendleft(reversed(rest))
+        self._give_back(records[at], error)
 
     def _give_back(self, record: ShareRecord, error: Exception) -> None:
         consumer, answer = self.part.consumer, self.worker.failure
         assert isinstance(answer, Acknowledgement)
-        dies = answer is Acknowledgement.REJECT
         try:
             consumer.acknowledge(record, answer, reason=reason_of(error))
-            consumer.commit()
+            while not self._committed():
+                if self.worker.stop is not None and self.worker.stop.is_set():
+                    return
         except NOT_HELD as late:
             log.debug("%s: not held any more", place_of([record]), exc_info=late)
             return
+        dies = answer is Acknowledgement.REJECT
         log.warning("%s: %s; %s", place_of([record]), reason_of(error), "a dead letter" if dies else "delivered again")
         if dies:
             group, letters = consumer.config.group, self.part.dead_letters
             self.observers.tell(lambda observer: observer.set_aside(group, 1, letters))
             self._count(records_in=1, failed=1)
 
+    def _committed(self) -> bool:
+        """Send the answer. Return False after an outage of a moment: it is sent again."""
+        try:
+            self.part.consumer.commit()
+        except NOT_HELD:
+            raise
+        except MsgtxError as error:
+            if fault_of(error) not in AGAIN:
+                raise
+            self.patience.failed(error)
+            return False
+        return True
+
+    def _not_held(self, error: Exception) -> None:
+        """Divide the records, to find those that others have by now."""
+        records = self.parts.popleft()
+        self._aborted()
+        log.debug("%s: not held any more", place_of(records), exc_info=error)
+        self.parts.extendleft(reversed(_halves(records)))
+
+    def _passes(self, error: Exception, *, starts: bool) -> None:
+        """Wait for what has to pass. Raise an error that does not."""
+        place = place_of(self.parts[0]) if self.parts else ""
+        if place:
+            self._aborted()
+        if not self.patience.passes(error, place, "and they are delivered again", starts=starts, ends=self.work.ends(error)):
+            self._halt(error)
+        self.last_input = time.monotonic()
+
+    def _halt(self, error: Exception) -> None:
+        """Wait for somebody to act: no record is at fault. The member keeps its records."""
+        self.halts += 1
+        seconds = back_off(self.halts)
+        place = place_of(self.parts[0]) if self.parts else f"share group {self.worker.group!r}"
+        self.failures.waiting(self, 1)
+        self.failures.tell(place, error, f"no record is at fault, the worker waits; tried again in {seconds:g} s")
+        self.renewing.extend()
+        pause(seconds, self.worker.stop)
+
+    def _finish(self) -> None:
+        """End what a failure has left open; of the records at hand, keep those that are still this member's."""
+        if (done := self.work.finish()) is not None:
+            self._done(done)
+        if self.parts:
+            held = self.part.consumer.holdings.of(self.parts.popleft())
+            self.parts.extendleft([held] if held else [])
+
     def _aborted(self) -> None:
         self.report = replace(self.report, aborted=self.report.aborted + 1)
 
     def _count(self, **counts: int) -> None:
-        more = ProcessReport(**counts)
-        self.report = replace(total([self.report, more]), seconds=time.monotonic() - self.started)
-        if self.worker.on_commit is not None:
-            self.worker.on_commit(self.report)
+        self.counted = True
+        self.report = replace(total([self.report, ProcessReport(**counts)]), seconds=time.monotonic() - self.started)
+
+
+def _nothing() -> None:
+    """Prepare nothing."""
 
 
 def _halves(records: list[ShareRecord]) -> list[list[ShareRecord]]:

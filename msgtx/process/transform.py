@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol
 
 from msgtx.consumer.consumer import Consumer
 from msgtx.database.faults import AGAIN, fault_of
-from msgtx.errors import OF_RECORDS, InvalidRequest, MsgtxError, UnknownTopicOrPartition, UsageError
-from msgtx.observer import Observers
-from msgtx.process.loop import Done, Failed, dead_letter_of, reason_of, run_loop, tell_set_aside
-from msgtx.process.watched import watched
+from msgtx.errors import OF_RECORDS, FatalError, InvalidRequest, MsgtxError, UnknownTopicOrPartition, UsageError
+from msgtx.process.failures import Failures, waits
+from msgtx.process.loop import Done, Failed
+from msgtx.process.places import dead_letter_of, reason_of, tell_set_aside
 from msgtx.process.worker import Worker
 from msgtx.producer.producer import Producer, Transaction
 from msgtx.settings import Stop
-from msgtx.types import OutputRecord, ProcessReport, Record
+from msgtx.types import OutputRecord, Record
 
 Output = OutputRecord | bytes | None
 Outputs = Output | Iterable[OutputRecord | bytes]
@@ -82,30 +82,21 @@ def _output(item: object) -> OutputRecord:
     raise TypeError(f"a transform gives bytes or OutputRecord, not {type(item).__name__}")
 
 
-def process(
-    consumer: Consumer, producer: Producer, worker: Worker, *, to: str, transform: Transform, observers: Observers
-) -> ProcessReport:
-    """Run the loop until the worker is stopped, or until nothing came for its `idle_timeout`.
-
-    Each transaction holds the outputs of the records polled within `transaction_ms`, and the consumer's positions (I10).
-    After an abortable error it aborts, rewinds and continues, also when partitions were revoked. An exception of the
-    transform aborts; the worker's `failure` decides about the record. If the record is set aside without a retry, this
-    happens beside the others, in the same transaction. After a failed batch, each record is tried alone. A refused output
-    counts as an exception of its record's transform, unless `to` itself is missing.
-    """
-    work = Filler(ConsumerInput(consumer), producer, to, transform, worker, worker.transaction_ms / 1000)
-    return run_loop(consumer, watched(work, observers, worker.group, worker.dead_letter), worker)
-
-
 @dataclass(slots=True)
 class Filler:
-    """Fills transactions. It polls as many records as the transform manages in the time that is left."""
+    """Fills transactions, each with the outputs of the records polled within `seconds`, and the positions (I10).
+
+    It polls as many records as the transform manages in the time that is left. If a record is set aside without a retry,
+    this happens beside the others, in the same transaction. After a failed batch, each record is tried alone. A refused
+    output counts as an exception of its record's transform, unless `to` itself is missing.
+    """
 
     input: Input
     producer: Producer
     to: str
     transform: Transform
     worker: Worker
+    failures: Failures
     seconds: float
     chunk: int = FIRST_RECORDS
     failed: int = 0  # records of this transaction that were left out or went to `dead_letter`
@@ -114,14 +105,23 @@ class Filler:
     found: list[OutputRecord] = field(default_factory=list)  # the outputs of the last records
     sending: bool = False  # one of them
     one: bool = False  # the next transaction has one record
+    started: bool = False  # the transactional id is this worker's
+    filled: Done | None = None  # the transaction that is to be committed
+
+    def start(self) -> None:
+        """Take over the transactional id."""
+        if not self.started:
+            self.producer.init_transactions()
+            self.started = True
 
     def attempt(self, records: list[Record]) -> Done | Failed:
         """Send the outputs of the records polled within the time, and commit them with the offsets."""
-        self.failed, self.read, self.at, self.sending = 0, 0, [], False
+        self.failed, self.read, self.at, self.sending, self.filled = 0, 0, [], False, None
         try:
             with self.input.keeping(), self.producer.transaction() as transaction:
                 written = self._fill(records)
                 self.input.ride(transaction)
+                done = self.filled = Done(self.read, written, self.failed)
         except Exception as error:
             if self.at and _is_of_a_record(error):
                 return Failed(error, self.at, alone=self.read == 1)
@@ -130,19 +130,23 @@ class Filler:
                 return Failed(error, records, alone=self.read == 1)
             raise
         self.one = False
-        return Done(self.read, written, self.failed)
+        return done
 
     def take_one(self) -> None:
         """Have the next transaction hold one record; later ones hold more and more."""
         self.chunk, self.one = 1, True
 
-    def passes(self, error: Exception) -> bool:
-        """Return whether a new transaction may succeed. The producer has repeated the call long enough."""
-        is_ours = isinstance(error, MsgtxError) and error.retriable
-        return not is_ours and fault_of(error) in AGAIN
+    def finish(self) -> Done | None:
+        """Repeat the commit or the abort that was not answered; return the transaction if it is committed."""
+        return self.filled if self.producer._finish_transaction() else None
+
+    def ends(self, error: Exception) -> bool:
+        """Return whether the producer can do nothing more."""
+        return isinstance(error, FatalError)
 
     def set_aside(self, record: Record, error: Exception) -> Done | Failed:
         """Commit the position behind a record whose output is refused; with a dead letter, if there is a topic for them."""
+        done = self.filled = Done(1, int(self.worker.dead_letter is not None), failed=1)
         try:
             with self.input.keeping(), self.producer.transaction() as transaction:
                 if self.worker.dead_letter is not None:
@@ -152,7 +156,7 @@ class Filler:
             refused.add_note(f"it was to be set aside: {reason_of(error)}")
             raise
         tell_set_aside(record, error, self.worker.dead_letter)
-        return Done(1, int(self.worker.dead_letter is not None), failed=1)
+        return done
 
     def _fill(self, records: list[Record]) -> int:
         begun = time.monotonic()
@@ -210,7 +214,7 @@ class Filler:
             try:
                 return list(outputs(transform(list(records))))  # its own: it may take them out of it
             except Exception as error:
-                if not at_once or not _is_of_a_record(error):
+                if not at_once or waits(error) or not _is_of_a_record(error):
                     raise
             transform = _alone(transform)
         found: list[OutputRecord] = []
@@ -221,10 +225,12 @@ class Filler:
                     found.append(result)
                 else:
                     found.extend(outputs(result))
+                if at_once:
+                    self.failures.succeeded()
             except Exception as error:
                 if not _is_of_a_record(error):
                     raise
-                if not at_once:
+                if not at_once or waits(error) or not self.failures.gives_up(record):
                     self.at = records[at : at + 1]
                     raise
                 self.failed += 1

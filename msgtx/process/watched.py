@@ -68,7 +68,7 @@ class _Around:
 
 
 def watched(work: Work, observers: Observers, group: str, dead_letter: str | None) -> Work:
-    """Return the work of a loop, told of to the observers."""
+    """Return the work of a loop, reported to the observers. `dead_letter`: the topic for records that it gives up on."""
     observers.tell(lambda observer: observer.working(group, dead_letter))
     return _Watched(work, observers, group, dead_letter) if observers.each else work
 
@@ -80,7 +80,9 @@ class _Watched:
         self._group = group
         self._dead_letter = dead_letter
         self.take_one = work.take_one
-        self.passes = work.passes
+        self.start = work.start
+        self.finish = work.finish
+        self.ends = work.ends
 
     @property
     def chunk(self) -> int:

@@ -22,7 +22,7 @@ from msgtx.types import Acknowledgement
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A worker's settings as `msgtx.settings.WorkerSettings` has them; `idle_timeout` in seconds."""
+    """A worker's settings as `msgtx.settings.WorkerSettings` has them; `idle_timeout` and `outage_timeout` in seconds."""
 
     group: str
     failure: Failure = Stop()  # noqa: RUF009 - it is frozen
@@ -32,6 +32,8 @@ class Worker:
     transaction_ms: int = 100
     auto_offset_reset: AutoOffsetReset = "earliest"
     idle_timeout: float | None = None
+    outage_timeout: float | None = None
+    max_failures_in_a_row: int = 20
     # end
     stop: StopSignal | None = None
     on_commit: OnCommit | None = None
@@ -74,12 +76,19 @@ def worker_of(group: object, settings: Mapping[str, Any], *, failure: Failure, a
     lasting = units.milliseconds("transaction_ms", given.transaction_ms)
     if lasting <= 0:
         raise ConfigError(f"transaction_ms must be above 0, not {given.transaction_ms!r}", name="transaction_ms", limit=0)
-    idle = None if given.idle_timeout is None else units.seconds("idle_timeout", given.idle_timeout)
-    if idle is not None and idle < 0:
-        raise ConfigError(f"idle_timeout must be 0 or more, not {given.idle_timeout!r}", name="idle_timeout", limit=0)
+    idle, outage = _seconds("idle_timeout", given.idle_timeout), _seconds("outage_timeout", given.outage_timeout)
+    arguments.whole("max_failures_in_a_row", given.max_failures_in_a_row, least=1)
     chosen = _failure(given, after)
     batch = arguments.flag("batch", given.batch)
-    return replace(given, failure=chosen, batch=batch, transaction_ms=lasting, idle_timeout=idle), rest
+    whole = replace(given, failure=chosen, batch=batch, transaction_ms=lasting, idle_timeout=idle, outage_timeout=outage)
+    return whole, rest
+
+
+def _seconds(name: str, value: units.Duration | None) -> float | None:
+    seconds = None if value is None else units.seconds(name, value)
+    if seconds is not None and seconds < 0:
+        raise ConfigError(f"{name} must be 0 or more, not {value!r}", name=name, limit=0)
+    return seconds
 
 
 def _failure(worker: Worker, after: int) -> Failure:

@@ -5,6 +5,7 @@ Kafka's record accumulator. `Producer.send` fills the open batch by itself, to s
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx import arguments, callbacks, forks, units
+from msgtx.database.connection import LOOK_SECONDS, seconds_left
 from msgtx.database.wire import BatchColumns
 from msgtx.errors import MsgtxError, fresh
 from msgtx.observer import Observers
@@ -414,7 +416,20 @@ class Accumulator:
         with self.lock:
             self.close_all()
             self.work.notify_all()
-            return self.settled.wait_for(lambda: (self.unfinished == 0 and also()) or self.torn or unless(), timeout)
+            return self.settles(lambda: (self.unfinished == 0 and also()) or self.torn or unless(), timeout)
+
+    def settles(self, wanted: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until this holds, no longer than `timeout` seconds and than calls may take here (`until`). Return it.
+
+        The caller holds the lock.
+        """
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        while not wanted():
+            left = min(end - time.monotonic(), seconds_left())
+            if left <= 0:
+                return False
+            self.settled.wait(min(left, LOOK_SECONDS))
+        return True
 
     def drop_unsent(self, error: BaseException, wanted: Callable[[PendingBatch], bool] = lambda _: True) -> None:
         """Fail every batch that is not in flight."""

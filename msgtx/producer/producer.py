@@ -310,6 +310,22 @@ class Producer(Closing):
         self._transactions.require(Call.ABORT)
         self._transactions.abort(timeout)
 
+    def _finish_transaction(self) -> bool:
+        """End a transaction whose commit or abort has failed: repeat the call, and abort what cannot be committed.
+
+        Return whether it is committed. Raise as `commit_transaction` and `abort_transaction`.
+        """
+        if self._state.value is ClientState.COMMITTING:
+            try:
+                self.commit_transaction()
+                return True
+            except MsgtxError:
+                if not self._state.has_failed:
+                    raise
+        if self._state.transaction is not None:
+            self.abort_transaction()
+        return False
+
     def prepare_transaction(self, timeout: Duration | None = None) -> PreparedTransaction:
         """Prepare: all of it is durable, and waits for an outside decision, however long. Returns the token that decides it.
 

@@ -153,10 +153,10 @@ class Sender:
     @contextlib.contextmanager
     def paused(self, deadline: float) -> Iterator[None]:
         """Keep the sender from taking anything; wait until nothing is in flight. Raise `TimeoutError`."""
-        lock, settled, work = self._accumulator.lock, self._accumulator.settled, self._accumulator.work
+        lock, work = self._accumulator.lock, self._accumulator.work
         with lock:
             self._paused = True
-            idle = settled.wait_for(lambda: not self._busy, max(0.0, deadline - time.monotonic()))
+            idle = self._accumulator.settles(lambda: not self._busy, max(0.0, deadline - time.monotonic()))
         try:
             if not idle:
                 raise TimeoutError("the database has not answered what was sent; call again")

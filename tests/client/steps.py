@@ -1,18 +1,31 @@
 """Steps that the tests of clients have in common."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import msgtx
+from msgtx.database.outages import Outages
 from msgtx.database.pool import Engine
+from msgtx.observer import Observers
+from msgtx.process import ConsumerInput, Failures, Filler, Loop, Patience, Worker
 from tests.databases import Connection, wait_until
 from tests.faults import Faults, lose_connection
 
 SECONDS: Final = 30.0
 MOST_BOUNDARIES: Final = 100  # of one call: more mean that a retry never ends
 Reader = msgtx.Consumer | msgtx.ShareConsumer
+
+
+def process(
+    consumer: msgtx.Consumer, producer: msgtx.Producer, worker: Worker, *, to: str, transform: Callable[[Any], Any]
+) -> msgtx.ProcessReport:
+    """Run the loop of `client.process` with a consumer and a producer of one's own."""
+    failures = Failures(worker, Observers())
+    seconds = worker.transaction_ms / 1000
+    filler = Filler(ConsumerInput(consumer), producer, to, transform, worker, failures, seconds, started=True)
+    return Loop(consumer, filler, worker, Patience(Outages(), worker), failures).run(lambda: None)
 
 
 def values(records: Iterable[msgtx.Record]) -> list[Any]:

@@ -23,8 +23,8 @@ from typing import Any, Final
 import msgtx
 from msgtx import Client, Consumer, OutputRecord, Producer, Record, TopicPartition, errors
 from msgtx.cli import main as cli
-from msgtx.observer import Observers
-from msgtx.process import Worker, process
+from msgtx.process import Worker
+from tests.client.steps import process
 from tests.histories.history import Recorder, Result
 from tests.histories.members import EXTRA, EXTRA_PARTITIONS, INPUT, OnPurposeError, late, seals, tally
 from tests.histories.neighbours import OWN, WIDE, WIDE_PARTITIONS, WIDE_USED, bounded, low, publisher, wide
@@ -197,7 +197,7 @@ def _copy_with_process(world: World, consumer: Consumer, producer: Producer, tra
 
     consumer.poll = poll  # type: ignore[method-assign]
     worker = Worker(consumer.config.group or "", transaction_ms=world.random.choice((1, 20, 100)), stop=stop)
-    process(consumer, producer, worker, to=LEDGERS[0], transform=transform, observers=Observers())
+    process(consumer, producer, worker, to=LEDGERS[0], transform=transform)
 
 
 def _copy_by_name(

@@ -1,0 +1,61 @@
+"""Records that fail, in words and as dead letters."""
+
+import logging
+from collections.abc import Sequence
+
+from msgtx.errors import ConfigError
+from msgtx.rules.record import as_reason
+from msgtx.types import OutputRecord, Record
+
+log = logging.getLogger("msgtx.process")
+
+
+def place_of(records: Sequence[Record]) -> str:
+    """Return where records stand: `orders-0 offset 7`, or `orders-0 offsets 7 to 9, orders-1 offset 4`."""
+    spans: dict[str, list[int]] = {}
+    for record in records:
+        spans.setdefault(f"{record.topic}-{record.partition}", []).append(record.offset)
+    return ", ".join(
+        f"{name} offset {found[0]}" if len(found) == 1 else f"{name} offsets {found[0]} to {found[-1]}"
+        for name, found in spans.items()
+    )
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error as one line. An error whose text fails has its name only."""
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - of the user's class: the record is set aside all the same
+        text = name
+    return as_reason(" ".join(text.splitlines()))
+
+
+def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord:
+    """Return a failed record as one for `topic`, with headers for the reason.
+
+    One of them is the record's time. The letter gets the time of its sending, from which retention counts. Raise
+    `ConfigError` if the record came from `topic`: it would come back for ever.
+    """
+    if record.topic == topic:
+        raise ConfigError(
+            f"{place_of([record])}: dead_letter {topic!r} is a topic that this worker reads: name another one, or a pattern"
+            " that does not match it",
+            name="dead_letter",
+            topic=topic,
+            reason="read",
+        )
+    why = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "error": reason_of(error),
+    }
+    headers = [*record.headers, *((f"msgtx.{name}", str(value).encode()) for name, value in why.items())]
+    return OutputRecord(record.value, record.key, headers, topic=topic)
+
+
+def tell_set_aside(record: Record, error: Exception, topic: str | None) -> None:
+    """Log that a record was left out, or sent to `topic`."""
+    log.warning("%s: %s; %s", place_of([record]), reason_of(error), "skipped" if topic is None else f"sent to {topic}")
