@@ -178,6 +178,19 @@ def connect(url: str, **options: Any) -> Connection:
     return psycopg.connect(_conninfo(url), autocommit=True, **options)
 
 
+def as_djangos(url: str) -> dict[str, Any]:
+    """Return an address as Django's settings have it."""
+    given = psycopg.conninfo.conninfo_to_dict(url)
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": given["dbname"],
+        "USER": given["user"],
+        "PASSWORD": given["password"],
+        "HOST": given["host"],
+        "PORT": given["port"],
+    }
+
+
 def own_connection(url: str) -> connection.Connection:
     """Open one of the kind that a client's pool has."""
     return connection.Connection.connect(_conninfo(url), autocommit=True)

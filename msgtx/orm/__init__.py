@@ -16,6 +16,7 @@ from msgtx.orm.models import (
     Transaction,
     read,
 )
+from msgtx.orm.pending import pending
 from msgtx.orm.publish import publish
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "ShareSpan",
     "Topic",
     "Transaction",
+    "pending",
     "publish",
     "read",
 ]

@@ -218,6 +218,12 @@ def enlist_in(session: UserSession, engine: Engine | None) -> tuple[sqlalchemy.C
     return connection, enlistment
 
 
+def published_in(session: UserSession) -> list[Published]:
+    """Return the records that ride in the SQL transaction of a session of SQLAlchemy. Raise `TypeError` for another one."""
+    enlistment = _enlistments.get(_connection_of(session))
+    return [] if enlistment is None else enlistment._of(Published)
+
+
 def is_begun(session: UserSession) -> bool:
     """Return whether a session is in a SQL transaction."""
     if (driver := driver_below(session)) is not None:

@@ -527,3 +527,17 @@ def test_a_commit_that_waits_for_a_row_of_somebody_holds_no_partition(
 def test_another_database_is_refused_by_its_name() -> None:
     with Session(sqlalchemy.create_engine("sqlite://")) as session, refuses(errors.ConfigError, reason="driver"):
         orm.publish(session, "orders", b"")
+
+
+def test_what_a_session_would_publish_can_be_asked_for_also_below_an_outer_transaction(shop: Shop) -> None:
+    with shop.app.connect() as connection, connection.begin() as outer:
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            orm.publish(session, shop.topic, b"x", key=b"k", headers={"a": b"1"})
+            with session.begin_nested() as savepoint:
+                orm.publish(session, shop.topic, b"gone")
+                savepoint.rollback()
+            session.commit()
+        (found,) = orm.pending(connection)
+        assert (found.topic, found.value, found.key, list(found.headers)) == (shop.topic, b"x", b"k", [("a", b"1")])
+        outer.rollback()
+        assert orm.pending(connection) == []

@@ -1,0 +1,29 @@
+"""Messages that are atomic with the rows of Django's models."""
+
+from datetime import datetime
+
+from django.db import connections, transaction
+
+from msgtx import orm
+from msgtx.django.database import alias
+from msgtx.rules.record import GivenHeaders
+
+
+def publish(
+    topic: str,
+    value: bytes | None,
+    *,
+    key: bytes | None = None,
+    partition: int | None = None,
+    timestamp: int | datetime | None = None,
+    headers: GivenHeaders | None = None,
+    using: str | None = None,
+) -> None:
+    """Publish a record with the `atomic()` block that this is in, savepoints included; outside of one, at once.
+
+    `using`: the alias of a database; by default the one that MSGTX names. The rest as in `msgtx.orm.publish`. If it raises,
+    the block is rolled back.
+    """
+    name = using or alias()
+    with transaction.atomic(using=name, savepoint=False):
+        orm.publish(connections[name], topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
