@@ -164,9 +164,10 @@ WORKERS: Final[dict[str, Callable[[Task], None]]] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What was seen. `torn`: how often rows and offsets did not agree; `committed`: kills whose COMMIT was done."""
+    """What was seen. `done`: workers that had committed something; `torn`: how often rows and offsets did not agree."""
 
     kills: int
+    done: int
     torn: int
     rows: int
     twice: int
@@ -182,11 +183,13 @@ def run(name: str, url: str, *, kills: int, seed: int = 0) -> Seen:
         client.topics.create(topic)
         with client.producer() as producer:
             producer.send_batch(topic, [b"%d" % number for number in range(count)])
-        torn = 0
+        torn = done = before = 0
         for _ in range(kills):
             _kill(name, url, topic, after=chance.uniform(0, MOMENT_SECONDS))
             rows, offset = _look(connection, topic)
             torn += rows != offset
+            done += rows > before
+            before = rows
         connection.execute("drop trigger slow on killed_rows")
         process = _start(name, url, topic, None, 0.5)
         process.join(20 * PATIENCE_SECONDS)
@@ -194,7 +197,7 @@ def run(name: str, url: str, *, kills: int, seed: int = 0) -> Seen:
         ((different,),) = connection.execute(
             "select count(distinct number) from killed_rows where worker = %s", [topic]
         ).fetchall()
-    return Seen(kills, torn, rows, twice=rows - different, missing=count - different)
+    return Seen(kills, done, torn, rows, twice=rows - different, missing=count - different)
 
 
 def _prepare(connection: Any) -> None:
