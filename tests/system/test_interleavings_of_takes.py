@@ -26,6 +26,9 @@ class Taking:
         if not is_new:
             assert self.take(eye) == [0, 1]
 
+    def begin_late(self, connection: Connection) -> None:
+        query(connection, "select from msgtx.take(%s, %s, auto_offset_reset => 'latest')", self.topic, self.group)
+
     def take(self, connection: Connection) -> list[int]:
         rows = query(connection, 'select "offset" from msgtx.take(%s, %s, max_records => 2)', self.topic, self.group)
         return [offset for (offset,) in rows]
@@ -81,3 +84,19 @@ def test_a_member_goes_on_where_a_sql_transaction_has_ended_or_that_one_is_refus
         )
 
     weaver.explore(begin, at_least=5)
+
+
+def test_a_group_begins_once(weaver: Weaver, eye: Connection) -> None:
+    """I10: records behind the first beginning are not passed by a second one."""
+
+    def begin() -> Story:
+        taking = Taking(eye, is_new=True)
+        query(eye, "insert into msgtx.consumer_group (name) values (%s)", taking.group)
+
+        def judge(_: Played) -> None:
+            begun = "select committed_offset from msgtx.group_offset where partition_id = %s"
+            assert len(query(eye, begun, taking.partition)) == 1
+
+        return Story({name: [Call("take", taking.begin_late, gate=1)] for name in ("a", "b")}, judge)
+
+    weaver.explore(begin, at_least=10)

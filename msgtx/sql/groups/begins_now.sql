@@ -2,7 +2,7 @@
 -- begins at the ends of its partitions now (latest), or is about to; then there is nothing to take. With none it raises
 -- NoOffset. A group that has an offset in one partition has begun: it reads the others from their beginning, also those that
 -- are added later.
--- Tries the locks of the group on all partitions. Reads partition, group_offset. Writes through insert_offsets. Flushed.
+-- Tries the locks of the group on all partitions. Reads partition. Writes through insert_offsets. Flushed.
 -- plan: look-ups
 create function msgtx.begins_now(
     in_topic_id int, in_group_id int, topic text, group_name text, auto_offset_reset text
@@ -13,11 +13,7 @@ declare
 begin
     partition_ids := array(
         select p.partition_id from msgtx.partition p where p.topic_id = in_topic_id order by p.partition_id);
-    if auto_offset_reset = 'earliest' or exists (
-        select from unnest(partition_ids) u
-        where (select true from msgtx.group_offset o
-               where o.group_id = in_group_id and o.partition_id = u limit 1))
-    then
+    if msgtx.has_begun(in_group_id, partition_ids) then
         return false;
     end if;
     if auto_offset_reset = 'none' then
@@ -31,6 +27,9 @@ begin
             return true;  -- another caller begins
         end if;
     end loop;
+    if msgtx.has_begun(in_group_id, partition_ids) then
+        return true;  -- another caller has begun, in front of these locks
+    end if;
     perform msgtx.insert_offsets(
         array_fill(group_name, array[cardinality(partition_ids)]), array_agg(e.partition_id),
         array_agg(e.last_stable_offset), '{}', '{}', '{}', null, null, null)

@@ -33,15 +33,16 @@ begin
             '%s is a share group: read it with msgtx.receive, or choose another name for the consumer group', group_name),
             detail = jsonb_build_object('group', group_name, 'reason', 'share group');
     end if;
+    gone := array(select m.member_number from msgtx.group_member m where m.group_id = found_id);
+    if gone = '{}' then
+        return found_id;
+    end if;
     refused := msgtx.why_not_empty(group_name, found_id);
     if refused is not null then
         raise exception using errcode = 'MX068', message = format(
             '%s, which read for it: stop them, or take for another group', refused),
             detail = jsonb_build_object('group', group_name);
     end if;
-    gone := array(select m.member_number from msgtx.group_member m where m.group_id = found_id);
-    if gone <> '{}' then
-        perform msgtx.take_out_members(found_id, gone);
-    end if;
+    perform msgtx.take_out_members(found_id, gone);
     return found_id;
 end $$;

@@ -34,7 +34,8 @@ declare
     taken msgtx.taken_record;
     start bigint;
 begin
-    if found_group is null or msgtx.begins_now(found_topic, found_group, topic, group_name, auto_offset_reset) then
+    if found_group is null or auto_offset_reset <> 'earliest'
+        and msgtx.begins_now(found_topic, found_group, topic, group_name, auto_offset_reset) then
         return;
     end if;
     for place in
@@ -60,8 +61,11 @@ begin
             pending := pending || place.partition_id;
             continue;
         end if;
-        start := msgtx.offset_to_take_from(
-            topic, place.partition_index, place.partition_id, group_name, since.committed_offset, auto_offset_reset);
+        start := since.committed_offset;
+        if start between place.log_start_offset and place.log_end is not true then
+            start := msgtx.offset_to_take_from(
+                topic, place.partition_index, place.partition_id, group_name, start, auto_offset_reset);
+        end if;
         for round in 1 .. rounds loop
             select r.* into step from msgtx.records_to_take(
                 topic, place.partition_index, place.partition_id, start, max_records, max_bytes, has_some) r;
