@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast, ov
 
 import sqlalchemy
 
-from msgtx import arguments, errors, snapshot
+from msgtx import arguments, errors, snapshot, units
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits
+from msgtx.admin.find import Search, find
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
@@ -63,6 +64,7 @@ from msgtx.settings import (
     Retry,
     SenderSettings,
     ShareConsumerSettings,
+    StopSignal,
     TransformSettings,
 )
 from msgtx.shares.share_consumer import ShareConsumer
@@ -74,6 +76,7 @@ from msgtx.types import (
     Acknowledgement,
     Coordinator,
     Finding,
+    FoundRecord,
     K,
     Outcome,
     PreparedTransaction,
@@ -87,6 +90,7 @@ from msgtx.types import (
     V,
     VerifyReport,
 )
+from msgtx.units import Duration
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -617,6 +621,48 @@ class Client(Closing):
         Raise `IncarnationChanged`, `OffsetOutOfRange` if retention removed records behind `start`, `LogTruncated`.
         """
         return snapshot.read(self.runtime.engine, cut, start)
+
+    def find(
+        self,
+        topic: str,
+        *,
+        key: str | bytes | None = None,
+        json: str | None = None,
+        header: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        since: Duration | None = "1d",
+        limit: int = 10,
+        stop: StopSignal | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[FoundRecord]:
+        """Return where records are, what became of their transactions, and what each group has done with them.
+
+        All that is given must fit. `json`: `path.of.names=text`, in a value that is JSON; `header`: `name=content`. The last
+        stored records come first, at most `limit` (1 to 1,000), also open and aborted ones. `since`: how long ago a record
+        may have been stored (None: any time); an `offset`, which needs a `partition`, is found whatever its age. The search
+        reads the topic in short calls; `stop` ends it after one, and `progress(found)` is called after each. Contents are
+        searched with the right to consume; the right to observe shows places and states. Raise `UnknownTopicOrPartition`,
+        `AuthorizationFailed`, `InvalidRequest`.
+        """
+        if offset is not None and partition is None:
+            raise errors.InvalidRequest("an offset needs its partition", name="partition")
+        if key is not None:
+            arguments.an_instance("key", key, (str, bytes), "a text or bytes")
+        search = Search(
+            topic=arguments.topic(topic),
+            partition=None if partition is None else arguments.whole("partition", partition),
+            offset=None if offset is None else arguments.whole("offset", offset),
+            key=key.encode() if isinstance(key, str) else key,
+            json=None if json is None else arguments.text("json", json),
+            header=None if header is None else arguments.text("header", header),
+            since_ms=None
+            if since is None or offset is not None
+            else arguments.whole("since", units.milliseconds("since", since, unit="s")),
+            limit=arguments.whole("limit", limit, least=1, most=1_000),
+        )
+        arguments.function("progress", progress)
+        return find(self.runtime.engine, search, stop=arguments.stop_signal("stop", stop), progress=progress)
 
     def transaction_outcome(self, transaction_id: TransactionId | str, *, resolve: bool = False) -> Outcome:
         """Return how a transaction ended: OPEN, COMMITTED, ABORTED or UNKNOWN. Never raises for an id it does not know.

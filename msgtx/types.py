@@ -611,6 +611,86 @@ class ShareGroupDescription:
     partitions: list[SharePartition]
 
 
+class RecordOutcome(enum.StrEnum):
+    """What became of a stored record. Only a committed one is delivered at `read_committed`."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    PREPARED = "prepared"  # its transaction is sealed, and not decided
+    OPEN = "open"
+
+
+class RecordState(enum.StrEnum):
+    """What a group has done with a record; all but `DONE`, `PENDING` and `AHEAD` are states of share groups only."""
+
+    DONE = "done"
+    PENDING = "pending"  # in a transaction that is not decided
+    AHEAD = "ahead"  # not read yet
+    ACQUIRED = "acquired"
+    AVAILABLE = "available"  # to be delivered again
+    DELAYED = "delayed"
+    WAITING = "waiting"  # for an earlier record with its key
+    REJECTED = "rejected"  # it becomes a dead letter
+
+
+@dataclass(frozen=True, slots=True)
+class RecordInGroup:
+    """What a group has done with a record; `told` says all of it in words.
+
+    `at`: when the group's offset passed the record (DONE; None: not known any more), or the end of its lock or delay.
+    `ahead`: offsets in front of it that the group has not read; None: the group has not begun, or is past it. `member_id`:
+    who has the record, or will read it. Times in milliseconds.
+    """
+
+    group: str
+    is_share_group: bool
+    state: RecordState
+    at: int | None
+    ahead: int | None
+    member_id: str | None
+    client_host: str | None
+    client_process: int | None
+    delivery_count: int | None
+    reason: str | None
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLetter:
+    """A dead letter of a record. `group`, `reason`: None if the letter does not say, or the role may not read it."""
+
+    topic: str
+    partition: int
+    offset: int
+    group: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecord:
+    """A record that `client.find` has found, with what became of it. Times in milliseconds.
+
+    `stored_at`: when it was appended. `key`, `value`, `headers`: empty for a role that may only observe. `deliver_at`: the
+    end of its delay. `transactional_id`: None if it has none, or the role may not use it.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    stored_at: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    outcome: RecordOutcome
+    transaction_id: TransactionId | None
+    transactional_id: str | None
+    decided_at: int | None
+    deliver_at: int | None
+    groups: list[RecordInGroup]
+    dead_letters: list[RecordLetter]
+
+
 @dataclass(frozen=True, slots=True)
 class RedriveReport:
     """How many dead letters a redrive has sent back, and how many it has passed over since their topic is gone."""

@@ -12,6 +12,7 @@ NAMES = (
     "topics",
     "produce",
     "consume",
+    "find",
     "process",
     "transactions",
     "groups",

@@ -48,6 +48,7 @@ def downgrade() -> None:
     op.execute("drop table msgtx.share_group")
     op.execute("drop type msgtx.received_record")
     op.execute("drop type msgtx.taken_record")
+    op.execute("drop type msgtx.found_record")
     op.execute("drop type msgtx.share_span")
     op.execute("update msgtx.installation set schema_version = 7")
 
@@ -190,6 +191,24 @@ TABLES = (
         key bytea,
         value bytea,
         headers jsonb
+    )""",
+    # A record as `msgtx.find` returns it.
+    """create type msgtx.found_record as (
+        topic text,
+        partition int,
+        "offset" bigint,
+        "timestamp" timestamptz,
+        stored_at timestamptz,
+        key bytea,
+        value bytea,
+        headers jsonb,
+        outcome text,
+        transactional_id text,
+        producer_id bigint,
+        decided_at timestamptz,
+        deliver_at timestamptz,
+        groups jsonb,
+        dead_letters jsonb
     )""",
     """alter table msgtx.role_right drop constraint role_right_is_known,
         add constraint role_right_is_known check (can in ('produce', 'consume', 'observe', 'admin'))""",

@@ -597,6 +597,12 @@ FETCH_BATCHES: Final = Function(
     "partition_ids int4[], positions int8[], tokens text[], isolation text, max_bytes int8, max_rows int4, total_bytes int8",
     FetchBatchesRow,
 )
+FIND: Final = Function(
+    "find",
+    "topic text, key text, json text, header text, partition int4, offset int8, since interval, max_records int4, "
+    "key_bytes bytea",
+    tuple[Any],
+)
 
 
 class FindCoordinatorRow(NamedTuple):
@@ -622,6 +628,36 @@ class FindDirtyLogRow(NamedTuple):
 FIND_DIRTY_LOG: Final = Function(
     "find_dirty_log", "in_after int8[], most int4, min_dirty_ratio float8, shards int4[], epochs int4[]", FindDirtyLogRow
 )
+
+
+class FindRecordsRow(NamedTuple):
+    next_before: int | Any
+    record_offset: int | Any
+    record_timestamp: int | Any
+    stored_at: datetime | Any
+    record_key: bytes | Any
+    record_value: bytes | Any
+    header_keys: list[str] | Any
+    header_values: list[bytes | Any] | Any
+    producer_id: int | Any
+    producer_epoch: int | Any
+    transaction_number: int | Any
+    transactional_id: str | Any
+    outcome: str | Any
+    decided_at: datetime | Any
+    deliver_at: datetime | Any
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
+
+
+FIND_RECORDS: Final = Function(
+    "find_records",
+    "in_partition_id int4, before int8, since_ms int8, at_offset int8, in_key bytea, in_json text, in_header text, "
+    "most int4",
+    FindRecordsRow,
+)
 FINISH_COMPACTION: Final = Function(
     "finish_compaction",
     "in_partition_id int4, from_offset int8, until_offset int8, in_tombstones_since timestamptz, shards int4[], "
@@ -640,6 +676,23 @@ class FirstRecordsRow(NamedTuple):
 
 FIRST_RECORDS: Final = Function("first_records", "partition_ids int4[], positions int8[]", FirstRecordsRow)
 FLUSH_LOG: Final = Function("flush_log", "", tuple[bool])
+
+
+class GroupsOfRecordRow(NamedTuple):
+    group_name: str
+    is_share_group: bool
+    state: str
+    at: datetime | Any
+    ahead: int | Any
+    member_id: str | Any
+    client_host: str | Any
+    client_process: int | Any
+    delivery_count: int | Any
+    reason: str | Any
+    told: str
+
+
+GROUPS_OF_RECORD: Final = Function("groups_of_record", "in_partition_id int4, in_offset int8", GroupsOfRecordRow)
 
 
 class HeartbeatGroupRow(NamedTuple):
@@ -727,6 +780,19 @@ LEASE_SHARDS: Final = Function(
     "lease_shards", "in_coordinator_id int8, in_host text, in_process int4", LeaseShardsRow, flushed=False
 )
 LEAVE_GROUP: Final = Function("leave_group", "group_name text, in_member_id text, in_member_number int8", tuple[bool])
+
+
+class LettersOfRecordRow(NamedTuple):
+    topic: str
+    partition: int
+    record_offset: int
+    group_name: str | Any
+    reason: str | Any
+
+
+LETTERS_OF_RECORD: Final = Function(
+    "letters_of_record", "in_topic text, in_partition int4, in_offset int8, in_stored_at timestamptz", LettersOfRecordRow
+)
 
 
 class ListCoordinatorsRow(NamedTuple):

@@ -26,6 +26,7 @@ from msgtx.store.fetch.holders import expire_holders
 from msgtx.store.fetch.ranges import measure_ranges
 from msgtx.store.fetch.records import count_records, first_records
 from msgtx.store.fetch.wakeups import tell_readers
+from msgtx.store.find import find_records, groups_of_record
 from msgtx.store.groups.groups import commit_offsets, committed_offsets
 from msgtx.store.monitoring import measure_groups
 from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
@@ -450,6 +451,10 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "expire_holders": lambda c, p: expire_holders(c, [p.ours, p.theirs]),
     "expire_holders_of_a_group": lambda c, p: expire_holders(c, [p.theirs], "g"),
     "first_records": lambda c, p: first_records(c, {p.theirs: 0}),
+    "find_records": lambda c, p: find_records(
+        c, p.theirs, 9, since_ms=None, offset=None, key=None, json=None, header=None, most=1
+    ),
+    "groups_of_record": lambda c, p: groups_of_record(c, p.theirs, 0),
     "count_records": lambda c, p: count_records(c, {p.theirs: 0}, COMMITTED),
     "consistent_cut": lambda c, p: consistent_cut(c, [p.ours, p.theirs]),
     "spans_of_transactions": lambda c, p: spans_of_transactions(c, {p.ours: 0, p.theirs: 0}, {p.ours: 1, p.theirs: 1}),
@@ -860,6 +865,15 @@ def test_who_may_only_produce_learns_where_the_log_ends_and_counts_nothing(realm
     assert look(caller, partition, max_bytes=0, max_rows=0).log_end_offset == 1
     with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):
         count_records(caller, {partition: 0}, COMMITTED)
+    with pytest.raises((psycopg.errors.InsufficientPrivilege, errors.AuthorizationFailed)):
+        first_records(caller, {partition: 0})
+
+
+def test_who_observes_all_topics_administers_only_its_own(realm: Realm, topics: tuple[str, str]) -> None:
+    caller = realm.guest("observe", "admin:elsewhere*")
+    assert set(describe_topics(caller, None)) >= set(topics)
+    with refuses(errors.AuthorizationFailed, right="admin", topic=topics[0]):
+        delete_topic(caller, topics[0])
 
 
 def test_who_may_not_produce_does_not_learn_where_a_key_is_held(realm: Realm) -> None:

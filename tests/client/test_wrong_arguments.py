@@ -151,6 +151,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "group_metadata": Kind([*NO_NAMES, "", "x" * 1_001, msgtx.GroupMetadata(5), msgtx.GroupMetadata("g", generation=1.5)],  # type: ignore[arg-type]
                            lambda world: world.topic),
     "handler": Kind([*NO_FUNCTIONS, None], lambda world: lambda session, record: None),
+    "header": TEXT,
     "headers": Kind([5, "text", [5], [("name", "text")], {"name": 5}, NOTHING, [(5, b"x")], Broken()], None),
     "host": Kind([*NO_NAMES, None], "127.0.0.1"),
     "idle_timeout": Kind([*NUMBERS, "soon", b"1s", [], {}, NOTHING, True, 1j, -1, "9" * 5_000, Broken()], 0.05),
@@ -158,10 +159,11 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "isolation": Kind([*NO_OBJECTS, None, "no such word"], Isolation.READ_COMMITTED),
     "keep_prepared": FLAG,
     "key": CONTENT,
-    "json": Kind([NOTHING, {1, 2}, float("nan"), b"x", Broken()]),
+    "json": {"str": TEXT, "": Kind([NOTHING, {1, 2}, float("nan"), b"x", Broken()])},
     "key_deserializer": FUNCTION,
     "key_serializer": FUNCTION,
     "keys": KEYS_AND_MORE,
+    "limit": _whole(10, least=1),
     "limits": Kind(NO_OBJECTS),
     "longer_than_ms": _whole(5, none=True),
     "max_records": _whole(1, none=True),
@@ -204,6 +206,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "skip_missing": FLAG,
     "start": {"int": _whole(0, least=-(2**63), none=True), "msgtx.types.Snapshot": Kind(NO_OBJECTS)},
     "states": STATES,
+    "since": Kind([each for each in MILLISECONDS.wrong if each != 0.0001], "1h"),
     "stop": STOP,
     "target": TARGET,
     "text": Kind([5, None, b"text", "", "x", NOTHING, [], "a\0b", "9" * 5_000, Broken()]),
@@ -234,6 +237,8 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
 }  # fmt: skip
 # Not wrong for this call: its documents say so.
 FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
+    ("Client.find", "key"): lambda value: isinstance(value, str),
+    ("Client.find", "offset"): lambda value: value is None,
     ("GroupsAdmin.reset", "topics"): lambda value: isinstance(value, str),  # one name is taken for a list of it
     ("SharesAdmin.reset_offsets", "topics"): lambda value: isinstance(value, str),
     ("orm.read", "topic"): lambda value: value in ("", "no such topic"),  # nothing is read of what is not there

@@ -154,6 +154,7 @@ def wrong(line: str) -> str | None:
     known = [found, COMMANDS[*path, default]] if default else [found]
     options = [option for each in (command, *known) for option in each.params]
     there = {name for option in options for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    words = words[: words.index("--")] if "--" in words else words  # what follows is for another program
     missing = [word for word in words[1:] if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in there]
     return f"no option {missing[0]} of {' '.join(('msgtx', *path))}" if missing else None
 

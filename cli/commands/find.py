@@ -1,0 +1,147 @@
+"""`msgtx find`: where a record is, and what each group has done with it."""
+
+import json
+from typing import Any
+
+import click
+
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.failure import FAILED
+from msgtx.cli.terminal.interruption import stopping
+from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import row_of, show_many, write
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds
+from msgtx.cli.terminal.record_lines import content_row, json_text, time_text
+from msgtx.types import FoundRecord, RecordOutcome
+
+
+def place(text: str) -> tuple[int, int]:
+    """Read PARTITION:OFFSET."""
+    partition, found, offset = text.partition(":")
+    if not (found and all(part.isascii() and part.isdigit() for part in (partition, offset))):
+        raise click.BadParameter(f"{text!r} is no PARTITION:OFFSET, such as 0:42")
+    return int(partition), int(offset)
+
+
+@click.command(
+    "find",
+    cls=Command,
+    examples=(
+        "msgtx find orders --json id=305",
+        "msgtx find orders --key ada --since 7d",
+        "msgtx find orders --header trace=4711 -o json",
+        "msgtx find orders --offset 0:42",
+    ),
+)
+@click.argument("topic", shell_complete=completion.topics)
+@option("--key", metavar="TEXT", help="Records with this key.")
+@option("--json", "json_", metavar="PATH=TEXT", help="Records whose value is JSON with this text there: customer.name=ada.")
+@option("--header", metavar="NAME=TEXT", help="Records with this header.")
+@option("--partition", type=click.IntRange(min=0), help="Look only there.")
+@option("--offset", "at", type=place, metavar="PARTITION:OFFSET", help="The record at this place.")
+@option("--since", type=milliseconds(), default="1d", help="How long ago a record may have been stored: ms, or 1h, 7d.")
+@option("--limit", type=click.IntRange(min=1, max=1000), default=10, help="The most records, the last stored ones.")
+@pass_invocation
+def command(
+    invocation: Invocation,
+    topic: str,
+    *,
+    key: str | None,
+    json_: str | None,
+    header: str | None,
+    partition: int | None,
+    at: tuple[int, int] | None,
+    since: int,
+    limit: int,
+) -> int:
+    """Show where records of TOPIC are, what became of their transactions, and what each group has done with them.
+
+    All options that are given must fit; without any, these are the last records. Also open and aborted ones are shown, and
+    said to be so. The topic is read from its end to its beginning, and no further than --since. Ctrl-C ends the search and
+    shows what was found. The exit code is 1 if nothing was found.
+
+    To search for a key, a header or in values takes the right to consume the topic. The right to observe it shows places and
+    states, but not what a record holds.
+    """
+    if at is not None and partition not in {None, at[0]}:
+        raise click.UsageError("--offset names another partition than --partition")
+    index, offset = at if at is not None else (partition, None)
+    with connect(invocation) as client, stopping() as stop:
+        with progress(f"looking through {topic}") as told:
+            found = client.find(
+                topic,
+                key=key,
+                json=json_,
+                header=header,
+                partition=index,
+                offset=offset,
+                since=None if at is not None else f"{since}ms",
+                limit=limit,
+                stop=stop,
+                progress=lambda count: told(count, f"{count} found"),
+            )
+        if invocation.format == "table":
+            write("\n".join(map(_block, found)))
+            if not found and not stop.is_set():
+                where = "" if at is not None else "; look further back with --since"
+                click.echo(f"no record of {topic} fits{where}", err=True)
+        else:
+            show_many(invocation.format, map(_row, found), ())
+        if stop.is_set():
+            return stop.exit_code
+        return 0 if found else FAILED
+
+
+def _block(found: FoundRecord) -> str:
+    lines = [f"{found.topic}-{found.partition}@{found.offset}  {time_text(found.timestamp)}{_content('key', found.key)}"]
+    if found.value is not None:
+        lines.append(_content("value", found.value).strip())
+    lines.append(_fate(found))
+    if found.deliver_at is not None:
+        lines.append(f"delayed until {time_text(found.deliver_at)}")
+    width = max((len(each.group) for each in found.groups), default=0)
+    if found.outcome is not RecordOutcome.ABORTED:
+        lines += [f"{each.group:<{width}}  {each.told}" for each in found.groups]
+    for letter in found.dead_letters:
+        of = "" if letter.group is None else f" of {letter.group}"
+        why = "" if letter.reason is None else f": {letter.reason}"
+        lines.append(f"dead letter{of} at {letter.topic}-{letter.partition}@{letter.offset}{why}")
+    return "".join(f"{'' if number == 0 else '  '}{_printable(line)}\n" for number, line in enumerate(lines))
+
+
+def _fate(found: FoundRecord) -> str:
+    if found.transaction_id is None:
+        return "stored without a transaction"
+    of = f"transaction {found.transaction_id}" + (f" of {found.transactional_id!r}" if found.transactional_id else "")
+    when = "" if found.decided_at is None else f" at {time_text(found.decided_at)}"
+    match found.outcome:
+        case RecordOutcome.COMMITTED | RecordOutcome.ABORTED:
+            return f"{found.outcome} by {of}{when}" + (
+                "" if found.outcome is RecordOutcome.COMMITTED else ": no group gets it"
+            )
+        case _:
+            return f"in {of}, which is {found.outcome}: no group gets it before the decision"
+
+
+def _content(name: str, content: bytes | None) -> str:
+    ((_, text),) = content_row(name, content).items()
+    return "" if text is None else f"  {name} {text}"
+
+
+def _printable(line: str) -> str:
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def _row(found: FoundRecord) -> dict[str, Any]:
+    text = json_text(found.value)
+    value = content_row("value", found.value) if text is None else {"value": json.loads(text)}
+    row = {name: content for name, content in row_of(found).items() if name not in {"key", "value", "headers"}}
+    row |= {**content_row("key", found.key), **value}
+    row["headers"] = [{"key": name, **content_row("value", content)} for name, content in found.headers]
+    for name in ("timestamp", "stored_at", "decided_at", "deliver_at"):
+        row[name] = None if row[name] is None else time_text(row[name])
+    row["groups"] = [{**row_of(each), "at": None if each.at is None else time_text(each.at)} for each in found.groups]
+    row["dead_letters"] = [row_of(each) for each in found.dead_letters]
+    return row

@@ -1,0 +1,108 @@
+"""`client.find`: where a record is, and what became of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgtx.database.connection import RawConnection
+from msgtx.database.pool import Engine
+from msgtx.settings import StopSignal
+from msgtx.store.append.append import epoch_ms
+from msgtx.store.find import BEHIND_ALL, FoundRow, find_records, groups_of_record, letters_of_record
+from msgtx.store.topics.topics import require_topics
+from msgtx.types import (
+    FoundRecord,
+    RecordInGroup,
+    RecordLetter,
+    RecordOutcome,
+    RecordState,
+    TopicPartition,
+    TransactionId,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The records that are looked for: all that is not None must fit."""
+
+    topic: str
+    partition: int | None = None
+    offset: int | None = None
+    key: bytes | None = None
+    json: str | None = None
+    header: str | None = None
+    since_ms: int | None = None
+    limit: int = 10
+
+
+def find(
+    engine: Engine, asked: Search, *, stop: StopSignal | None, progress: Callable[[int], None] | None
+) -> list[FoundRecord]:
+    """Return the last stored records that fit. Each step is a call of its own; `stop` ends the search after one."""
+    hits: list[tuple[FoundRow, TopicPartition, int]] = []
+    with engine.connection() as connection:
+        topic = require_topics(connection, [asked.topic])[asked.topic]
+    ids = topic.partition_ids if asked.partition is None else (topic.partition_id(asked.partition),)
+    for index, partition_id in enumerate(ids, asked.partition or 0):
+        before: int | None = BEHIND_ALL if asked.offset is None else asked.offset + 1
+        fitting = 0
+        while before is not None and fitting < asked.limit and not (stop is not None and stop.is_set()):
+            with engine.connection() as connection:
+                rows, before = find_records(
+                    connection,
+                    partition_id,
+                    before,
+                    since_ms=asked.since_ms,
+                    offset=asked.offset,
+                    key=asked.key,
+                    json=asked.json,
+                    header=asked.header,
+                    most=asked.limit,
+                )
+            hits += ((row, TopicPartition(asked.topic, index), partition_id) for row in rows)
+            fitting += len(rows)
+            if progress is not None:
+                progress(len(hits))
+    hits.sort(key=lambda hit: (hit[0].stored_at, hit[0].record_offset), reverse=True)
+    with engine.connection() as connection:
+        return [_found(connection, *hit) for hit in hits[: asked.limit]]
+
+
+def _found(connection: RawConnection, row: FoundRow, place: TopicPartition, partition_id: int) -> FoundRecord:
+    names = row.header_keys or ()
+    return FoundRecord(
+        topic=place.topic,
+        partition=place.partition,
+        offset=row.record_offset,
+        timestamp=row.record_timestamp,
+        stored_at=epoch_ms(row.stored_at),
+        key=row.record_key,
+        value=row.record_value,
+        headers=tuple(zip(names, row.header_values or (), strict=True)),
+        outcome=RecordOutcome(row.outcome),
+        transaction_id=None
+        if row.transaction_number is None
+        else TransactionId(row.producer_id, row.producer_epoch, row.transaction_number),
+        transactional_id=row.transactional_id,
+        decided_at=None if row.decided_at is None else epoch_ms(row.decided_at),
+        deliver_at=None if row.deliver_at is None else epoch_ms(row.deliver_at),
+        groups=[
+            RecordInGroup(
+                group=each.group_name,
+                is_share_group=each.is_share_group,
+                state=RecordState(each.state),
+                at=None if each.at is None else epoch_ms(each.at),
+                ahead=each.ahead,
+                member_id=each.member_id,
+                client_host=each.client_host,
+                client_process=each.client_process,
+                delivery_count=each.delivery_count,
+                reason=each.reason,
+                told=each.told,
+            )
+            for each in groups_of_record(connection, partition_id, row.record_offset)
+        ],
+        dead_letters=[
+            RecordLetter(each.topic, each.partition, each.record_offset, each.group_name, each.reason)
+            for each in letters_of_record(connection, row, topic=place.topic, partition=place.partition)
+        ],
+    )
