@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,16 @@ TOP: Final = {name: name.lower() for name in ("ARCHITECTURE.md", "CHANGELOG.md",
 LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)\s:]+)\)")
 MARK: Final = re.compile(r"<!-- generated: ([\w ]+) -->")
 SOURCE: Final = re.compile(r"\b(internals|architecture): ([a-z-]+)(#[a-z-]+)?")
+SHIM: Final = "https://unpkg.com/iframe-worker/shim"  # the theme asks for it where a page is opened from a disk
+BEHIND: Final = ("decisions/", "internals/")  # pages that a search shows behind those for users
+BEHIND_BOOST: Final = 0.3
 SHARED: Final = {"--url", "-o,", "--help", "-h,"}  # options of every command: told of once
+
+
+def on_config(config: Any) -> Any:
+    """Say on each page which version it is of."""
+    config.copyright = f"msgtx {tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']['version']}"
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -29,8 +39,20 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links to where their files are in the site, and put references in their places."""
     here = page.file.src_uri
+    if here.startswith(BEHIND):
+        page.meta.setdefault("search", {"boost": BEHIND_BOOST})
     markdown = LINK.sub(lambda link: _link(link[1], link[2], here), markdown)
     return MARK.sub(lambda mark: "\n".join(GENERATED[mark[1]]()), markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Take the theme's one script from elsewhere from the site itself: a page asks no other host for anything."""
+    return output.replace(SHIM, "../" * page.file.dest_uri.count("/") + "iframe-worker.js")
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """As `on_post_page`, for the page of an address that is not there."""
+    return output_content.replace(SHIM, "iframe-worker.js")
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:

@@ -6,7 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import click
@@ -124,6 +124,17 @@ def site() -> ModuleType:
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     return made
+
+
+def test_a_page_of_the_site_asks_no_other_host() -> None:
+    """Not even for the script of its search."""
+    file = SimpleNamespace(dest_uri="how-to/worker.html", src_uri="decisions/0001.md")
+    page = SimpleNamespace(file=file, meta={})
+    made = site()
+    assert made.on_post_page(f'<script src="{made.SHIM}">', page=page) == '<script src="../iframe-worker.js">'
+    assert (ROOT / "docs" / "iframe-worker.js").exists()
+    made.on_page_markdown("", page=page)
+    assert page.meta["search"]["boost"] < 1  # behind the pages for users
 
 
 def test_what_the_build_generates_is_complete() -> None:
