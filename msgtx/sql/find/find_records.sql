@@ -25,8 +25,9 @@ declare
     bytes_at_once constant bigint := 16777216;  -- some tenths of a second, where values are searched
     json_path constant text[] := string_to_array(split_part(in_json, '=', 1), '.');
     json_text constant text := substr(in_json, strpos(in_json, '=') + 1);
-    -- JSON may write a letter or a large number in another way; a text like this is in it as it is.
-    needle constant bytea := case when json_text ~ '^([a-zA-Z_-][a-zA-Z0-9_-]*|[0-9]{1,6})$'
+    -- JSON may write other letters, and a large number, in several ways; a text like this is in it as it is.
+    needle constant bytea := case when json_text ~ '^[a-zA-Z0-9_ .:@,-]+$'
+            and (json_text ~ '^[0-9]{1,6}$' or json_text !~ '^[0-9.eE+-]+$')
         then convert_to(json_text, 'UTF8') end;
     header_name constant text := split_part(in_header, '=', 1);
     header_content constant bytea := convert_to(substr(in_header, strpos(in_header, '=') + 1), 'UTF8');
