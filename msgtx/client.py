@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast, overload
 
 import sqlalchemy
@@ -46,6 +47,8 @@ from msgtx.process import (
     Worker,
     require_handler,
     run_shared,
+    tell_end,
+    tell_start,
     together,
     watched,
     watched_call,
@@ -398,7 +401,7 @@ class Client(Closing):
                 return Filler(part, producer, to, called, inner, failures, POLLS * worker.transaction_ms / 1000, chunk=1)
 
             return self._divide(worker, names, filling, require)
-        with self._working(worker) as (own, patience, failures), contextlib.ExitStack() as block:
+        with self._working(worker, names) as (own, patience, failures), contextlib.ExitStack() as block:
             consumer = block.enter_context(self._consumer_of(worker))
             producer = self.producer(transactional_id=transactional_id, **producing)
             block.callback(producer.close)
@@ -415,7 +418,7 @@ class Client(Closing):
                 else:
                     consumer.assign(TopicPartition(names[0], index) for index in partitions)
 
-            return Loop(consumer, work, own, patience, failures).run(start)
+            return Loop(consumer, work, own, patience, failures, partial(self.admin.groups.members, group)).run(start)
 
     @overload
     def process_into(
@@ -524,7 +527,7 @@ class Client(Closing):
                 return make(part, part.consumer.config.max_poll_records)
 
             return self._divide(worker, names, handling, require, **rest)
-        with self._working(worker) as (own, patience, failures), self._consumer_of(worker, **rest) as consumer:
+        with self._working(worker, names) as (own, patience, failures), self._consumer_of(worker, **rest) as consumer:
             made = make(consumer.committing, consumer.config.max_poll_records)
             told_of = watched(made, observers, group, worker.dead_letter)
 
@@ -532,14 +535,15 @@ class Client(Closing):
                 require()
                 consumer.subscribe(names)
 
-            return Loop(consumer, told_of, own, patience, failures).run(start)
+            return Loop(consumer, told_of, own, patience, failures, partial(self.admin.groups.members, group)).run(start)
 
     @contextlib.contextmanager
-    def _working(self, worker: Worker) -> Iterator[tuple[Worker, Patience, Failures]]:
+    def _working(self, worker: Worker, topics: Sequence[str]) -> Iterator[tuple[Worker, Patience, Failures]]:
         """Have a worker end by its caller's event, by SIGTERM, and ahead of this client; in an outage at once."""
         with self.runtime.ending(worker.stop) as ending:
             own = replace(worker, stop=ending)
             patience = Patience(self.runtime.engine.outages, own)
+            tell_start(worker, topics)
             with until(patience.deadline):
                 yield own, patience, Failures(own, self.runtime.observers)
 
@@ -565,6 +569,11 @@ class Client(Closing):
         observers = self.runtime.observers
         with self.runtime.ending(worker.stop) as ending:
             failures = Failures(worker, observers)
+            tell_start(worker, topics)
+
+            def end_of_deliveries() -> tuple[int, str]:
+                settings = self.admin.shares.describe(worker.group).settings
+                return int(str(settings["delivery_count_limit"])), str(settings["dead_letter_topic"])
 
             def member(number: int, told: OnCommit | None) -> ProcessReport:
                 ending.threads.add(threading.get_ident())
@@ -572,21 +581,23 @@ class Client(Closing):
                 patience = Patience(self.runtime.engine.outages, own)
                 with until(patience.deadline), contextlib.ExitStack() as block:
                     consumer = block.enter_context(self.share_consumer(*topics, config=worker.consumer_config, **given))
-                    part = Part(consumer)
+                    part = Part(consumer, end_of_deliveries)
                     work = watched(make(part, number, own, failures, block), observers, worker.group, None)
 
                     def start() -> None:
                         require()
                         work.start()
                         if worker.failure is Acknowledgement.REJECT:
-                            part.dead_letters = consumer.answering.dead_letter_topic()
-                            observers.tell(lambda observer: observer.working(worker.group, part.dead_letters))
+                            letters = consumer.answering.dead_letter_topic()
+                            observers.tell(lambda observer: observer.working(worker.group, letters))
 
                     return run_shared(
                         part, work, own, patience=patience, failures=failures, observers=observers, start=start
                     )
 
-            return together(member, worker, ending)
+            report = together(member, worker, ending)
+            tell_end(worker, report)
+            return report
 
     def _require_letters(self, dead_letter: str | None, topics: Sequence[str]) -> None:
         """Raise `ConfigError` for a topic of dead letters that this worker reads itself, or that is compacted."""

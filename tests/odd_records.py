@@ -35,7 +35,7 @@ CONTENTS: Final = (
 NAMES: Final = (
     "", " ", "a", "A", "\x01", "\n", "\r\n", "\ufeff", "\ufffd", "\U0001f680", "a\u0301", "'", '"', "\\", "{}", "null",
     "x" * 300, "é" * 2_000, "key", "value", "traceparent", "tracestate", "baggage", "content-type",
-    "msgtx.deliver-at", "msgtx.topic", "msgtx.partition", "msgtx.offset", "msgtx.error", "msgtx.timestamp", "msgtx.",
+    "msgtx.deliver-at", "msgtx.timestamp", "msgtx.",
     *(f"msgtx.dead-letter.{name}" for name in
       ("group", "topic", "partition", "offset", "deliveries", "reason", "member", "time", "timestamp")),
 )  # fmt: skip

@@ -233,11 +233,11 @@ def dead_letters(scene: Scene) -> None:
         found = everything(scene, letters)
         assert len(found) == len(scene.sent), len(found)
         assert min(letter.timestamp for letter in found) > began, "retention counts from now"
-        own = len(dead_letter_of(Record("t", 0, 0, 0, None, None), ValueError(), letters).headers)
+        own = len(dead_letter_of(Record("t", 0, 0, 0, None, None), ValueError(), letters, group=name, deliveries=1).headers)
         same(
             Counter((letter.value, letter.key, letter.headers[:-own]) for letter in found), scene.expected(), "dead letters"
         )
-        times = Counter(int(dict(letter.headers[-own:])["msgtx.timestamp"] or b"") for letter in found)
+        times = Counter(int(dict(letter.headers[-own:])["msgtx.dead-letter.timestamp"] or b"") for letter in found)
         assert times == Counter(record.timestamp for record in everything(scene, scene.topic))
 
 

@@ -7,6 +7,7 @@ from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Loop, Work
 from msgtx.process.shares import Part, run_shared, together
 from msgtx.process.transform import POLLS, ConsumerInput, Filler, Outputs, Transform, outputs
 from msgtx.process.watched import watched, watched_call
+from msgtx.process.words import tell_end, tell_start
 from msgtx.process.worker import Worker, worker_of
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "outputs",
     "require_handler",
     "run_shared",
+    "tell_end",
+    "tell_start",
     "together",
     "watched",
     "watched_call",

@@ -59,6 +59,7 @@ class Into:
     most: int
     chunk: int = 1
     cancelled: bool = False
+    deliveries: int = 1  # of the record that is set aside
     at: list[Record] = field(default_factory=list)  # the handler's arguments
 
     def start(self) -> None:
@@ -78,16 +79,18 @@ class Into:
         """Have the next transaction hold one record; later ones hold more and more."""
         self.chunk = 1
 
-    def set_aside(self, record: Record, error: Exception) -> Done | Failed:
+    def set_aside(self, record: Record, error: Exception, *, deliveries: int) -> Done | Failed:
         """Commit a record's offset without it; with a dead letter, if there is a topic for them."""
         try:
+            self.deliveries = deliveries
             failed = self._tried([record], error)
         except Exception as refused:
             refused.add_note(f"it was to be set aside: {reason_of(error)}")
             raise
         if failed is not None:
             raise failed.error from error
-        tell_set_aside(record, error, self.worker.dead_letter)
+        topic = self.worker.dead_letter
+        tell_set_aside(record, error, None if topic is None else f"in {topic}")
         return Done(1, int(self.worker.dead_letter is not None), failed=1)
 
     def finish(self) -> Done | None:
@@ -153,7 +156,7 @@ class Into:
         topic = self.worker.dead_letter
         if topic is None:
             return
-        kept = dead_letter_of(record, error, topic)
+        kept = dead_letter_of(record, error, topic, group=self.worker.group, deliveries=self.deliveries)
         self.publish(session, topic, kept.value, key=kept.key, timestamp=kept.timestamp, headers=kept.headers)
 
 

@@ -11,9 +11,10 @@ from msgtx.errors import fresh
 from msgtx.process.ending import POLL_SECONDS, pause
 from msgtx.process.failures import Failures, Patience, back_off, waits
 from msgtx.process.places import place_of
+from msgtx.process.words import Partitions, tell_end
 from msgtx.process.worker import Worker
 from msgtx.settings import Stop
-from msgtx.types import ProcessReport, Record, TopicPartition
+from msgtx.types import MemberDescription, ProcessReport, Record, TopicPartition
 
 log = logging.getLogger("msgtx.process")
 RETRIES: Final = 3  # of `process_into`: of a record before it is set aside: a hiccup of another service is over by then
@@ -52,8 +53,8 @@ class Work(Protocol):
         """Do these in one transaction, with their offsets. An exception undoes it whole, too."""
         ...
 
-    def set_aside(self, record: Record, error: Exception) -> Done | Failed:
-        """Pass a record that fails."""
+    def set_aside(self, record: Record, error: Exception, *, deliveries: int) -> Done | Failed:
+        """Pass a record that fails. `deliveries`: how often it was tried by itself."""
         ...
 
     def take_one(self) -> None:
@@ -81,6 +82,7 @@ class Loop:
     worker: Worker
     patience: Patience
     failures: Failures
+    members: Callable[[], Sequence[MemberDescription]]  # asks for those of the group
     report: ProcessReport = field(default_factory=ProcessReport)
     _started: float = field(default_factory=time.monotonic)
     _idle_since: float | None = None  # the first poll in a row that brought nothing
@@ -96,7 +98,7 @@ class Loop:
         """
         stop, trials, prepare = self.worker.stop, _Trials(self.consumer, self.failures, self.worker), start
         self.consumer.committing.commit_starts()  # else, with `latest`, the next process would skip records before it
-        goes_on = True
+        goes_on, partitions = True, Partitions(self.worker.group, self.members)
         try:
             while goes_on and not (stop is not None and stop.is_set()):
                 self._records, self._counted = [], False
@@ -109,12 +111,14 @@ class Loop:
                         raise
                     self._passes(error, trials, starts=prepare is start)
                     prepare = start if prepare is start else self._go_back
+                partitions.look(self.consumer.assignment())
                 self.failures.waiting(self, len(trials.open))
                 if self._counted and self.worker.on_commit is not None:
                     self.worker.on_commit(self.report)
         finally:
             self.failures.waiting(self, 0)
             self.patience.answered()
+            tell_end(self.worker, self.report)
         return self.report
 
     def _turn(self, trials: "_Trials") -> bool:
@@ -132,8 +136,11 @@ class Loop:
             self._idle_since = asked if self._idle_since is None else self._idle_since
             return idle_timeout is None or bool(trials.open) or time.monotonic() - self._idle_since < idle_timeout
         self._idle_since = None
-        given_up = trials.given_up(records)
-        outcome = self.work.attempt(records) if given_up is None else self.work.set_aside(records[0], given_up)
+        trial = trials.given_up(records)
+        if trial is None:
+            outcome = self.work.attempt(records)
+        else:
+            outcome = self.work.set_aside(records[0], trial.error, deliveries=trial.waits + 1)
         if isinstance(outcome, Failed):
             self._failed(outcome, trials)
             return True
@@ -233,12 +240,12 @@ class _Trials:
         self._consumer.resume(due)
         return bool(due)
 
-    def given_up(self, records: Sequence[Record]) -> Exception | None:
-        """Return the error of a record that is not tried any more."""
+    def given_up(self, records: Sequence[Record]) -> _Trial | None:
+        """Return what is known of a record that is not tried any more."""
         trial = self.open.get(_partition_of(records[0]))
         if trial is None or not trial.given_up or len(records) > 1 or records[0].offset != trial.offset:
             return None
-        return trial.error
+        return trial
 
     def ends(self, failed: Failed) -> bool:
         """Return whether the worker ends by a record that failed alone."""

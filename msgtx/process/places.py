@@ -1,7 +1,10 @@
 """Records that fail, in words and as dead letters."""
 
 import logging
+import os
+import platform
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from msgtx.errors import ConfigError
 from msgtx.rules.record import as_reason
@@ -31,8 +34,8 @@ def reason_of(error: Exception) -> str:
     return as_reason(" ".join(text.splitlines()))
 
 
-def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord:
-    """Return a failed record as one for `topic`, with headers for the reason.
+def dead_letter_of(record: Record, error: Exception, topic: str, *, group: str, deliveries: int) -> OutputRecord:
+    """Return a failed record as one for `topic`, with the headers that dead letters of share groups have, too.
 
     One of them is the record's time. The letter gets the time of its sending, from which retention counts. Raise
     `ConfigError` if the record came from `topic`: it would come back for ever.
@@ -46,16 +49,21 @@ def dead_letter_of(record: Record, error: Exception, topic: str) -> OutputRecord
             reason="read",
         )
     why = {
+        "group": group,
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
+        "deliveries": deliveries,
+        "reason": reason_of(error),
+        "member": f"{platform.node()}-{os.getpid()}",
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "timestamp": record.timestamp,
-        "error": reason_of(error),
     }
-    headers = [*record.headers, *((f"msgtx.{name}", str(value).encode()) for name, value in why.items())]
+    headers = [*record.headers, *((f"msgtx.dead-letter.{name}", str(value).encode()) for name, value in why.items())]
     return OutputRecord(record.value, record.key, headers, topic=topic)
 
 
-def tell_set_aside(record: Record, error: Exception, topic: str | None) -> None:
-    """Log that a record was left out, or sent to `topic`."""
-    log.warning("%s: %s; %s", place_of([record]), reason_of(error), "skipped" if topic is None else f"sent to {topic}")
+def tell_set_aside(record: Record, error: Exception, where: str | None) -> None:
+    """Log that a record was left out, or became a dead letter. `where`: "in orders-dead", "at orders-dead-0@12"."""
+    became = "skipped" if where is None else f"became a dead letter {where}"
+    log.warning("%s: %s; %s", place_of([record]), reason_of(error), became)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -41,11 +42,11 @@ NOT_HELD: Final = (InvalidRecordState, TransactionConflict, UnknownMember)  # ot
 class Part:
     """A member, and the records of its transaction that is under way.
 
-    `dead_letters`: the topic of the records that it rejects.
+    `end_of_deliveries`: asks for the group's `delivery_count_limit`, and for the topic of its dead letters.
     """
 
     consumer: ShareConsumer
-    dead_letters: str | None = None
+    end_of_deliveries: Callable[[], tuple[int, str]] = lambda: (0, "")
     records: Sequence[ShareRecord] = ()
 
     def riding(self, session: UserSession, refusal: str) -> contextlib.AbstractContextManager[ShareRide]:
@@ -268,12 +269,26 @@ class _Loop:
         except NOT_HELD as late:
             log.debug("%s: not held any more", place_of([record]), exc_info=late)
             return
-        dies = answer is Acknowledgement.REJECT
-        log.warning("%s: %s; %s", place_of([record]), reason_of(error), "a dead letter" if dies else "delivered again")
+        limit, letters = self._end_of_deliveries()
+        dies = answer is Acknowledgement.REJECT or record.delivery_count >= limit
+        then = "delivered again"
         if dies:
-            group, letters = consumer.config.group, self.part.dead_letters
+            then = f"becomes a dead letter in {letters}"
+            if answer is not Acknowledgement.REJECT:
+                then = f"delivered {record.delivery_count} times, the last permitted; {then}"
+            log.warning("%s: %s; %s", place_of([record]), reason_of(error), then)
+            group = consumer.config.group
             self.observers.tell(lambda observer: observer.set_aside(group, 1, letters))
             self._count(records_in=1, failed=1)
+        else:
+            self.failures.tell(place_of([record]), error, then)
+
+    def _end_of_deliveries(self) -> tuple[float, str]:
+        try:
+            return self.part.end_of_deliveries()
+        except MsgtxError as error:  # the record is answered for; only the log knows less
+            log.debug("share group %r: %s", self.worker.group, error)
+            return math.inf, "the group's topic"
 
     def _committed(self) -> bool:
         """Send the answer. Return False after an outage of a moment: it is sent again."""

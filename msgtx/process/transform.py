@@ -13,6 +13,7 @@ from msgtx.process.failures import Failures, waits
 from msgtx.process.loop import Done, Failed
 from msgtx.process.places import dead_letter_of, reason_of, tell_set_aside
 from msgtx.process.worker import Worker
+from msgtx.producer.batches import RecordFuture
 from msgtx.producer.producer import Producer, Transaction
 from msgtx.settings import Stop
 from msgtx.types import OutputRecord, Record
@@ -101,6 +102,8 @@ class Filler:
     chunk: int = FIRST_RECORDS
     failed: int = 0  # records of this transaction that were left out or went to `dead_letter`
     read: int = 0
+    written: int = 0
+    aside: list[tuple[Record, Exception, RecordFuture | None]] = field(default_factory=list)  # with their dead letters
     at: list[Record] = field(default_factory=list)  # what the transform is given
     found: list[OutputRecord] = field(default_factory=list)  # the outputs of the last records
     sending: bool = False  # one of them
@@ -116,12 +119,13 @@ class Filler:
 
     def attempt(self, records: list[Record]) -> Done | Failed:
         """Send the outputs of the records polled within the time, and commit them with the offsets."""
-        self.failed, self.read, self.at, self.sending, self.filled = 0, 0, [], False, None
+        self.written = 0
+        self.failed, self.read, self.at, self.sending, self.filled, self.aside = 0, 0, [], False, None, []
         try:
             with self.input.keeping(), self.producer.transaction() as transaction:
-                written = self._fill(records)
+                self._fill(records)
                 self.input.ride(transaction)
-                done = self.filled = Done(self.read, written, self.failed)
+                done = self.filled = Done(self.read, self.written, self.failed)
         except Exception as error:
             if self.at and _is_of_a_record(error):
                 return Failed(error, self.at, alone=self.read == 1)
@@ -130,6 +134,7 @@ class Filler:
                 return Failed(error, records, alone=self.read == 1)
             raise
         self.one = False
+        self._tell_aside()
         return done
 
     def take_one(self) -> None:
@@ -138,40 +143,43 @@ class Filler:
 
     def finish(self) -> Done | None:
         """Repeat the commit or the abort that was not answered; return the transaction if it is committed."""
-        return self.filled if self.producer._finish_transaction() else None
+        if not self.producer._finish_transaction():
+            return None
+        self._tell_aside()
+        return self.filled
 
     def ends(self, error: Exception) -> bool:
         """Return whether the producer can do nothing more."""
         return isinstance(error, FatalError)
 
-    def set_aside(self, record: Record, error: Exception) -> Done | Failed:
+    def set_aside(self, record: Record, error: Exception, *, deliveries: int) -> Done | Failed:
         """Commit the position behind a record whose output is refused; with a dead letter, if there is a topic for them."""
+        self.aside = []
         done = self.filled = Done(1, int(self.worker.dead_letter is not None), failed=1)
         try:
             with self.input.keeping(), self.producer.transaction() as transaction:
-                if self.worker.dead_letter is not None:
-                    self._hand_over([dead_letter_of(record, error, self.worker.dead_letter)])
+                self._put_aside(record, error, deliveries)
                 self.input.ride(transaction)
         except Exception as refused:
             refused.add_note(f"it was to be set aside: {reason_of(error)}")
             raise
-        tell_set_aside(record, error, self.worker.dead_letter)
+        self._tell_aside()
         return done
 
-    def _fill(self, records: list[Record]) -> int:
+    def _fill(self, records: list[Record]) -> None:
         begun = time.monotonic()
         deadline = begun if self.one else begun + self.seconds
-        written, stop = 0, self.worker.stop
+        stop = self.worker.stop
         while records:
             self.read += len(records)
-            written += self._send(records)
+            sent = self._send(records)  # which may count dead letters
+            self.written += sent
             now = time.monotonic()
             fitting = int(self.seconds * self.read / max(now - begun, 1e-6) / POLLS)
             self.chunk = max(1, min(MOST_OF_A_LIST if self.worker.batch else MOST_OF_A_POLL, 2 * self.chunk, fitting))
             if now >= deadline or (stop is not None and stop.is_set()):
                 break
             records = self.input.more(min(deadline - now, 0.01), self.chunk)
-        return written
 
     def _send(self, records: list[Record]) -> int:
         self.found = self._transformed(records)
@@ -234,10 +242,24 @@ class Filler:
                     self.at = records[at : at + 1]
                     raise
                 self.failed += 1
-                tell_set_aside(record, error, self.worker.dead_letter)
-                if self.worker.dead_letter is not None:
-                    found.append(dead_letter_of(record, error, self.worker.dead_letter))
+                self.written += self._put_aside(record, error, 1)
         return found
+
+    def _put_aside(self, record: Record, error: Exception, deliveries: int) -> int:
+        """Send a dead letter, if there is a topic for them. Return how many were sent."""
+        topic, sent = self.worker.dead_letter, None
+        if topic is not None:
+            letter = dead_letter_of(record, error, topic, group=self.worker.group, deliveries=deliveries)
+            sent = self.producer.send(topic, letter.value, key=letter.key, headers=letter.headers)
+        self.aside.append((record, error, sent))
+        return int(sent is not None)
+
+    def _tell_aside(self) -> None:
+        """Log which records were set aside, now that their transaction is committed."""
+        for record, error, sent in self.aside:
+            at = None if sent is None else sent.result()
+            tell_set_aside(record, error, None if at is None else f"at {at.topic}-{at.partition}@{at.offset}")
+        self.aside = []
 
 
 def _is_of_a_record(error: Exception) -> bool:

@@ -91,8 +91,8 @@ class _Watched:
     def attempt(self, records: list[Record]) -> Done | Failed:
         return self._told(lambda: self._work.attempt(records), len(records))
 
-    def set_aside(self, record: Record, error: Exception) -> Done | Failed:
-        return self._told(lambda: self._work.set_aside(record, error), 1)
+    def set_aside(self, record: Record, error: Exception, *, deliveries: int) -> Done | Failed:
+        return self._told(lambda: self._work.set_aside(record, error, deliveries=deliveries), 1)
 
     def _told(self, attempt: Callable[[], Done | Failed], records: int) -> Done | Failed:
         began = time.monotonic()

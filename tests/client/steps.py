@@ -25,7 +25,7 @@ def process(
     failures = Failures(worker, Observers())
     seconds = worker.transaction_ms / 1000
     filler = Filler(ConsumerInput(consumer), producer, to, transform, worker, failures, seconds, started=True)
-    return Loop(consumer, filler, worker, Patience(Outages(), worker), failures).run(lambda: None)
+    return Loop(consumer, filler, worker, Patience(Outages(), worker), failures, list).run(lambda: None)
 
 
 def values(records: Iterable[msgtx.Record]) -> list[Any]:

@@ -132,13 +132,17 @@ def test_a_record_that_fails_is_kept_in_another_topic_with_headers_that_say_why(
     assert (kept.value, kept.key) == (b"poison", b"key 2")
     assert abs(kept.timestamp - time.time() * 1000) < 60_000, "retention counts from now"
     headers = dict(kept.headers)
-    assert (headers.pop("msgtx.error") or b"").startswith(b"ValueError: invalid literal")
+    assert (headers.pop("msgtx.dead-letter.reason") or b"").startswith(b"ValueError: invalid literal")
+    for name in ("member", "time"):
+        assert headers.pop(f"msgtx.dead-letter.{name}")
     assert headers == {
         "origin": b"shop",
-        "msgtx.topic": topic.encode(),
-        "msgtx.partition": b"0",
-        "msgtx.offset": b"2",
-        "msgtx.timestamp": b"1002",
+        "msgtx.dead-letter.group": target.encode(),
+        "msgtx.dead-letter.deliveries": b"1",
+        "msgtx.dead-letter.topic": topic.encode(),
+        "msgtx.dead-letter.partition": b"0",
+        "msgtx.dead-letter.offset": b"2",
+        "msgtx.dead-letter.timestamp": b"1002",
     }
 
 
@@ -153,7 +157,7 @@ def test_an_error_of_many_lines_and_odd_letters_is_one_line(
     with caplog.at_level(logging.WARNING, "msgtx.process"):
         run(transform, failure=msgtx.DeadLetter(grave, 0))
     assert [message.count("\n") for message in caplog.messages] == [0]
-    assert dict(read(grave)[0].headers)["msgtx.error"] == rb"OSError: first second \udc80"
+    assert dict(read(grave)[0].headers)["msgtx.dead-letter.reason"] == rb"OSError: first second \udc80"
 
 
 def test_dead_letters_are_of_the_same_transaction(run: Any, grave: str, read: Read) -> None:
@@ -640,8 +644,8 @@ def test_a_record_whose_output_is_refused_is_set_aside_and_the_others_are_done(
     found = read(grave)
     assert [letter.value for letter in found] == ([] if skips else [b"poison"])
     for letter in found:
-        assert dict(letter.headers)["msgtx.offset"] == b"2"
-        name = (dict(letter.headers)["msgtx.error"] or b"").partition(b":")[0].decode()
+        assert dict(letter.headers)["msgtx.dead-letter.offset"] == b"2"
+        name = (dict(letter.headers)["msgtx.dead-letter.reason"] or b"").partition(b":")[0].decode()
         assert name in {"RecordTooLarge", "UnknownTopicOrPartition", "WrongType", "InvalidRequest"}
 
 

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 Handler = Callable[[Any, Any], object]
 Run = Callable[..., ProcessReport]
+LETTER: Final = ["group", "topic", "partition", "offset", "deliveries", "reason", "member", "time", "timestamp"]
 VALUES: Final = [b"1", b"2", b"poison", b"4", b"5"]
 
 
@@ -138,10 +139,15 @@ def test_a_poisoned_record_is_a_dead_letter_in_one_commit_with_its_offset(shop: 
     (kept,) = shop.read(grave)
     assert (kept.value, kept.key) == (b"poison", b"key")
     headers = dict(kept.headers)
-    assert (headers.pop("msgtx.error") or b"").startswith(b"ValueError: invalid literal")
+    why = {name: (headers.pop(f"msgtx.dead-letter.{name}") or b"").decode() for name in LETTER}
+    assert why["reason"].startswith("ValueError: invalid literal")
     assert abs(kept.timestamp - time.time() * 1000) < 60_000, "retention counts from now"
-    assert int(headers.pop("msgtx.timestamp") or b"") <= kept.timestamp
-    assert headers == {"origin": b"shop", "msgtx.topic": shop.topic.encode(), "msgtx.partition": b"0", "msgtx.offset": b"2"}
+    assert int(why["timestamp"]) <= kept.timestamp
+    assert [why[name] for name in ("group", "topic", "partition", "offset")] == [shop.topic, shop.topic, "0", "2"]
+    assert int(why["deliveries"]) == 2
+    assert headers == {"origin": b"shop"}
+    (names,) = shop.connection.execute("select msgtx.dead_letter_headers()").fetchall()
+    assert names[0] == [f"msgtx.dead-letter.{name}" for name in LETTER], "as a share group has them"
     (shared,) = shop.connection.execute(
         "select count(*) from msgtx.group_offset o join msgtx.record_batch b on o.xmin = b.xmin"
         " join msgtx.partition p on b.partition_id = p.partition_id join msgtx.topic t using (topic_id) where t.name = %s",
@@ -192,7 +198,7 @@ def test_a_dead_letter_of_a_long_error_fits_into_its_topic(shop: Shop, run: Run)
 
     run(handler, failure=msgtx.DeadLetter(grave, 0))
     (kept,) = shop.read(grave)
-    assert (dict(kept.headers)["msgtx.error"] or b"").startswith(b"ValueError: longlong")
+    assert (dict(kept.headers)["msgtx.dead-letter.reason"] or b"").startswith(b"ValueError: longlong")
 
 
 def test_a_dead_letter_that_is_refused_says_what_it_was_for(shop: Shop, run: Run) -> None:

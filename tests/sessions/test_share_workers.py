@@ -72,7 +72,7 @@ def test_a_record_that_fails_holds_up_no_other(
     shop.send(*numbers(1, 2), b"poison", *numbers(4, 5), b"venom", b"6")
     report = run(handler, batch=batch, failure=failure)
     assert shop.rows() == [1, 2, 4, 5, 6]
-    assert (report.records_in - report.failed, report.failed) == (5, 2 if failure is Acknowledgement.REJECT else 0)
+    assert (report.records_in - report.failed, report.failed) == (5, 2)
     found = shop.client.admin.shares.describe(shop.topic)
     assert (found.lag, found.dead_letters) == (0, 2)
     letters = list(shop.client.read(shop.client.snapshot([f"{shop.topic}-dead-letters"])))
@@ -83,6 +83,17 @@ def test_a_record_that_fails_holds_up_no_other(
     reasons = [each["msgtx.dead-letter.reason"] or b"" for each in headers]
     begins = b"ValueError: " if failure is Acknowledgement.REJECT else b"delivery limit: ValueError: "
     assert all(reason.startswith(begins) for reason in reasons)
+
+
+def test_the_last_delivery_is_said_to_make_a_dead_letter(shop: Shop, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Its group permits two."""
+    shop.send(b"poison")
+    with caplog.at_level("DEBUG", "msgtx.process"):
+        run(store, failure=Acknowledgement.RELEASE)
+    lines = [line for line in caplog.messages if line.startswith(f"{shop.topic}-0 offset 0: ValueError")]
+    assert lines[0].endswith("; delivered again")
+    ending = f"; delivered 2 times, the last permitted; becomes a dead letter in {shop.topic}-dead-letters"
+    assert lines[-1].endswith(ending)
 
 
 def test_a_record_that_fails_stops_the_worker_and_stays(shop: Shop, run: Run) -> None:

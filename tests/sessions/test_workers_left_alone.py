@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -325,3 +326,44 @@ def test_failures_of_one_key_are_no_run(crew: Crew, kind: str) -> None:
     with crew.running(kind, failure=GIVING_UP[kind], max_failures_in_a_row=3):
         crew.wait_for(kind, 7)
     assert crew.reports[0].failed == 5
+
+
+# ── what the log tells ──
+
+
+def test_the_log_tells_the_life_of_a_worker(crew: Crew, caplog: pytest.LogCaptureFixture) -> None:
+    topic = crew.shop.topic
+    crew.shop.send(b"1", b"2")
+    with crew.running("into"):
+        crew.wait_for("into", 1, 2)
+    told = lines(caplog, "msgtx.process", f"group '{topic}'")
+    assert told[0].startswith(f"group '{topic}': a worker starts on {topic} (failure=Retry(")
+    assert told[1] == f"group '{topic}': this worker got {topic}-0, {topic}-1, {topic}-2"
+    assert told[-1].startswith(f"group '{topic}': the worker ends: 2 records in, 0 out, 0 failed")
+
+
+def test_a_worker_without_partitions_says_for_whom_it_waits(crew: Crew, caplog: pytest.LogCaptureFixture) -> None:
+    topic = crew.shop.topic
+    silent = crew.shop.client.consumer(topic, group=topic, session_timeout_ms="15s", heartbeat_interval_ms="14s")
+    assert len(silent.assignment()) == 3
+    with crew.running("into", consumer_config={"heartbeat_interval_ms": "500ms"}):
+        words = f"group '{topic}': waits for "
+        line = wait_until(lambda: lines(caplog, "msgtx.process", words), "it says so")[0]
+    assert " partitions of member " in line
+    assert f"process {os.getpid()}), silent since " in line
+    silent.close()
+
+
+def test_a_dead_letter_is_named_by_its_place(crew: Crew, caplog: pytest.LogCaptureFixture) -> None:
+    grave = crew.shop.make_topic()
+    crew.shop.send(b"1", b"poison")
+
+    def before(record: Record) -> None:
+        int(record.value or b"")
+
+    crew.before = before
+    with crew.running("process", failure=msgtx.DeadLetter(grave, after=0)):
+        crew.wait_for("process", 1)
+        wait_until(lambda: crew.shop.read(grave), "a dead letter")
+    (told,) = lines(caplog, "msgtx.process", f"{crew.shop.topic}-0 offset 1: ValueError")
+    assert told.endswith(f"; became a dead letter at {grave}-0@0")
