@@ -28,7 +28,7 @@ from tests.sessions.conftest import application_url
 
 COMMIT_SECONDS: Final = 0.01  # how long a COMMIT lasts
 MOMENT_SECONDS: Final = 0.03  # the longest from a handler's word to the kill
-RECORDS_PER_KILL: Final = 60
+ALWAYS_LEFT: Final = 200  # more records than a worker handles before its kill
 INSERT: Final = "insert into killed_rows (worker, number) values ({}, {})"
 
 
@@ -177,22 +177,23 @@ class Seen:
 def run(name: str, url: str, *, kills: int, seed: int = 0) -> Seen:
     """Kill workers of one kind so often, then let one work to the end."""
     chance = random.Random(seed)
-    topic, count = f"killed-{name}", RECORDS_PER_KILL * kills
+    topic = f"killed-{name}"
     with connect(url) as connection, msgtx.connect(url) as client:
         _prepare(connection)
         client.topics.create(topic)
-        with client.producer() as producer:
-            producer.send_batch(topic, [b"%d" % number for number in range(count)])
-        torn = done = before = 0
+        torn = done = before = count = 0
         for _ in range(kills):
+            if count < before + ALWAYS_LEFT:
+                with client.producer() as producer:
+                    producer.send_batch(topic, [b"%d" % number for number in range(count, count + ALWAYS_LEFT)])
+                count += ALWAYS_LEFT
             _kill(name, url, topic, after=chance.uniform(0, MOMENT_SECONDS))
             rows, offset = _look(connection, topic)
             torn += rows != offset
             done += rows > before
             before = rows
         connection.execute("drop trigger slow on killed_rows")
-        process = _start(name, url, topic, None, 0.5)
-        process.join(20 * PATIENCE_SECONDS)
+        _start(name, url, topic, None, PATIENCE_SECONDS / 10).join()
         rows, _ = _look(connection, topic)
         ((different,),) = connection.execute(
             "select count(distinct number) from killed_rows where worker = %s", [topic]
