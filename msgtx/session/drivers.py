@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, cast, runtime_checkable
+from typing import Any, Final, Protocol, TypeGuard, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -36,7 +36,6 @@ from msgtx.store.transactions.seal import (
 )
 
 
-@runtime_checkable
 class DjangoConnection(Protocol):
     """A connection of Django, such as `django.db.connection`."""
 
@@ -187,7 +186,7 @@ def _below(session: object) -> RawConnection | None:
         found: Any = _of_asyncpg(session)
     elif isinstance(session, psycopg.Connection | psycopg.AsyncConnection):
         found = session
-    elif isinstance(session, DjangoConnection):
+    elif is_djangos(session):
         session.ensure_connection()
         found = session.connection
         if not isinstance(found, psycopg.Connection):
@@ -195,6 +194,11 @@ def _below(session: object) -> RawConnection | None:
     else:
         return None
     return cast(RawConnection, found)
+
+
+def is_djangos(session: object) -> TypeGuard[DjangoConnection]:
+    """Return whether it is a connection of Django. Only a method is asked for: other attributes may raise."""
+    return hasattr(session, "ensure_connection")
 
 
 def is_asyncpgs(session: object) -> bool:

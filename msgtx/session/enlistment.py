@@ -27,11 +27,11 @@ from msgtx.database.translation import translate
 from msgtx.database.wire import BatchColumns
 from msgtx.session.answers import Answers
 from msgtx.session.drivers import (
-    DjangoConnection,
     DriverSession,
     another_database,
     driver_below,
     enlist_driver,
+    is_djangos,
     is_in_transaction,
 )
 from msgtx.session.endings import endings_of
@@ -234,7 +234,8 @@ def is_begun(session: UserSession) -> bool:
 
 def require_session(session: object) -> None:
     """Raise `WrongType` if it is no session, or one of an event loop."""
-    if not isinstance(session, sqlalchemy.Connection | Session | scoped_session | psycopg.Connection | DjangoConnection):
+    known = isinstance(session, sqlalchemy.Connection | Session | scoped_session | psycopg.Connection)
+    if not known and not is_djangos(session):
         raise _no_session(session, "SQLAlchemy's Session, scoped_session or Connection, psycopg's Connection or Django's")
 
 
