@@ -478,7 +478,7 @@ def _scene(server: Server, url: str) -> Iterator[tuple[Roles, msgtx.Client, Conn
     with contextlib.ExitStack() as stack:
         roles = stack.enter_context(open_roles(server, url))
         owner = stack.enter_context(msgtx.connect(url))
-        connection = stack.enter_context(owner.engine.connection())
+        connection = stack.enter_context(owner.runtime.engine.connection())
         others = Others(roles, owner, connection)
         stack.callback(others.close)
         yield roles, owner, connection, others

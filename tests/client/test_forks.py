@@ -297,6 +297,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "admin.coordinators": (REFUSED, client.admin.coordinators),
         "admin.verify": (REFUSED, client.admin.verify),
         "a connection": (REFUSED, client.runtime.engine.dedicated),
+        "find": (REFUSED, lambda: client.find(topic, key="k")),
         "observe": (FINE, lambda: client.observe(msgtx.observer.Observer())),
         "engine": (FINE, client.engine),  # new connections
         "async_engine": (FINE, client.async_engine),

@@ -56,7 +56,7 @@ def ids_of(connection: Connection, topic: str) -> tuple[int, ...]:
 
 
 def test_every_column_of_a_view_is_mapped(connection: Connection) -> None:
-    assert [each.__name__ for each in CLASSES] == sorted(set(orm.__all__) - {"publish", "read"})
+    assert [each.__name__ for each in CLASSES] == sorted(set(orm.__all__) - {"pending", "publish", "read"})
     for mapped in CLASSES:
         found = connection.execute(f"select * from msgtx.{mapped.__tablename__} limit 0").description or ()
         assert {column.name for column in found} == {column.name for column in mapped.__table__.columns}, mapped
