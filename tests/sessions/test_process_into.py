@@ -449,6 +449,11 @@ def test_a_handler_that_would_do_nothing_is_refused_before_anything_is_read(shop
 # ── what is nobody's fault ──
 
 
+def blames_no_record(caplog: Any) -> bool:
+    """Return whether a worker has only warned of the database."""
+    return {record.name for record in caplog.records} <= {"msgtx.database"}
+
+
 def test_a_lost_connection_is_no_records_fault(shop: Shop, run: Run, caplog: Any) -> None:
     shop.send(*(b"%d" % number for number in range(50)))
     killed: list[int] = []
@@ -464,7 +469,7 @@ def test_a_lost_connection_is_no_records_fault(shop: Shop, run: Run, caplog: Any
 
     report = run(handler, failure=msgtx.Skip(0))
     assert (shop.rows(), report.failed, len(killed)) == (list(range(50)), 0, 5)
-    assert caplog.messages == []
+    assert blames_no_record(caplog)
 
 
 def test_a_session_that_the_server_has_ended_is_no_records_fault(shop: Shop, run: Run, caplog: Any) -> None:
@@ -572,7 +577,8 @@ def test_a_pool_that_is_used_up_is_no_records_fault(shop: Shop, run: Run, caplog
     release.start()
     run(store, sessionmaker(engine), failure=msgtx.Skip(0), idle_timeout=2.0)
     release.join()
-    assert (shop.rows(), caplog.messages) == ([1, 2], [])
+    assert shop.rows() == [1, 2]
+    assert blames_no_record(caplog)
 
 
 @pytest.mark.parametrize(
@@ -819,15 +825,15 @@ def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(sho
     shop.send(b"1")
     client = msgtx.connect(shop.url)
     began = time.monotonic()
-    with pytest.raises((errors.MsgtxError, RuntimeError)):
-        client.process_into(
-            sessionmaker(shop.engine()),
-            lambda session, record: client.close(),
-            shop.topic,
-            group=shop.topic,
-            failure=msgtx.Stop(),
-        )
+    report = client.process_into(
+        sessionmaker(shop.engine()),
+        lambda session, record: client.close(),
+        shop.topic,
+        group=shop.topic,
+        failure=msgtx.Stop(),
+    )
     assert time.monotonic() - began < 10.0
+    assert (report.transactions, report.aborted) == (0, 1), "its connections were gone: the record comes again"
 
 
 # ── settings ──
