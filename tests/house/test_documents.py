@@ -64,6 +64,12 @@ def test_the_paths_in_a_document_exist(name: str) -> None:
 
 
 @for_each(DOCUMENTS)
+def test_a_document_has_no_conflict_that_a_merge_has_left(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^(?:<{7}|>{7}) .*", text) == []
+
+
+@for_each(DOCUMENTS)
 def test_a_file_has_the_name_that_a_document_says_is_in_it(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     for word, path in re.findall(r"`(\w+)`\s+in\s+`((?:msgtx|cli|spark_jobs|tests)/[\w./-]+\.(?:py|sql|txt))`", text):
