@@ -599,8 +599,8 @@ FETCH_BATCHES: Final = Function(
 )
 FIND: Final = Function(
     "find",
-    "topic text, key text, json text, header text, partition int4, offset int8, since interval, max_records int4, "
-    "key_bytes bytea",
+    "topic text, key text, json_field text, header text, partition int4, offset int8, since interval, "
+    "max_records int4, key_bytes bytea",
     tuple[Any],
 )
 

@@ -165,7 +165,7 @@ def test_sql_finds_what_the_client_finds(client: msgtx.Client, connection: Conne
     commit_offsets(connection, {GroupMetadata("auditors"): {partition: OffsetAndMetadata(1)}})
     (row,) = query(
         connection,
-        'select partition, "offset", key, value, outcome, groups from msgtx.find(%s, json => %s)',
+        'select partition, "offset", key, value, outcome, groups from msgtx.find(%s, json_field => %s)',
         topic,
         "id=2",
     )

@@ -140,7 +140,7 @@ class Yard:
             if not module.name.startswith(("msgtx.cli", "msgtx.migrations", "msgtx.spark_jobs")):
                 importlib.import_module(module.name)
         for found in gc.get_objects():  # a fork that looks at every object copies every page
-            if isinstance(found, FunctionType):
+            if type(found) is FunctionType:
                 self._functions[found.__code__.co_filename].append(found)
 
     @pytest.hookimpl(tryfirst=True)

@@ -1,6 +1,6 @@
 -- find(topic, …) → where the records of a topic are that fit, what became of their transactions, and what each group has
 -- done with them; the last stored ones first, also open and aborted ones. All that is given must fit (find_records).
---   json        path.of.names=text, in a value that is JSON      header   name=content
+--   json_field  path.of.names=text, in a value that is JSON      header   name=content
 --   since       how long ago a record may have been stored; "offset" needs partition, and no since
 --   groups, dead_letters   arrays of objects: the rows of groups_of_record and letters_of_record
 -- To search in contents takes the right to consume. After 64 steps of find_records a warning says where the search ended.
@@ -8,7 +8,7 @@
 -- right: consume, observe
 -- plan: look-ups
 create function msgtx.find(
-    topic text, key text default null, json text default null, header text default null, partition int default null,
+    topic text, key text default null, json_field text default null, header text default null, partition int default null,
     "offset" bigint default null, since interval default '1 day', max_records int default 10, key_bytes bytea default null
 ) returns setof msgtx.found_record language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -49,7 +49,7 @@ begin
             steps := steps + 1;
             for step in
                 select f.* from msgtx.find_records(
-                    place.partition_id, before, since_ms, "offset", coalesce(key_bytes, convert_to(key, 'UTF8')), json,
+                    place.partition_id, before, since_ms, "offset", coalesce(key_bytes, convert_to(key, 'UTF8')), json_field,
                     header, max_records) f
             loop
                 before := step.next_before;
