@@ -25,7 +25,6 @@ from msgtx.cli.terminal.setting_options import setting_option
 from msgtx.declared.settings import PRODUCER
 from msgtx.errors import MsgtxError
 from msgtx.rules.record import counted_bytes, record_bytes, too_large
-from msgtx.store.topics.topics import require_topics
 from msgtx.types import OutputRecord
 from msgtx.units import counted
 
@@ -341,8 +340,7 @@ def command(
         limit = client.topics.describe(topic).settings["max_message_bytes"]
         assert isinstance(limit, int)
         if partition is not None:
-            with client.runtime.engine.connection() as connection:  # refused even if the input is empty
-                require_topics(connection, [topic])[topic].partition_id(partition)
+            client.runtime.require_topics(topic)[0].partition_id(partition)  # refused even if the input is empty
         with client.producer(**given) as producer:
             delivery = Delivery(
                 producer=producer,

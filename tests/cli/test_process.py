@@ -148,7 +148,10 @@ def test_a_record_that_fails_is_kept_in_another_topic(
     ids = ("--group", topic, "--transactional-id", topic, "--idle-timeout", "0.1")
     options = ("--on-error", "dead-letter", "--dead-letter", grave, "--retries", "0")
     done = program.run("process", topic, wide, "jobs:fails", *ids, *options)
-    assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; sent to {grave}\n")
+    assert (done.code, done.err) == (
+        0,
+        f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; became a dead letter at {grave}-0@0\n",
+    )
     (kept,) = msgtx("consume", grave, "--from-beginning", "--no-follow", "-o", "jsonl").rows
     assert kept["value"] == "bad"
     assert "KeyError" in json.dumps(kept["headers"])
@@ -202,7 +205,10 @@ def test_records_become_rows_and_what_fails_is_retried_left_out_or_kept(
     given_up = program.run(*into, "--retries", "0")
     assert (given_up.code, failed in given_up.err, booked()) == (1, True, ["good"])
     done = program.run(*into, "--on-error", "dead-letter", "--dead-letter", grave, "--retries", "0", "-o", "jsonl")
-    assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; sent to {grave}\n")
+    assert (done.code, done.err) == (
+        0,
+        f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; became a dead letter in {grave}\n",
+    )
     assert (done.rows[0]["records_in"], done.rows[0]["failed"]) == (2, 1)
     assert booked() == ["better", "good"]
 
@@ -214,7 +220,8 @@ def test_workers_of_a_share_group_divide_records_from_topic_to_topic(
     assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
     ids = ("--share-members", "2", "--group", topic, "--transactional-id", topic, "--idle-timeout", "0.5")
     done = program.run("process", topic, wide, "jobs:fails", *ids, "--on-error", "dead-letter", "-o", "jsonl")
-    assert (done.code, done.err) == (0, f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; a dead letter\n")
+    told = f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; becomes a dead letter in {topic}-dead-letters\n"
+    assert (done.code, done.err) == (0, told)
     (report,) = done.rows
     assert (report["records_in"], report["records_out"], report["failed"]) == (3, 2, 1)
     assert sorted(msgtx("consume", wide, "--from-beginning", "--no-follow").out.split()) == [b"better", b"good"]
