@@ -265,7 +265,7 @@ def test_a_callback_may_close_its_share_consumer(client: msgtx.Client, topic: st
         topic,
         group=share.name,
         acknowledgement_mode="explicit",
-        key_deserializer=closing,
+        value_deserializer=closing,
         request_timeout_ms=int(PATIENCE_SECONDS * 1000),
     )
     one.poll(PATIENCE_SECONDS)
