@@ -36,7 +36,6 @@ class SenderSettings(TypedDict, total=False):
     buffer_bytes: Size
     max_in_flight: int
     partitioner: Partitioner
-    retries: int
     retry_backoff_ms: Duration
     # end
 
@@ -46,6 +45,7 @@ class ProducerSettings(SenderSettings, total=False):
 
     # make generate: settings.given producer_alone
     transactional_id: str | None
+    retries: int
     # end
 
 

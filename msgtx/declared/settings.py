@@ -199,6 +199,7 @@ PRODUCER: Final[Settings] = (
         "how often a batch is sent again, within `delivery_timeout_ms`",
         least=0,
         kafka=("retries",),
+        of_workers=False,
     ),
     replace(_RETRY_BACKOFF, says="the pause before a batch is sent again"),
 )

@@ -62,6 +62,12 @@ def worker_of(group: object, settings: Mapping[str, Any], *, failure: Failure, a
     """
     own = {name: value for name, value in settings.items() if name in Worker.__dataclass_fields__}
     rest = {name: value for name, value in settings.items() if name not in own}
+    if "retries" in rest:
+        raise ConfigError(
+            "a worker takes no retries: failure=msgtx.Retry(5), DeadLetter(topic, 5) or Skip(5) says how often it tries a"
+            " record again, delivery_timeout_ms how long a batch is sent",
+            name="retries",
+        )
     given = Worker(arguments.check_name("a group", group), **{"failure": failure, **own})
     arguments.one_of("auto_offset_reset", given.auto_offset_reset, get_args(AutoOffsetReset))
     arguments.function("on_commit", given.on_commit)

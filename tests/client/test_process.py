@@ -361,6 +361,12 @@ def test_retries_are_a_number(made: Any) -> None:
         made("3")
 
 
+def test_retries_of_a_worker_are_a_part_of_its_failure(client: msgtx.Client, topic: str, output: str) -> None:
+    """They would be the producer's, and a record be tried for ever."""
+    with refuses(errors.ConfigError, name="retries"):
+        client.process(topic, to=output, group=topic, transactional_id=topic, transform=lambda record: None, retries=2)  # type: ignore[call-overload]
+
+
 def test_a_target_that_is_the_source_is_refused(client: msgtx.Client, topic: str) -> None:
     """I16. The worker would read its own outputs for ever."""
     with refuses(errors.ConfigError, name="to", topic=topic):

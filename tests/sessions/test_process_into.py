@@ -845,6 +845,7 @@ def test_a_client_that_is_closed_by_its_own_handler_does_not_wait_for_itself(sho
         ({"failure": "ignore"}, "failure"),
         ({"enable_auto_commit": False}, "enable_auto_commit"),
         ({"max_poll_recrds": 1}, "max_poll_recrds"),
+        ({"retries": 1}, "retries"),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(run: Run, options: dict[str, Any], name: str) -> None:
