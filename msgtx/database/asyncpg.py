@@ -1,6 +1,7 @@
 """Connections of asyncpg, on which msgtx's calls are made as on those of psycopg. Users install asyncpg themselves."""
 
 import functools
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -45,7 +46,7 @@ class Asyncpg:
 
     async def rows(self, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
         """Run a statement with psycopg's placeholders, and return its rows. Raise the errors as psycopg's."""
-        import asyncpg
+        asyncpg: Any = importlib.import_module("asyncpg")  # without types: the compiler of wheels would refuse it
 
         text = _numbered(statement)
         try:
