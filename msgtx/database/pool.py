@@ -369,6 +369,8 @@ class CheckedOut:
                 except BaseException as raised:
                     if raised is not error:
                         raise
+            elif engine.outages.since is not None:
+                engine.outages.answered(engine)
         finally:
             engine._check_in(proxied, healthy=error is None)
             engine._slots.put(self._slot)

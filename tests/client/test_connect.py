@@ -16,6 +16,7 @@ from sqlalchemy import text
 import msgtx
 from msgtx import errors
 from msgtx.database import address, embedded, opening
+from msgtx.database.calls import query
 from msgtx.store.operator.installation import SCHEMA_VERSION
 from tests.client.steps import begun
 from tests.databases import PATIENCE_SECONDS, Connection, Server, connect, wait_until, waiting_backends
@@ -29,6 +30,22 @@ Unique = Callable[[str], str]
 def test_the_address_is_shown_without_its_password(client: msgtx.Client) -> None:
     assert "***" in client.url
     assert client.url.startswith("postgresql://")
+
+
+def test_a_connection_that_cannot_be_opened_beside_calls_that_are_answered_is_no_outage(
+    client: msgtx.Client, hook: Hook, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a worker, long afterwards, would count its `outage_timeout` from then on."""
+    engine = client.runtime.engine
+    with engine.connection() as lent:
+        query(lent, "select 1")
+    with caplog.at_level("INFO", logger="msgtx.database"):
+        with hook.at("connect", errors.DatabaseUnavailable("too many clients")), refuses(errors.DatabaseUnavailable):
+            engine.dedicated()
+        with engine.connection() as lent:
+            query(lent, "select 1")
+    assert engine.outages.since is None
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("form", ["as it is", "two hosts", "words and values"])
