@@ -10,7 +10,7 @@ from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, write
+from msgtx.cli.terminal.output import printable, row_of, show_many, write
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.cli.terminal.record_lines import content_row, json_text, time_text
@@ -108,7 +108,7 @@ def _block(found: FoundRecord) -> str:
         of = "" if letter.group is None else f" of {letter.group}"
         why = "" if letter.reason is None else f": {letter.reason}"
         lines.append(f"dead letter{of} at {letter.topic}-{letter.partition}@{letter.offset}{why}")
-    return "".join(f"{'' if number == 0 else '  '}{_printable(line)}\n" for number, line in enumerate(lines))
+    return "".join(f"{'' if number == 0 else '  '}{printable(line)}\n" for number, line in enumerate(lines))
 
 
 def _fate(found: FoundRecord) -> str:
@@ -128,10 +128,6 @@ def _fate(found: FoundRecord) -> str:
 def _content(name: str, content: bytes | None) -> str:
     ((_, text),) = content_row(name, content).items()
     return "" if text is None else f"  {name} {text}"
-
-
-def _printable(line: str) -> str:
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _row(found: FoundRecord) -> dict[str, Any]:

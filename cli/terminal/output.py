@@ -103,14 +103,18 @@ def write(text: str) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Return a value for a table. Control characters of terminals are escaped."""
+    """Return a value for a table."""
     if value is None:
         return "-"
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return ", ".join(map(_cell, value))
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_cell(content)}" for name, content in value.items())
-    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    return printable(f"{value:.3f}" if isinstance(value, float) else str(value))
+
+
+def printable(text: str) -> str:
+    """Return a text with the control characters of terminals escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 

@@ -70,6 +70,7 @@ class Partitions:
         except MsgtxError as error:  # the role may not look, or the database is away: the worker itself finds out
             log.debug("group %r: %s", self._group, error)
             return
+        self._told &= {(each.member_id, each.heartbeat_at) for each in members}
         now = max((each.heartbeat_at for each in members), default=0)  # this worker's own, by the database's clock
         for each in members:
             is_silent = now - each.heartbeat_at > each.session_timeout_ms / SILENT_PART
