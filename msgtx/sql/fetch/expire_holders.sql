@@ -61,11 +61,7 @@ begin
                     select asked.partition_id, o.producer_id, o.producer_epoch, o.transaction_number
                     from msgtx.consumer_group g
                     cross join unnest(looked) asked(partition_id)
-                    left join lateral (
-                        select o.commit_sequence from msgtx.group_offset o
-                        where o.group_id = g.group_id and o.partition_id = asked.partition_id
-                          and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
-                        order by o.commit_sequence desc limit 1) newest on true
+                    left join lateral msgtx.newest_offset_of(g.group_id, asked.partition_id) newest on true
                     cross join lateral (
                         select o.producer_id, o.producer_epoch, o.transaction_number from msgtx.group_offset o
                         where o.group_id = g.group_id and o.partition_id = asked.partition_id

@@ -35,11 +35,7 @@ begin
                case when newest.committed_offset > in_offset then null else owned.owner end as member_number,
                null::int as delivery_count, null as reason
         from msgtx.consumer_group g
-        left join lateral (
-            select o.committed_offset, o.commit_sequence from msgtx.group_offset o
-            where o.group_id = g.group_id and o.partition_id = in_partition_id
-              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
-            order by o.commit_sequence desc limit 1) newest on true
+        left join lateral msgtx.newest_offset_of(g.group_id, in_partition_id) newest on true
         left join lateral (
             select true as found from msgtx.group_offset o
             where o.group_id = g.group_id and o.partition_id = in_partition_id

@@ -31,11 +31,7 @@ begin
               select from msgtx.partition known where known.partition_id = o.partition_id
               and ((select msgtx.topics_of_caller(cans)) is null
                    or known.topic_id = any((select msgtx.topics_of_caller(cans))::int[])))) p
-    left join lateral (
-        select o.committed_offset, o.metadata, o.commit_sequence from msgtx.group_offset o
-        where o.group_id = g.group_id and o.partition_id = p.partition_id
-          and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
-        order by o.commit_sequence desc limit 1) newest on true
+    left join lateral msgtx.newest_offset_of(g.group_id, p.partition_id) newest on true
     left join lateral (
         select true as pending from msgtx.group_offset o
         where o.group_id = g.group_id and o.partition_id = p.partition_id

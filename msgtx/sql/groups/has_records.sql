@@ -12,10 +12,6 @@ begin
     end if;
     return exists (
         select from msgtx.log_ends(partition_ids, 'read_committed') e
-        left join lateral (
-            select o.committed_offset from msgtx.group_offset o
-            where o.group_id = found_id and o.partition_id = e.partition_id
-              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
-            order by o.commit_sequence desc limit 1) o on true
+        left join lateral msgtx.newest_offset_of(found_id, e.partition_id) o on true
         where e.last_stable_offset > greatest(o.committed_offset, e.log_start_offset));
 end $$;

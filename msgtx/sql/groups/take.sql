@@ -43,11 +43,7 @@ begin
         from msgtx.partition p
         left join lateral msgtx.last_row_of(p.partition_id) tail on true
         cross join lateral (select greatest(tail.last_offset + 1, p.log_start_offset) as log_end) e
-        left join lateral (
-            select o.committed_offset, o.committed_at from msgtx.group_offset o
-            where o.group_id = found_group and o.partition_id = p.partition_id
-              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
-            order by o.commit_sequence desc limit 1) o on true
+        left join lateral msgtx.newest_offset_of(found_group, p.partition_id) o on true
         where p.topic_id = found_topic
           and (coalesce(o.committed_offset, p.log_start_offset) <> e.log_end or o.committed_at < renewed_before)
         order by e.log_end - greatest(o.committed_offset, p.log_start_offset) desc, p.partition_index

@@ -35,11 +35,7 @@ begin
                e.last_stable_offset
         from unnest(group_ids, partition_ids) k(group_id, partition_id)
         join ends e on e.partition_id = k.partition_id
-        cross join lateral (
-            select o.committed_offset from msgtx.group_offset o
-            where o.group_id = k.group_id and o.partition_id = k.partition_id
-              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
-            order by o.commit_sequence desc limit 1) newest)
+        cross join lateral msgtx.newest_offset_of(k.group_id, k.partition_id) newest)
     select g.name, t.name, sum(case when unread.base_offset is null then 0
                                else l.last_stable_offset - greatest(unread.base_offset, l.position) end)::bigint,
            max(case when unread.max_timestamp is not null then greatest(now_ms - unread.max_timestamp, 0) end), came_to

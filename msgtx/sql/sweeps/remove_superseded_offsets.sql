@@ -41,10 +41,7 @@ begin
             select o.commit_sequence, greatest(o.committed_at, (  -- a sealed one may have waited for long
                        select d.decided_at
                        from msgtx.decision_of(o.producer_id, o.producer_epoch, o.transaction_number) d)) as committed_at
-            from msgtx.group_offset o
-            where o.group_id = k.group_id and o.partition_id = k.partition_id
-              and msgtx.offset_counts(o.producer_id, o.producer_epoch, o.transaction_number)
-            order by o.commit_sequence desc limit 1) newest on true
+            from msgtx.newest_offset_of(k.group_id, k.partition_id) o) newest on true
         left join lateral (
             select (select true from msgtx.group_member m where m.group_id = k.group_id limit 1) is null
                    and (select true from msgtx.group_offset o
