@@ -98,7 +98,7 @@ from msgtx.units import Duration
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-# A worker's function of a `Record` is one of a `ShareRecord`, too: that is what a member of a share group gets.
+# Members of a share group get a `ShareRecord`. A worker's function of a `Record` takes one, too.
 S = TypeVar("S")  # a session
 MOST_CONNECTIONS: Final = 10_000  # of one client: more than a server takes
 
@@ -647,7 +647,7 @@ class Client(Closing):
         stop: StopSignal | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> list[FoundRecord]:
-        """Return where records are, what became of their transactions, and what each group has done with them.
+        """Find records. Return their places, the outcomes of their transactions, and the progress of each group.
 
         All that is given must fit. `json`: `path.of.names=text`, in a value that is JSON; `header`: `name=content`. The last
         stored records come first, at most `limit` (1 to 1,000), also open and aborted ones. `since`: how long ago a record

@@ -173,7 +173,7 @@ class Metrics(Observer):
 
 
 class _Gauges(Collector):
-    """The lag that consumers know when Prometheus asks, and what waits; the database is not asked."""
+    """The lag of consumers and the waiting partitions at the moment of a scrape. The database is not asked."""
 
     def __init__(self, clients: "weakref.WeakSet[Client]", waiting: Mapping[str, int]) -> None:
         self._clients = clients

@@ -668,7 +668,7 @@ class RecordLetter:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record that `client.find` has found, with what became of it. Times in milliseconds.
+    """A record found by `client.find`, its outcome, and the progress of each group. Times in milliseconds.
 
     `stored_at`: when it was appended. `key`, `value`, `headers`: empty for a role that may only observe. `deliver_at`: the
     end of its delay. `transactional_id`: None if it has none, or the role may not use it.

@@ -1,4 +1,4 @@
-"""`msgtx find`: where a record is, and what each group has done with it."""
+"""`msgtx find`: the place of a record, and the progress of each group with it."""
 
 import json
 from typing import Any
@@ -56,7 +56,7 @@ def command(
     since: int,
     limit: int,
 ) -> int:
-    """Show where records of TOPIC are, what became of their transactions, and what each group has done with them.
+    """Find records of TOPIC; show the outcome of their transactions, and the progress of each group.
 
     All options that are given must fit; without any, these are the last records. Also open and aborted ones are shown, and
     said to be so. The topic is read from its end to its beginning, and no further than --since. Ctrl-C ends the search and

@@ -1,4 +1,4 @@
-"""`client.find`: where a record is, and what became of it."""
+"""`client.find`: the place of a record, its outcome, and the progress of each group."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

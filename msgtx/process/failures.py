@@ -102,7 +102,7 @@ class Patience:
 
 
 class Failures:
-    """The failures of one worker, also of its members in threads: how many in a row, of which kinds, and what waits."""
+    """The failures of one worker, also of its members in threads: how many in a row, their kinds, the waiting partitions."""
 
     def __init__(self, worker: Worker, observers: Observers) -> None:
         self._worker = worker

@@ -179,7 +179,7 @@ class Loop:
         self.work.take_one()
 
     def _go_back(self) -> None:
-        """End what a failure has left open, and go back to what is committed."""
+        """End the open transaction after a failure, and go back to the committed offsets."""
         if (done := self.work.finish()) is not None:
             self._done(done)
         self.consumer.rewind()

@@ -330,7 +330,7 @@ class _Loop:
         pause(seconds, self.worker.stop)
 
     def _finish(self) -> None:
-        """End what a failure has left open; of the records at hand, keep those that are still this member's."""
+        """End the open transaction after a failure. Keep the records at hand whose locks this member still has."""
         if (done := self.work.finish()) is not None:
             self._done(done)
         if self.parts:

@@ -1,4 +1,4 @@
-"""The search for records, and what became of them: the last stored ones first, in steps of bounded cost."""
+"""The search for records, the last stored ones first, in steps of bounded cost; the progress of each group."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from msgtx.generated import calls
 
 BEHIND_ALL: Final = (1 << 63) - 1  # behind the last record of each log
 
-# A record that fits: where it is, what it holds, and what became of its transaction.
+# A record that fits: its place, its contents, and the outcome of its transaction.
 FoundRow = calls.FindRecordsRow
 
 
@@ -42,7 +42,7 @@ def find_records(
 
 
 def groups_of_record(connection: RawConnection, partition_id: int, offset: int) -> Sequence[GroupRow]:
-    """Return what each group has done with a record, by the groups' names."""
+    """Return the progress of each group with a record, by the groups' names."""
     return call(connection, calls.GROUPS_OF_RECORD, partition_id, offset)
 
 

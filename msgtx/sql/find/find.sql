@@ -1,5 +1,5 @@
--- find(topic, …) → where the records of a topic are that fit, what became of their transactions, and what each group has
--- done with them; the last stored ones first, also open and aborted ones. All that is given must fit (find_records).
+-- find(topic, …) → the places of fitting records of a topic, the outcomes of their transactions, and the progress of each
+-- group; the last stored ones first, also open and aborted ones. All that is given must fit (find_records).
 --   json_field  path.of.names=text, in a value that is JSON      header   name=content
 --   since       how long ago a record may have been stored; "offset" needs partition, and no since
 --   groups, dead_letters   arrays of objects: the rows of groups_of_record and letters_of_record
