@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -82,12 +82,17 @@ class Metrics(Observer):
             "worker_errors", "A worker's transactions that failed, to be tried again or not.", "group", "error"
         )
         self._dead = counters("worker_dead_letters", "Records that were sent to dead letters.", "group", "topic")
-        self._waiting: dict[str, int] = defaultdict(int)
+        self._waiting = Gauge(
+            "msgtx_worker_waiting_partitions",
+            "Partitions that wait for a record that fails; of a share group, members.",
+            ["group"],
+            registry=registry,
+        )
         self._skipped = counters("worker_skipped_records", "Records that were left out.", "group")
         for outcome in ("committed", "aborted"):
             self._transactions(outcome)
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
-        registry.register(_Gauges(self._clients, self._waiting))
+        registry.register(_Lags(self._clients))
 
     def watch(self, client: Client) -> None:
         """Count the work of this client's producers, consumers and workers."""
@@ -143,7 +148,7 @@ class Metrics(Observer):
             self._attempts(group, outcome)
         self._handled(group)
         self._skipped(group)
-        self._waiting[group] += 0
+        self._waiting.labels(group)
         if dead_letter is not None:
             self._dead(group, dead_letter)
 
@@ -162,7 +167,7 @@ class Metrics(Observer):
 
     def waiting(self, group: str, change: int) -> None:
         """Show partitions that wait."""
-        self._waiting[group] += change
+        self._waiting.labels(group).inc(change)
 
     def set_aside(self, group: str, records: int, dead_letter: str | None) -> None:
         """Count records that were not handled."""
@@ -172,12 +177,11 @@ class Metrics(Observer):
             self._dead(group, dead_letter).inc(records)
 
 
-class _Gauges(Collector):
-    """The lag of consumers and the waiting partitions at the moment of a scrape. The database is not asked."""
+class _Lags(Collector):
+    """The lag of consumers at the moment of a scrape. The database is not asked."""
 
-    def __init__(self, clients: "weakref.WeakSet[Client]", waiting: Mapping[str, int]) -> None:
+    def __init__(self, clients: "weakref.WeakSet[Client]") -> None:
         self._clients = clients
-        self._waiting = waiting
 
     def collect(self) -> Iterator[Metric]:
         lags: dict[tuple[str, str], int] = defaultdict(int)
@@ -196,14 +200,6 @@ class _Gauges(Collector):
             for place, value in values.items():
                 family.add_metric(place, value)
             yield family
-        family = GaugeMetricFamily(
-            "msgtx_worker_waiting_partitions",
-            "Partitions that wait for a record that fails; of a share group, members.",
-            labels=["group"],
-        )
-        for group, count in [*self._waiting.items()]:
-            family.add_metric([group], count)
-        yield family
 
 
 _known: "weakref.WeakKeyDictionary[CollectorRegistry, Metrics]" = weakref.WeakKeyDictionary()

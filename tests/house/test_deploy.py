@@ -89,7 +89,7 @@ def exported(client: msgtx.Client) -> dict[str, set[str]]:
             found |= {name: labels for name in names if not name.endswith("_created")}
     for family in [*Gauges(client.runtime.engine).collect(), *(each for each in process.collect() if each.type == "gauge")]:
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        found[name] = set(getattr(family, "_labelnames", ()))
+        found[name] = found.get(name) or set(getattr(family, "_labelnames", ()))  # a Gauge's family does not name them
     bases = {re.sub(r"_(bucket|count|sum|total)$", "", name) for name in found if re.search(r"_(bucket|total)$", name)}
     return {name: labels for name, labels in found.items() if name not in bases}
 
