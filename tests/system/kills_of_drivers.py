@@ -1,12 +1,13 @@
 """Workers on every kind of connection are killed between rows and offsets, and at COMMIT: both are there, or neither (I10).
 
 `python -m tests.system.kills_of_drivers --kills 500 [NAME …]` prints what was seen. A worker is a process of its own. It
-reports that a handler has written a row. After a random moment it gets SIGKILL. A deferred trigger makes COMMITs slow, so
-that many of the kills come during one.
+reports that a handler has written a row. Then it gets SIGKILL: while its handler stands still, or after a random moment, or
+a random moment after its first COMMIT. A deferred trigger makes COMMITs slow, so that many of the kills come during one.
 """
 
 import argparse
 import asyncio
+import enum
 import multiprocessing
 import os
 import random
@@ -23,13 +24,24 @@ import sqlalchemy
 
 import msgtx
 from msgtx import aio
-from tests.databases import PATIENCE_SECONDS, as_djangos, connect
+from tests.databases import PATIENCE_SECONDS, as_djangos, connect, wait_until
 from tests.sessions.conftest import application_url
 
 COMMIT_SECONDS: Final = 0.01  # how long a COMMIT lasts
 MOMENT_SECONDS: Final = 0.03  # the longest from a handler's word to the kill
 ALWAYS_LEFT: Final = 200  # more records than a worker handles before its kill
 INSERT: Final = "insert into killed_rows (worker, number) values ({}, {})"
+
+
+class Moment(enum.Enum):
+    """When a worker is killed."""
+
+    IN_A_HANDLER = enum.auto()  # nothing of it is committed
+    AT_RANDOM = enum.auto()
+    AFTER_A_COMMIT = enum.auto()
+
+
+MOMENTS: Final = tuple(Moment)
 
 
 @dataclass(frozen=True)
@@ -182,12 +194,12 @@ def run(name: str, url: str, *, kills: int, seed: int = 0) -> Seen:
         _prepare(connection)
         client.topics.create(topic)
         torn = done = before = count = 0
-        for _ in range(kills):
+        for turn in range(kills):
             if count < before + ALWAYS_LEFT:
                 with client.producer() as producer:
                     producer.send_batch(topic, [b"%d" % number for number in range(count, count + ALWAYS_LEFT)])
                 count += ALWAYS_LEFT
-            _kill(name, url, topic, after=chance.uniform(0, MOMENT_SECONDS))
+            _kill(name, url, topic, connection, MOMENTS[turn % len(MOMENTS)], after=chance.uniform(0, MOMENT_SECONDS))
             rows, offset = _look(connection, topic)
             torn += rows != offset
             done += rows > before
@@ -223,33 +235,50 @@ def _look(connection: Any, topic: str) -> tuple[int, int]:
     return rows, offset
 
 
-def _kill(name: str, url: str, topic: str, *, after: float) -> None:
+def _is_quiet(connection: Any) -> bool:
+    """Whether no session is in the middle of something: one that commits goes on without its client."""
+    ((quiet,),) = connection.execute(
+        "select not exists (select from pg_stat_activity where datname = current_database()"
+        " and pid <> pg_backend_pid() and state <> 'idle')"
+    ).fetchall()
+    return bool(quiet)
+
+
+def _kill(name: str, url: str, topic: str, connection: Any, moment: Moment, *, after: float) -> None:
+    before = _look(connection, topic)
     ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = _start(name, url, topic, theirs, None)
+    process = _start(name, url, topic, theirs, None, stands_still=moment is Moment.IN_A_HANDLER)
     theirs.close()
     assert ours.poll(PATIENCE_SECONDS), f"{name}: the worker handles nothing"
     ours.recv_bytes()  # it raises if the worker has ended
+    if moment is Moment.AFTER_A_COMMIT:
+        wait_until(lambda: _look(connection, topic) != before, f"{name}: a COMMIT")
     time.sleep(after)
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join()
     ours.close()
+    wait_until(lambda: _is_quiet(connection), f"{name}: the sessions of a killed worker end")
 
 
-def _start(name: str, url: str, topic: str, pipe: Pipe | None, idle_timeout: float | None) -> Any:
+def _start(
+    name: str, url: str, topic: str, pipe: Pipe | None, idle_timeout: float | None, *, stands_still: bool = False
+) -> Any:
     context = multiprocessing.get_context("fork")
-    process = context.Process(target=_work, args=(name, url, topic, pipe, idle_timeout))
+    process = context.Process(target=_work, args=(name, url, topic, pipe, idle_timeout, stands_still))
     process.start()
     return process
 
 
-def _work(name: str, url: str, topic: str, pipe: Pipe | None, idle_timeout: float | None) -> None:
+def _work(name: str, url: str, topic: str, pipe: Pipe | None, idle_timeout: float | None, stands_still: bool) -> None:
     said: list[bool] = []
 
     def wrote() -> None:
         if pipe is not None and not said:
             said.append(True)
             pipe.send_bytes(b"x")
+            while stands_still:
+                signal.pause()
 
     WORKERS[name](Task(url, topic, wrote, idle_timeout))
 

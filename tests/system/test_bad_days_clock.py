@@ -91,7 +91,7 @@ def test_what_a_dead_producer_left_in_the_future_holds_nobody_up(
     with client.producer(linger_ms=0, **FAST) as other, client.consumer("left", **READING) as reader:
         other.send("left", b"behind", partition=0).result(PATIENCE_SECONDS)
         assert reader.poll(0) == []
-        dead.engine.close()  # the process is gone; no client aborts
+        dead.runtime.engine.close()  # the process is gone; no client aborts
         assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == [b"behind"]
     assert client.admin.transactions.outcome(name).decided_by == "timeout"
     assert shell(database_url, "sweep").code == 0
