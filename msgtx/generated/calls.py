@@ -1333,6 +1333,27 @@ SPANS_OF_TRANSACTIONS: Final = Function(
 )
 
 
+class StalledPartitionsRow(NamedTuple):
+    group_name: str
+    topic: str
+    partition_index: int
+    committed_offset: int
+    since: datetime
+    records: int
+    member_id: str
+    client_host: str | Any
+    client_process: int | Any
+    checked_at: datetime
+    found: int
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+
+STALLED_PARTITIONS: Final = Function("stalled_partitions", "silence_ms int8, most int4", StalledPartitionsRow)
+
+
 class TableStatisticsRow(NamedTuple):
     name: str
     bytes: int

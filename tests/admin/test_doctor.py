@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -259,6 +260,43 @@ def test_an_assignment_that_nobody_makes_anew_is_told(cause: str, client: msgtx.
     assert f"{1 + (cause == 'members')} members live" in stale.text
     assert group.assign(dict.fromkeys(group.partitions, "a"))
     assert found(client, f"group {group.name}") == []
+
+
+def test_a_partition_whose_worker_waits_is_told_until_it_goes_on(client: msgtx.Client) -> None:
+    client.topics.create("stands")
+    client.topics.create("stood")
+    with client.producer() as producer:
+        for value in (b"0", b"1"):
+            producer.send("stands", value)
+    stop, repaired = threading.Event(), threading.Event()
+
+    def handler(record: msgtx.Record) -> None:
+        if record.offset == 1 and not repaired.is_set():
+            raise ImportError(name="forgotten")
+
+    def told() -> list[Finding]:
+        return found(client, "group stands", Limits(stalled_seconds=0.0))
+
+    with ThreadPoolExecutor(1) as pool:
+        worker = pool.submit(
+            client.process,
+            "stands",
+            to="stood",
+            group="stands",
+            transactional_id="stands",
+            transform=handler,
+            stop=stop,
+        )
+        (finding,) = wait_until(lambda: [one for one in told() if one.data["committed_offset"] == 1], "it stands still")
+        assert finding.level is Level.WARNING
+        assert (finding.data["client_process"], finding.data["records"]) == (os.getpid(), 1)
+        assert "stands-0 stands still at offset 1" in finding.text
+        assert finding.advice.endswith("`msgtx find stands --offset 0:1`")
+        assert found(client, "group stands") == [], "it may have begun just now"
+        repaired.set()
+        wait_until(lambda: told() == [], "it goes on")
+        stop.set()
+        worker.result(SECONDS)
 
 
 # ── coordinators ──

@@ -126,6 +126,15 @@ def test_every_metric_and_label_of_alerts_and_dashboard_is_exported(exported: di
         assert labels_in(expression) <= known, place
 
 
+def test_the_dashboard_shows_every_metric_of_an_alert() -> None:
+    names = {rule["alert"] for rule in rules()}
+    asked, shown = set[str](), set[str]()
+    for place, expression in expressions():
+        found = {re.sub(r"_(bucket|count|sum)$", "", name) for name in metrics_in(expression)}
+        (asked if place in names else shown).update(found)
+    assert asked <= shown
+
+
 def test_a_name_tells_its_kind_and_its_unit(exported: dict[str, set[str]], client: msgtx.Client) -> None:
     """Prometheus's conventions: base units, `_total` for counters and for nothing else."""
     process = CollectorRegistry()

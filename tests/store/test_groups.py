@@ -9,6 +9,7 @@ from msgtx.store.fetch.records import first_records
 from msgtx.store.groups.groups import (
     ListedGroup,
     Neglected,
+    Stalled,
     commit_offsets,
     committed_offsets,
     delete_group,
@@ -16,6 +17,7 @@ from msgtx.store.groups.groups import (
     list_groups,
     neglected_groups,
     reset_offsets,
+    stalled_partitions,
 )
 from msgtx.store.groups.members import assign_partitions, describe_members, leave_group, release_partitions
 from msgtx.types import GroupMetadata, OffsetAndMetadata
@@ -24,7 +26,18 @@ from tests.refusals import refuses
 from tests.store.conftest import Blocked
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, count, decide_by_hand, new_partition, new_topic, plain, plain_batches, seal, unique
+from tests.store.steps import (
+    Writer,
+    count,
+    decide_by_hand,
+    new_partition,
+    new_topic,
+    plain,
+    plain_batches,
+    seal,
+    topic_of,
+    unique,
+)
 
 
 def commit(connection: Connection, group: str, partition: int, offset: int) -> None:
@@ -123,6 +136,41 @@ def test_groups_in_which_nobody_does_what_is_to_be_done_are_told(connection: Con
     expected.sort(key=lambda one: one.group_name)
     assert neglected_groups(connection, most=9) == (expected, 2)
     assert neglected_groups(connection, most=1) == (expected[:1], 2)
+
+
+@pytest.mark.usefixtures("bare")
+def test_partitions_at_which_a_living_member_stands_still_are_told(connection: Connection, clock: Clock) -> None:
+    start = datetime(2030, 1, 1, tzinfo=UTC)
+    clock(start)
+    group = Roster(connection, 6)
+    dead, read, empty, stuck, late, free = group.partitions
+    group.join("dead", session_timeout_ms=10_000)
+    group.join("lives")
+    owners = {**dict.fromkeys((dead, free), "dead"), **dict.fromkeys((read, empty, stuck, late), "lives")}
+    assert group.assign(owners)
+    writer = Writer(connection)
+    for partition in (dead, read, stuck, free):
+        writer.send(partition, b"aborted")
+    writer.abort()
+    for partition in (dead, read, stuck, free):
+        plain_batches(connection, partition, b"1", b"2")
+    for partition, owner in owners.items():
+        group.commit(owner, partition, 0)
+    group.commit("lives", read, 3)
+    group.release("dead", free)
+    clock(start + timedelta(seconds=20))
+    plain(connection, late, b"1")
+    now = start + timedelta(seconds=30)
+    clock(now)
+    name = topic_of(connection, stuck)
+    one = Stalled(group.name, name, 3, 0, start, 2, "lives", "here", 1, now, 1)
+    two = Stalled(group.name, name, 4, 0, start + timedelta(seconds=20), 1, "lives", "here", 1, now, 2)
+    assert stalled_partitions(connection, silence_ms=30_001, most=9) == ([], 0)
+    assert stalled_partitions(connection, silence_ms=30_000, most=9) == ([one], 1)
+    assert stalled_partitions(connection, silence_ms=10_000, most=9) == ([one._replace(found=2), two], 2)
+    assert stalled_partitions(connection, silence_ms=10_000, most=1) == ([one._replace(found=2)], 2)
+    group.commit("lives", stuck, 2)
+    assert stalled_partitions(connection, silence_ms=30_000, most=9) == ([], 0)
 
 
 # ── delete ──

@@ -23,6 +23,7 @@ CHECKS: Final[dict[str, Check]] = {
     "phase two": transactions.unfinished_phase_two,
     "coordinators": coordinators.leases,
     "groups": groups.neglected,
+    "stalled partitions": groups.stalled,
     "share groups": shares.waiting,
     "locks": sessions.locks,
     "snapshots": sessions.snapshots,

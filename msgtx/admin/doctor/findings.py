@@ -15,6 +15,7 @@ from msgtx.types import Finding, Level
 class Limits:
     """From when on `doctor` reports something, or calls it a problem."""
 
+    stalled_seconds: float = 300.0  # an offset that does not move: a worker is past all its tries of a record, or works long
     grace_seconds: float = 5.0  # an overdue transaction, a missing marker: who is to see to it comes once a second
     lock_seconds: float = 5.0  # a session that holds msgtx's locks: the library's own hold them for milliseconds
     idle_seconds: float = 60.0  # a session that is idle in a SQL transaction
@@ -79,6 +80,12 @@ def span(seconds: float) -> str:
 def since(time: datetime | None, now: datetime) -> float | None:
     """Return the seconds since a time, None if it is not known."""
     return None if time is None else (now - time).total_seconds()
+
+
+def member_of(one: Any) -> str:
+    """Return a member in words, with its process."""
+    host = "" if one.client_host is None else f" (process {one.client_process} on {one.client_host})"
+    return f"member {one.member_id}{host}"
 
 
 def words_of_bytes(count: int) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from msgtx.admin.doctor.findings import Limits, Look, data_of, more_of, since, span
+from msgtx.admin.doctor.findings import Limits, Look, data_of, member_of, more_of, since, span
 from msgtx.admin.doctor.transactions import client_of
 from msgtx.admin.hanging import how_to_end
 from msgtx.store.operator.server import Session, describe_sessions
@@ -79,9 +79,8 @@ def _data(one: WaitingShare) -> dict[str, object]:
 
 
 def _holder(one: WaitingShare) -> str:
-    host = "" if one.client_host is None else f" (process {one.client_process} on {one.client_host})"
     left = (one.locked_until - one.checked_at).total_seconds()
-    return f"member {one.member_id}{host}, whose lock ends in {span(left)}"
+    return f"{member_of(one)}, whose lock ends in {span(left)}"
 
 
 def _pending(one: WaitingShare, session: Session | None, limits: Limits) -> tuple[Level, str, str]:

@@ -130,6 +130,16 @@ def neglected_groups(connection: RawConnection, *, most: int) -> tuple[list[Negl
     return rows, rows[0].found if rows else 0
 
 
+# A partition whose group stands still, its owner, and since when; `committed_offset`: of the record that it waits for.
+Stalled = calls.StalledPartitionsRow
+
+
+def stalled_partitions(connection: RawConnection, *, silence_ms: int, most: int) -> tuple[list[Stalled], int]:
+    """Return partitions at which living members have not moved for so long, as `neglected_groups` does groups."""
+    rows = call(connection, calls.STALLED_PARTITIONS, silence_ms, most)
+    return rows, rows[0].found if rows else 0
+
+
 def delete_group(connection: RawConnection, group: str) -> None:
     """Delete a group with its offsets. Raise `GroupNotFound`, `GroupNotEmpty`."""
     ((name, detail),) = call(connection, calls.DELETE_GROUP, group)
