@@ -1,6 +1,8 @@
 """Messages that are atomic with the rows of Django's models."""
 
 from datetime import datetime
+from types import EllipsisType
+from typing import Any
 
 from django.db import connections, transaction
 
@@ -11,8 +13,9 @@ from msgtx.rules.record import GivenHeaders
 
 def publish(
     topic: str,
-    value: bytes | None,
+    value: bytes | EllipsisType | None = ...,
     *,
+    json: Any = ...,
     key: bytes | None = None,
     partition: int | None = None,
     timestamp: int | datetime | None = None,
@@ -26,4 +29,13 @@ def publish(
     """
     name = using or alias()
     with transaction.atomic(using=name, savepoint=False):
-        orm.publish(connections[name], topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
+        orm.publish(
+            connections[name],
+            topic,
+            value,
+            json=json,
+            key=key,
+            partition=partition,
+            timestamp=timestamp,
+            headers=headers,
+        )

@@ -12,7 +12,7 @@ from msgtx.database.faults import AGAIN, fault_of
 from msgtx.errors import AuthorizationFailed, FatalError, IllegalState, WrongType
 from msgtx.process.ending import POLL_SECONDS
 from msgtx.process.loop import Done, Failed
-from msgtx.process.places import dead_letter_of, reason_of, tell_set_aside
+from msgtx.process.places import dead_letter_of, letter_in, reason_of, tell_set_aside
 from msgtx.process.worker import Worker
 from msgtx.session.enlistment import BrokenSession, UserSession
 from msgtx.session.opened import in_session, opened, opened_async
@@ -90,7 +90,7 @@ class Into:
         if failed is not None:
             raise failed.error from error
         topic = self.worker.dead_letter
-        tell_set_aside(record, error, None if topic is None else f"in {topic}")
+        tell_set_aside(record, error, None if topic is None else letter_in(record, topic))
         return Done(1, int(self.worker.dead_letter is not None), failed=1)
 
     def finish(self) -> Done | None:

@@ -63,7 +63,12 @@ def dead_letter_of(record: Record, error: Exception, topic: str, *, group: str, 
     return OutputRecord(record.value, record.key, headers, topic=topic)
 
 
+def letter_in(record: Record, topic: str) -> str:
+    """Return where a record's dead letter is, if only its topic is known: PostgreSQL places it at the COMMIT."""
+    return f"in {topic} (msgtx find {record.topic} --offset {record.partition}:{record.offset})"
+
+
 def tell_set_aside(record: Record, error: Exception, where: str | None) -> None:
-    """Log that a record was left out, or became a dead letter. `where`: "in orders-dead", "at orders-dead-0@12"."""
+    """Log that a record was left out, or became a dead letter. `where`: `letter_in`, or "at orders-dead-0@12"."""
     became = "skipped" if where is None else f"became a dead letter {where}"
     log.warning("%s: %s; %s", place_of([record]), reason_of(error), became)

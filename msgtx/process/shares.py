@@ -21,7 +21,7 @@ from msgtx.observer import Observers
 from msgtx.process.ending import POLL_SECONDS, Ending, pause
 from msgtx.process.failures import Failures, Patience, back_off, waits
 from msgtx.process.loop import Done, Failed, Work
-from msgtx.process.places import place_of, reason_of
+from msgtx.process.places import letter_in, place_of, reason_of
 from msgtx.process.worker import Worker
 from msgtx.producer.producer import Transaction
 from msgtx.session.answers import Answers
@@ -273,7 +273,7 @@ class _Loop:
         dies = answer is Acknowledgement.REJECT or record.delivery_count >= limit
         then = "delivered again"
         if dies:
-            then = f"becomes a dead letter in {letters}"
+            then = f"becomes a dead letter {letter_in(record, letters)}"
             if answer is not Acknowledgement.REJECT:
                 then = f"delivered {record.delivery_count} times, the last permitted; {then}"
             log.warning("%s: %s; %s", place_of([record]), reason_of(error), then)

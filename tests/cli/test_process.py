@@ -207,7 +207,8 @@ def test_records_become_rows_and_what_fails_is_retried_left_out_or_kept(
     done = program.run(*into, "--on-error", "dead-letter", "--dead-letter", grave, "--retries", "0", "-o", "jsonl")
     assert (done.code, done.err) == (
         0,
-        f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; became a dead letter in {grave}\n",
+        f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; became a dead letter in {grave}"
+        f" (msgtx find {topic} --offset 0:1)\n",
     )
     assert (done.rows[0]["records_in"], done.rows[0]["failed"]) == (2, 1)
     assert booked() == ["better", "good"]
@@ -220,7 +221,8 @@ def test_workers_of_a_share_group_divide_records_from_topic_to_topic(
     assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
     ids = ("--share-members", "2", "--group", topic, "--transactional-id", topic, "--idle-timeout", "0.5")
     done = program.run("process", topic, wide, "jobs:fails", *ids, "--on-error", "dead-letter", "-o", "jsonl")
-    told = f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; becomes a dead letter in {topic}-dead-letters\n"
+    letters = f"{topic}-dead-letters (msgtx find {topic} --offset 0:1)"
+    told = f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; becomes a dead letter in {letters}\n"
     assert (done.code, done.err) == (0, told)
     (report,) = done.rows
     assert (report["records_in"], report["records_out"], report["failed"]) == (3, 2, 1)

@@ -65,7 +65,8 @@ def test_a_block_that_raises_takes_its_records_back(site: Site) -> None:
 
 def test_a_record_outside_a_block_is_there_at_once(site: Site) -> None:
     publish(site.topic, b"x")
-    assert site.values() == [b"x"]
+    publish(site.topic, json={"id": 1})
+    assert site.values() == [b"x", b'{"id":1}']
 
 
 def test_a_refused_record_has_its_block_rolled_back(site: Site) -> None:

@@ -93,7 +93,7 @@ def test_the_last_delivery_is_said_to_make_a_dead_letter(shop: Shop, run: Run, c
     lines = [line for line in caplog.messages if line.startswith(f"{shop.topic}-0 offset 0: ValueError")]
     assert lines[0].endswith("; delivered again")
     ending = f"; delivered 2 times, the last permitted; becomes a dead letter in {shop.topic}-dead-letters"
-    assert lines[-1].endswith(ending)
+    assert lines[-1].endswith(f"{ending} (msgtx find {shop.topic} --offset 0:0)")
 
 
 def test_a_record_that_fails_stops_the_worker_and_stays(shop: Shop, run: Run) -> None:
