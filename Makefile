@@ -7,6 +7,7 @@ MINUTES ?= 60
 ONLY ?=
 BASE ?=
 POSTGRES ?=
+PART ?=
 VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
@@ -64,8 +65,8 @@ demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exa
 test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
 	@$(BIN)/python -m tests --everyday
 
-test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history
-	@$(BIN)/python -m tests
+test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history (PART=N: a fifth of the sweeps' and interleavings' points, which N chooses)
+	@$(BIN)/python -m tests $(if $(PART),--part "$(PART)")
 
 test-compiled: $(VENV)/installed | compiler ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
 	@$(BIN)/python -m tests.compiled tests tests/store/test_rows.py tests/client/test_producer.py \

@@ -16,7 +16,7 @@ import pytest
 import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
-from tests import evidence
+from tests import evidence, parts
 from tests.databases import Background, Clock, Connection, KeptSessions, Server, Sessions, scratch, set_clock, use_server
 from tests.hooks import Hook
 from tests.store import steps
@@ -32,6 +32,7 @@ QUICK: Final = {"house", "rules"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday", action="store_true", help="what `make test` runs: the same tests every day")
+    parser.addoption("--part", type=int, help="exhaustive tests try a fifth of their points; the number chooses which")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,11 +82,12 @@ def _as_text(told: Any) -> Any:
     return told
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """SIGTERM ends a run as Ctrl-C does: the fixtures are taken down, and no server is left.
 
     What a shell starts in the background ignores Ctrl-C, which tests send to themselves.
     """
+    parts.choose(config.getoption("part"))
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.default_int_handler)

@@ -1,0 +1,38 @@
+"""Which points an exhaustive test tries: all, or with `--part N` one part of them, which N chooses.
+
+A crash sweep tries each fifth boundary. A weave draws two choices of a schedule instead of trying their alternatives.
+`.ci/run` takes N of the commit: each commit tries others, and the same commit the same ones. `make test-all` tries all.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+PARTS: Final = 5  # of a sweep; odd, since sweeps treat odd and even boundaries differently
+DRAWN: Final = frozenset({1, 3})  # choices of a schedule that a part draws; of two or three alternatives each
+
+T = TypeVar("T")
+
+_part: int | None = None
+
+
+def choose(part: int | None) -> None:
+    """Take one part from now on; None: all."""
+    global _part  # noqa: PLW0603 - as pytest's option, for a whole process
+    _part = part
+
+
+def is_whole() -> bool:
+    return _part is None
+
+
+def points(most: int) -> Iterator[int]:
+    """Yield the points of a sweep: 1, 2, 3 … below `most`, or those of the part."""
+    yield from range(1, most) if _part is None else range(1 + _part % PARTS, most, PARTS)
+
+
+def alternatives(able: Sequence[T], trace: Sequence[str]) -> Sequence[T]:
+    """Return the alternatives of a choice, behind these steps, that are tried."""
+    if _part is None or len(trace) not in DRAWN:
+        return able
+    return [able[zlib.crc32(f"{_part} {trace}".encode()) % len(able)]]
