@@ -644,12 +644,58 @@ class Client(ClosingAsync):
     async def process_into(
         self,
         session_factory: Callable[[], S],
+        handler: Callable[[S, ShareRecord], object],
+        *topics: str,
+        group: str,
+        batch: Literal[False] = False,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    async def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, ShareRecord[bytes, V]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[False] = False,
+        value_deserializer: Callable[[bytes], V],
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    async def process_into(
+        self,
+        session_factory: Callable[[], S],
         handler: Callable[[S, ShareRecord[K, V]], object],
         *topics: str,
         group: str,
         batch: Literal[False] = False,
-        key_deserializer: Callable[[bytes], K] | None = None,
+        key_deserializer: Callable[[bytes], K],
         value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    async def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, list[Record]], object] | Callable[[S, list[ShareRecord]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[True],
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    async def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, list[Record[bytes, V]]], object] | Callable[[S, list[ShareRecord[bytes, V]]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[True],
+        value_deserializer: Callable[[bytes], V],
         **settings: Unpack[IntoSettings],
     ) -> ProcessReport: ...
 
@@ -661,7 +707,7 @@ class Client(ClosingAsync):
         *topics: str,
         group: str,
         batch: Literal[True],
-        key_deserializer: Callable[[bytes], K] | None = None,
+        key_deserializer: Callable[[bytes], K],
         value_deserializer: Callable[[bytes], V] | None = None,
         **settings: Unpack[IntoSettings],
     ) -> ProcessReport: ...

@@ -281,7 +281,7 @@ class Client(Closing):
         self.runtime.remember(consumer)
         return consumer
 
-    @overload  # of bytes: pyright gives a lambda no defaults of K and V
+    @overload
     def process(
         self,
         *topics: str,
@@ -301,11 +301,52 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
+        transform: Callable[[ShareRecord[bytes, V]], Outputs],
+        batch: Literal[False] = False,
+        partitions: list[int] | None = None,
+        value_deserializer: Callable[[bytes], V],
+        **settings: Unpack[TransformSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process(
+        self,
+        *topics: str,
+        to: str,
+        group: str,
+        transactional_id: str,
         transform: Callable[[ShareRecord[K, V]], Outputs],
         batch: Literal[False] = False,
         partitions: list[int] | None = None,
-        key_deserializer: Callable[[bytes], K] | None = None,
+        key_deserializer: Callable[[bytes], K],
         value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[TransformSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process(
+        self,
+        *topics: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        transform: Callable[[list[Record]], Outputs] | Callable[[list[ShareRecord]], Outputs],
+        batch: Literal[True],
+        partitions: list[int] | None = None,
+        **settings: Unpack[TransformSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process(
+        self,
+        *topics: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        transform: Callable[[list[Record[bytes, V]]], Outputs] | Callable[[list[ShareRecord[bytes, V]]], Outputs],
+        batch: Literal[True],
+        partitions: list[int] | None = None,
+        value_deserializer: Callable[[bytes], V],
         **settings: Unpack[TransformSettings],
     ) -> ProcessReport: ...
 
@@ -319,7 +360,7 @@ class Client(Closing):
         transform: Callable[[list[Record[K, V]]], Outputs] | Callable[[list[ShareRecord[K, V]]], Outputs],
         batch: Literal[True],
         partitions: list[int] | None = None,
-        key_deserializer: Callable[[bytes], K] | None = None,
+        key_deserializer: Callable[[bytes], K],
         value_deserializer: Callable[[bytes], V] | None = None,
         **settings: Unpack[TransformSettings],
     ) -> ProcessReport: ...
@@ -424,12 +465,58 @@ class Client(Closing):
     def process_into(
         self,
         session_factory: Callable[[], S],
+        handler: Callable[[S, ShareRecord], object],
+        *topics: str,
+        group: str,
+        batch: Literal[False] = False,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, ShareRecord[bytes, V]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[False] = False,
+        value_deserializer: Callable[[bytes], V],
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process_into(
+        self,
+        session_factory: Callable[[], S],
         handler: Callable[[S, ShareRecord[K, V]], object],
         *topics: str,
         group: str,
         batch: Literal[False] = False,
-        key_deserializer: Callable[[bytes], K] | None = None,
+        key_deserializer: Callable[[bytes], K],
         value_deserializer: Callable[[bytes], V] | None = None,
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, list[Record]], object] | Callable[[S, list[ShareRecord]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[True],
+        **settings: Unpack[IntoSettings],
+    ) -> ProcessReport: ...
+
+    @overload
+    def process_into(
+        self,
+        session_factory: Callable[[], S],
+        handler: Callable[[S, list[Record[bytes, V]]], object] | Callable[[S, list[ShareRecord[bytes, V]]], object],
+        *topics: str,
+        group: str,
+        batch: Literal[True],
+        value_deserializer: Callable[[bytes], V],
         **settings: Unpack[IntoSettings],
     ) -> ProcessReport: ...
 
@@ -441,7 +528,7 @@ class Client(Closing):
         *topics: str,
         group: str,
         batch: Literal[True],
-        key_deserializer: Callable[[bytes], K] | None = None,
+        key_deserializer: Callable[[bytes], K],
         value_deserializer: Callable[[bytes], V] | None = None,
         **settings: Unpack[IntoSettings],
     ) -> ProcessReport: ...

@@ -8,6 +8,7 @@ or `value_base64`. Headers are a list of `{"key": …, "value": …}`, since nam
 import base64
 import binascii
 import json
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -50,7 +51,7 @@ def json_text(value: bytes | None) -> str | None:
         return None
     try:
         text = value.decode()
-        json.loads(text, parse_constant=_refuse)
+        json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
     return text
@@ -58,6 +59,13 @@ def json_text(value: bytes | None) -> str | None:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(text: str) -> float:
+    """Read a number. Refuse one that a reader of JSON would take for Infinity, which it could not write again."""
+    if math.isinf(number := float(text)):
+        _refuse(text)
+    return number
 
 
 def time_text(timestamp_ms: int) -> str | int:

@@ -291,3 +291,8 @@ def test_a_bad_line_says_how_many_records_were_sent_before_it(
     done = msgtx("produce", topic, *options, stdin=lines)
     assert (done.code, done.err.split("; ")[-1]) == (1, "the records before it were sent (2)\n")
     assert len(msgtx("consume", topic, "--from-beginning", "--no-follow", "-o", "jsonl").rows) == 2
+
+
+@pytest.mark.parametrize("lines", [b"", b"1\n"])
+def test_a_partition_that_is_not_there_is_refused_whatever_the_input_holds(msgtx: Msgtx, wide: str, lines: bytes) -> None:
+    msgtx("produce", wide, "--partition", "99", stdin=lines).refuses("there is no partition")

@@ -119,6 +119,9 @@ def workers(client: msgtx.Client, engine: sqlalchemy.Engine) -> None:
     sessions = sessionmaker(engine)
     client.process_into(sessions, order, "orders", group="g", value_deserializer=Order.read)
     client.process_into(sessions, order, "orders", group="g", value_deserializer=bytes.decode)  # wrong
+    client.process_into(sessions, order, "orders", group="g")  # wrong
+    client.process_into(sessions, orders, "orders", group="g", batch=True)  # wrong
+    client.process_into(sessions, book, "orders", group="g")
     client.process_into(sessions, order, "orders", group="g", batch=True, value_deserializer=Order.read)  # wrong
     client.process_into(sessions, orders, "orders", group="g", batch=True, value_deserializer=Order.read)
     client.process_into(sessions, orders, "orders", group="g", value_deserializer=Order.read)  # wrong
@@ -126,8 +129,12 @@ def workers(client: msgtx.Client, engine: sqlalchemy.Engine) -> None:
     client.process_into(engine.connect, order, "orders", group="g", value_deserializer=Order.read)  # wrong
     client.process_into(sessions, lambda session, record: session.add(record), "orders", group="g")
     read = Order.read
-    client.process("a", to="b", group="g", transactional_id="t", transform=billed, key_deserializer=bytes.decode)
-    client.process("a", to="b", group="g", transactional_id="t", transform=billed, value_deserializer=read)
+    texts = bytes.decode
+    client.process(
+        "a", to="b", group="g", transactional_id="t", transform=billed, key_deserializer=texts, value_deserializer=read
+    )
+    client.process("a", to="b", group="g", transactional_id="t", transform=billed, value_deserializer=read)  # wrong
+    client.process("a", to="b", group="g", transactional_id="t", transform=billed)  # wrong
     client.process("a", to="b", group="g", transactional_id="t", transform=billed, value_deserializer=str.encode)  # wrong
     client.process("a", to="b", group="g", transactional_id="t", transform=billed, batch=True)  # wrong
 
@@ -139,6 +146,7 @@ async def values_in_a_loop(client: aio.Client, sessions: async_sessionmaker[Asyn
         assert_type(record, msgtx.ShareRecord)
     await client.process_into(sessions, later, "orders", group="g", value_deserializer=Order.read)
     await client.process_into(sessions, later, "orders", group="g", value_deserializer=bytes.decode)  # wrong
+    await client.process_into(sessions, later, "orders", group="g")  # wrong
 """
 
 
