@@ -17,6 +17,7 @@ from msgtx.database.connection import AsyncRawConnection, Connection, RawConnect
 from msgtx.database.translation import translated
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor, numbered
 from msgtx.declared.function import Function, Row
+from msgtx.generated import calls
 
 
 def call(connection: RawConnection, function: Function[Row], *arguments: object) -> list[Row]:
@@ -161,9 +162,9 @@ def savepoint(connection: RawConnection) -> Iterator[None]:
 
 
 LISTEN: Final = "listen msgtx"
-NOTIFY: Final = "select pg_catalog.pg_notify('msgtx', %s)"
+NOTIFY: Final = calls.NOTIFY_READERS.statement
 # A notifying COMMIT waits for that of any other session of the cluster, flush and all. This one gives up then.
-NOTIFY_SOON: Final = "select pg_catalog.set_config('lock_timeout', '10ms', true), pg_catalog.pg_notify('msgtx', %s)"
+NOTIFY_SOON: Final = NOTIFY.replace("select ", "select pg_catalog.set_config('lock_timeout', '10ms', true), ")
 # The role whose rights count, as in msgtx.caller(): the role that was set, else the session's.
 CALLER: Final = "select coalesce(nullif(pg_catalog.current_setting('role'), 'none'), session_user)"
 SEAT_AND_CALLER: Final = CALLER.replace("select ", "select msgtx.take_seat(), ")

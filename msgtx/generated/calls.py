@@ -833,6 +833,14 @@ class ListOffsetsRow(NamedTuple):
 LIST_OFFSETS: Final = Function("list_offsets", "partition_ids int4[], times int8[], isolation text", ListOffsetsRow)
 
 
+class ListenRow(NamedTuple):
+    channel: str
+    has_records: bool
+
+
+LISTEN: Final = Function("listen", "topic text, group_name text", ListenRow)
+
+
 class LockHoldersRow(NamedTuple):
     pid: int | Any
     role: str | Any
@@ -973,6 +981,7 @@ class NeglectedGroupsRow(NamedTuple):
 
 NEGLECTED_GROUPS: Final = Function("neglected_groups", "most int4", NeglectedGroupsRow)
 NOTE_PLACE: Final = Function("note_place", "", tuple[bool])
+NOTIFY_READERS: Final = Function("notify_readers", "words text", tuple[bool])
 OFFSET_COUNTS: Final = Function(
     "offset_counts", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", tuple[bool]
 )

@@ -22,8 +22,8 @@ OF_THE_CALLER = {
 }  # fmt: skip
 # Functions that users call in their own SQL.
 OF_USERS = {
-    "find", "publish", "read", "take", "receive", "acknowledge", "acknowledge_all", "wait_for_records", "adopt_outbox",
-    "release_outbox", "value_json", "value_text", "note_place",
+    "find", "publish", "read", "take", "receive", "acknowledge", "acknowledge_all", "wait_for_records", "listen",
+    "adopt_outbox", "release_outbox", "value_json", "value_text", "note_place",
 }  # fmt: skip
 # They name partitions or topics of a group's own rows: they neither read nor write a topic.
 OF_A_GROUP = {"join_group", "ensure_dead_letters", "assign_partitions", "release_partitions"}

@@ -1,8 +1,10 @@
 // A shop's worker in Node: `node shop.mjs publish 100`, `node shop.mjs take`, `node shop.mjs receive`. DATABASE_URL names the
 // database. take and receive end when there is nothing new for two seconds; a service would loop for ever.
+import { setTimeout } from "node:timers/promises";
 import pg from "pg";
 
 const client = new pg.Client({ connectionString: process.env.DATABASE_URL });
+const listener = new pg.Client({ connectionString: process.env.DATABASE_URL }); // stays outside of transactions
 
 // A sale and its message are one commit.
 async function publish(count) {
@@ -42,12 +44,15 @@ async function receive() {
   }
 }
 
+// Whether there may be records within two seconds. The COMMIT of a sale notifies the listener.
 async function more(group) {
-  const { rows } = await client.query("select msgtx.wait_for_records('sales', $1, '2 s') as more", [group]);
-  return rows[0].more;
+  listener.removeAllListeners("notification");
+  const woken = new Promise((resolve) => listener.once("notification", () => resolve(true)));
+  const { rows } = await listener.query("select has_records from msgtx.listen('sales', $1)", [group]);
+  return rows[0].has_records || Promise.race([woken, setTimeout(2000, false, { ref: false })]);
 }
 
-await client.connect();
+await Promise.all([client.connect(), listener.connect()]);
 const [what, count] = process.argv.slice(2);
 await { publish, take, receive }[what](Number(count));
-await client.end();
+await Promise.all([client.end(), listener.end()]);

@@ -6,6 +6,9 @@ set search_path = pg_catalog, pg_temp as $$
 begin
     if partition_ids <> '{}' then
         insert into msgtx.wake_up (words) values (array_to_string(partition_ids, ','));
+        if msgtx.holds_listener_lock(0) then
+            perform msgtx.notify_listeners(partition_ids);
+        end if;
     end if;
     return true;
 end $$;

@@ -6,7 +6,6 @@ create function msgtx.topic_to_read(
 declare
     most_records constant int := 10000;
     most_bytes constant bigint := 67108864;  -- the server keeps the whole answer
-    found_id int;
     wrong text;
 begin
     if current_setting('transaction_read_only') = 'on' then
@@ -26,10 +25,5 @@ begin
             most_bytes, wrong),
             detail = jsonb_build_object('name', wrong);
     end if;
-    select t.topic_id into found_id from msgtx.topic t where t.name = topic;
-    if not found then
-        raise exception using errcode = 'MX003', message = format('topic %s does not exist', quote_nullable(topic)),
-            detail = jsonb_build_object('topic', topic);
-    end if;
-    return found_id;
+    return msgtx.topic_id_of(topic);
 end $$;

@@ -23,12 +23,7 @@ begin
             'msgtx.wait_for_records waits for 0 to 60 seconds, not %s', timeout),
             detail = jsonb_build_object('name', 'timeout', 'given', timeout);
     end if;
-    partition_ids := array(
-        select p.partition_id from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id where t.name = topic);
-    if partition_ids = '{}' then
-        raise exception using errcode = 'MX003', message = format('topic %s does not exist', quote_nullable(topic)),
-            detail = jsonb_build_object('topic', topic);
-    end if;
+    partition_ids := array(select p.partition_id from msgtx.partition p where p.topic_id = msgtx.topic_id_of(topic));
     loop
         seconds := least(seconds, left_seconds);
         perform pg_sleep(seconds);
