@@ -45,7 +45,7 @@ class Revenue(Base):
 def open_database() -> sqlalchemy.Engine:
     """Return an engine for the database in MSGTX_DATABASE_URL, with its tables, its topic and msgtx's schema made."""
     address = sqlalchemy.make_url(os.environ["MSGTX_DATABASE_URL"])
-    engine = sqlalchemy.create_engine(address.set(drivername="postgresql+psycopg"))
+    engine = sqlalchemy.create_engine(address.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
     with engine.begin() as connection:
         connection.execute(sqlalchemy.select(sqlalchemy.func.pg_advisory_xact_lock(1)))  # one process makes them
         Base.metadata.create_all(connection)

@@ -4,8 +4,6 @@ Rows and offsets are one commit. Several of these processes divide the partition
 two of them change the same row.
 """
 
-import json
-
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -15,7 +13,7 @@ from examples.orders.models import TOPIC, Revenue, open_database
 
 def add(session: Session, record: msgtx.Record) -> None:
     """Add an order to its customer's revenue."""
-    order = json.loads(record.value or b"{}")
+    order = record.json()
     new = insert(Revenue).values(customer=order["customer"], orders=1, cents=order["cents"])
     more = {"orders": Revenue.orders + new.excluded.orders, "cents": Revenue.cents + new.excluded.cents}
     session.execute(new.on_conflict_do_update(index_elements=["customer"], set_=more))

@@ -208,3 +208,17 @@ def test_each_defect_that_is_cited_has_a_name() -> None:
 
 def test_the_changelog_of_what_was_never_released_is_one_page() -> None:
     assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 100
+
+
+def test_the_figures_of_the_front_page_are_those_of_the_page_that_tells_how_they_were_measured() -> None:
+    paragraph = re.search(r"(?ms)^Two cores .+?\n\n", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert paragraph is not None
+    told = (ROOT / "docs" / "is-it-for-me.md").read_text(encoding="utf-8")
+    figures = re.findall(r"\d[\d.,]*(?: to \d[\d.,]*)?(?: million| ms)?", paragraph[0])
+    assert len(figures) == 3
+    assert [figure for figure in figures if figure not in told] == []
+
+
+def test_the_site_wraps_lines_of_code_that_are_longer_than_its_column() -> None:
+    rules = dict(re.findall(r"(?m)^([^{/]+) \{(.+)\}$", (ROOT / "docs" / "site.css").read_text(encoding="utf-8")))
+    assert "white-space: pre-wrap" in rules[".md-typeset pre > code"]
