@@ -19,6 +19,7 @@ from msgtx import errors
 from msgtx.admin.verify import LISTED, pieces, violation
 from msgtx.client import Client, connect
 from msgtx.database.connection import RawConnection
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, again, patient
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 from msgtx.store.fetch.fetch import LATEST, list_offsets
 from msgtx.store.topics.topics import require_partitions
@@ -118,7 +119,8 @@ def run(
         raise errors.InvalidRequest(f"a task has at least one record, not {records_of_a_task}")
     began = time.monotonic()
     with connect(url) as client:
-        plan = _plan(client, None if topics is None else [*dict.fromkeys(topics)], records_of_a_task)
+        engine = patient(client.runtime.engine, BATCH_OUTAGE_SECONDS)
+        plan = again(engine, lambda: _plan(client, None if topics is None else [*dict.fromkeys(topics)], records_of_a_task))
     tasks = math.ceil(plan.records / records_of_a_task)
     found = on_executors(spark, partial(look_at, plan.scope), plan.parts, database=plan.database, tasks=tasks)
     return _report(plan, found, time.monotonic() - began)

@@ -12,7 +12,8 @@ from msgtx.database.calls import driver_of
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.partitioner import PARTITIONERS
-from msgtx.spark_jobs.writing.attempt import Target, again, explained, persevering
+from msgtx.spark_jobs.runtime.outage import again, persevering
+from msgtx.spark_jobs.writing.attempt import Target, explained
 from msgtx.store.operator.installation import require_incarnation
 from msgtx.store.spark import (
     AT_ONCE,
@@ -66,7 +67,8 @@ def make_target(
             require_topics(connection, [topic])
         return require_incarnation(connection, snapshot)
 
-    return Target(engine.url, persevering(engine, look), topic, transaction_timeout_ms, partitioner)
+    incarnation = persevering(engine, look)
+    return Target(engine.url, incarnation, topic, transaction_timeout_ms, partitioner, engine.outage_timeout)
 
 
 def begins_again(engine: Engine, batch: BatchName, *, run_id: str = "") -> bool:
@@ -132,7 +134,7 @@ def decide(
         return decided
 
     try:
-        decided = again(ask)
+        decided = again(engine, ask)
     except _SkippedError:
         decided = DecidedBatch(skipped=True, aborted=abort(engine, batch), error=None)
     aborted = decided.aborted + (abort(engine, batch) if decided.aborted == AT_ONCE else 0)

@@ -22,6 +22,7 @@ from msgtx.spark_jobs.read import read_committed
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.folder import Folder
 from msgtx.spark_jobs.runtime.launch import launch
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, again, patient
 from msgtx.store.topics.topics import require_partitions
 from msgtx.types import Snapshot, TopicPartition
 
@@ -85,19 +86,25 @@ def export(
     names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     folder = Folder(spark, target)
     with connect_client(url) as client:
-        last = _last(folder)
-        cut = client.snapshot(names)
-        ids = _ids(client, cut)
-        _check(folder, last, cut, ids)
-        whole = Snapshot({**last.ends, **cut.ends}, cut.incarnation)
-        if all(last.ends.get(partition, 0) == end for partition, end in cut.ends.items()):
-            return ExportReport(None, 0, 0, 0, whole)
-        start = Snapshot(
-            {partition: last.ends[partition] for partition in cut.ends if partition in last.ends}, cut.incarnation
-        )
-        rows = read_committed(
-            spark, names, url=client.secret_url, read_url=read_url, snapshot=cut, start=start, include_headers=True
-        )
+        engine = patient(client.runtime.engine, BATCH_OUTAGE_SECONDS)
+        return again(engine, lambda: _exported(spark, client, folder, names, read_url=read_url, by_date=by_date))
+
+
+def _exported(
+    spark: SparkSession, client: Client, folder: Folder, names: Sequence[str], *, read_url: str | None, by_date: bool
+) -> ExportReport:
+    """Do a run. One that an outage has broken off leaves nothing, and may be repeated."""
+    last = _last(folder)
+    cut = client.snapshot(names)
+    ids = _ids(client, cut)
+    _check(folder, last, cut, ids)
+    whole = Snapshot({**last.ends, **cut.ends}, cut.incarnation)
+    if all(last.ends.get(partition, 0) == end for partition, end in cut.ends.items()):
+        return ExportReport(None, 0, 0, 0, whole)
+    start = Snapshot({each: last.ends[each] for each in cut.ends if each in last.ends}, cut.incarnation)
+    rows = read_committed(
+        spark, names, url=client.secret_url, read_url=read_url, snapshot=cut, start=start, include_headers=True
+    )
     number = last.batch + 1
     hidden = f"{HIDDEN}/{number}-{uuid.uuid4()}"
     try:

@@ -19,12 +19,14 @@ from pyspark.sql import SparkSession
 from msgtx import errors
 from msgtx.client import connect as connect_client
 from msgtx.database.calls import driver_of
+from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
 from msgtx.spark_jobs.files.rows import WHOLE_ROW, Columns, read_files
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.folder import File, files_of
 from msgtx.spark_jobs.runtime.launch import launch
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, again, patient, persevering
 from msgtx.spark_jobs.sink import write_transactional
 from msgtx.store.spark import BatchName, decide_batch, is_batch_committed
 
@@ -81,8 +83,9 @@ def import_files(
     files = files_of(spark, [paths] if isinstance(paths, str) else list(paths))
     kind = format or _format(files)
     with connect_client(url) as client:
-        client.topics.describe(topic)
-        missing = _not_imported(client.runtime.engine, app, files)
+        engine = patient(client.runtime.engine, BATCH_OUTAGE_SECONDS)
+        again(engine, lambda: client.topics.describe(topic))
+        missing = _not_imported(engine, app, files)
         report = ImportReport(0, len(files) - len(missing), 0, 0)
         total = sum(file.size for file in files)
         while missing:
@@ -103,7 +106,7 @@ def import_files(
                     )
                 assert not written.skipped, f"{name} is this run's own, and new"
             except _FasterError:
-                left = _not_imported(client.runtime.engine, app, missing)
+                left = _not_imported(engine, app, missing)
                 assert len(left) < len(missing), "whoever was faster has imported a file of this batch"
                 missing = left
                 continue
@@ -154,8 +157,9 @@ def _file_app(app: str, file: File) -> str:
 
 def _not_imported(engine: Engine, app: str, files: Sequence[File]) -> list[File]:
     """Return the files that are not imported. Raise `InvalidRequest` for one that was changed after its import."""
-    missing = []
-    with engine.connection() as connection:
+
+    def look(connection: RawConnection) -> list[File]:
+        missing = []
         for file in files:
             name = _file_app(app, file)
             if is_batch_committed(connection, BatchName(name, "", file.modified_ms)):
@@ -166,7 +170,9 @@ def _not_imported(engine: Engine, app: str, files: Sequence[File]) -> list[File]
                     f"name of its own, or import it again under another --app-id"
                 )
             missing.append(file)
-    return missing
+        return missing
+
+    return persevering(engine, look)
 
 
 def _fences(app: str, name: BatchName, batch: Sequence[File]) -> Callable[[sqlalchemy.Connection], None]:

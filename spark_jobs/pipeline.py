@@ -4,34 +4,40 @@ A batch reads committed ranges, from the group's offsets to a consistent cut, an
 one SQL transaction. After any crash the next run begins at the last commit; of two runs at once one commits.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from msgtx import errors
+from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.boundary import Span
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements
-from msgtx.spark_jobs.read import frame
+from msgtx.spark_jobs.read import planned_frame
 from msgtx.spark_jobs.reading import offsets
 from msgtx.spark_jobs.reading.ends import Ends
 from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
+from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.launch import launch
+from msgtx.spark_jobs.runtime.outage import again, outage_timeout_of, patient, persevering
 from msgtx.spark_jobs.sink import Read, write_batch
-from msgtx.spark_jobs.writing.attempt import again, persevering
 from msgtx.store.fetch.cuts import spans_of_transactions
 from msgtx.store.fetch.fetch import LATEST, list_offsets
 from msgtx.store.spark import last_batch
 from msgtx.types import Isolation
+from msgtx.units import Duration
 
 INTERVAL_MS: Final = 500  # between the beginnings of two batches
 MAX_OFFSETS: Final = 1_000_000  # of one batch: the first one after a long pause must end within the transaction timeout
 
 Transform = Callable[[DataFrame], DataFrame]
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ def run(
     statements: Statements | None = None,
     stop: threading.Event | None = None,
     on_batch: Callable[[PipelineReport], object] | None = None,
+    outage_timeout: Duration | None = None,
     **options: object,
 ) -> PipelineReport:
     """Transform the records of topics into rows for `write_transactional`, batch by batch.
@@ -66,11 +73,12 @@ def run(
     `transform` gets a DataFrame as of `read_committed` and returns one; `to` is the topic, else each row names its own.
     `once`: all that is committed when the run begins, then the end; else until `stop`. `max_offsets`: of one batch, more
     only to hold a whole transaction. `options`: `starting_offsets` for a new group, `min_partitions`, `include_headers`,
-    `read_url` and others of `read_committed`. The group may have no members. Raise the errors of `read_committed` and
-    `write_transactional`.
+    `read_url` and others of `read_committed`. The group may have no members. `outage_timeout`: raise after so many seconds
+    without the database (None: wait as long as it takes). Raise the errors of `read_committed` and `write_transactional`.
     """
-    asked = parse({"subscribe": topics, "group": group, "url": url, **options})
-    with open_engine(url) as engine:
+    limit = outage_timeout_of(outage_timeout, default=None)
+    asked = replace(parse({"subscribe": topics, "group": group, "url": url, **options}), outage_timeout=limit)
+    with patient(open_engine(url), limit) as engine:
         pipeline = _Pipeline(
             spark,
             engine,
@@ -114,13 +122,15 @@ class _Pipeline:
         done = PipelineReport()
         began = time.monotonic()
         if once:
-            self.asked = replace(self.asked, snapshot=again(lambda: offsets.latest(self.engine, self.asked)))
+            snapshot = self._in_outages(stop, lambda: offsets.latest(self.engine, self.asked))
+            self.asked = replace(self.asked, snapshot=snapshot)
         while not stop.is_set():
             batch_began = time.monotonic()
-            planned = again(lambda: offsets.plan(self.engine, self.asked))
-            chosen = self._chosen(planned, once=once)
-            if chosen.size:
-                written = self._batch(chosen)
+            step = self._in_outages(stop, lambda: self._step(once=once))
+            if step is None:
+                break
+            planned, chosen, written = step
+            if written is not None:
                 if not written.skipped:  # else another run was faster: the next look begins after its commit
                     seconds = time.monotonic() - began
                     done = PipelineReport(
@@ -134,6 +144,26 @@ class _Pipeline:
                 break
             stop.wait(max(0.0, interval_ms / 1_000 - (time.monotonic() - batch_began)))
         return replace(done, seconds=time.monotonic() - began)
+
+    def _in_outages(self, stop: threading.Event, work: Callable[[], Answer]) -> Answer | None:
+        """Repeat work while the database is away. Return None if `stop` has ended the wait for it."""
+
+        def end() -> float:
+            return 0.0 if stop.is_set() and self.engine.outages.since is not None else math.inf
+
+        try:
+            with until(end):
+                return again(self.engine, work)
+        except errors.DatabaseUnavailable:
+            if not stop.is_set():
+                raise
+            return None
+
+    def _step(self, *, once: bool) -> tuple[offsets.Plan, offsets.Plan, BatchReport | None]:
+        """Do a batch from the group's offsets on, if there is something to read. An outage that ends it takes all back."""
+        planned = offsets.plan(self.engine, self.asked)
+        chosen = self._chosen(planned, once=once)
+        return planned, chosen, self._batch(chosen) if chosen.size else None
 
     def _chosen(self, planned: offsets.Plan, *, once: bool) -> offsets.Plan:
         """Return the range of the next batch: whole transactions, unless nothing would be left to read."""
@@ -151,18 +181,18 @@ class _Pipeline:
 
     def _batch(self, planned: offsets.Plan) -> BatchReport:
         newest = persevering(self.engine, lambda connection: last_batch(connection, self.group))
-        with offsets.reader(self.engine, self.asked, planned) as reader:
-            rows = frame(self.spark, planned, self.asked, reader)
-        return write_batch(
-            self.engine,
-            self.transform(rows),
-            self.to,
-            app_id=self.group,
-            batch_id=0 if newest is None else newest + 1,
-            read=Read(self.group, planned.end, planned.start),
-            statements=self.statements,
-            transaction_timeout_ms=self.timeout_ms,
-        )
+        rows = planned_frame(self.spark, self.engine, planned, self.asked)
+        with translated():  # the tasks' reading through Java does not wait
+            return write_batch(
+                self.engine,
+                self.transform(rows),
+                self.to,
+                app_id=self.group,
+                batch_id=0 if newest is None else newest + 1,
+                read=Read(self.group, planned.end, planned.start),
+                statements=self.statements,
+                transaction_timeout_ms=self.timeout_ms,
+            )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.reading import offsets
 from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER
 from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
+from msgtx.spark_jobs.runtime.failure import translated
+from msgtx.spark_jobs.runtime.outage import again, patient
 from msgtx.types import Snapshot
 
 HEADERS: Final = StructField("headers", ArrayType(HEADER, False))
@@ -61,10 +63,18 @@ def read_committed(
             **options,
         }
     )  # fmt: skip
-    with open_engine(asked.url, pool_size=1) as engine:
-        planned = offsets.plan(engine, asked)
-        with offsets.reader(engine, asked, planned) as reader:
-            return frame(spark, planned, asked, reader)
+    with patient(open_engine(asked.url, pool_size=1), asked.outage_timeout) as engine:
+        return planned_frame(spark, engine, again(engine, lambda: offsets.plan(engine, asked)), asked)
+
+
+def planned_frame(spark: SparkSession, engine: Engine, planned: offsets.Plan, options: ReadOptions) -> DataFrame:
+    """Return a plan as a DataFrame; the executors read from the replica, if one is named. Raise the errors of `reader`."""
+
+    def made() -> DataFrame:
+        with offsets.reader(engine, options, planned) as reader, translated():  # also Java asks the database
+            return frame(spark, planned, options, reader)
+
+    return again(engine, made)
 
 
 def frame(spark: SparkSession, planned: offsets.Plan, options: ReadOptions, engine: Engine) -> DataFrame:

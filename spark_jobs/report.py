@@ -18,6 +18,7 @@ from msgtx import errors
 from msgtx.client import Client, connect
 from msgtx.database.calls import clock
 from msgtx.database.connection import RawConnection
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, again, patient, persevering
 from msgtx.spark_jobs.runtime.parts import Database, divided, on_executors
 from msgtx.store.append.append import epoch_ms
 from msgtx.store.fetch.fetch import EARLIEST, list_offsets
@@ -130,16 +131,16 @@ def run(
         raise errors.InvalidRequest(f"a bucket has at least a millisecond, not {bucket_ms}")
     began = time.monotonic()
     with connect(url) as client:
+        engine = patient(client.runtime.engine, BATCH_OUTAGE_SECONDS)
         asked = None if topics is None else [*dict.fromkeys(topics)]
-        end = client.snapshots.take(asked).snapshot if end is None else end
-        ranges = client.snapshots.ranges(asked, start=start, end=end)
-        with client.runtime.engine.connection() as connection:
-            ids = require_partitions(connection, ranges)
-            logs = {ids[name]: (each.start, each.end) for name, each in ranges.items()}
-            made_at = epoch_ms(clock(connection))
-            width = bucket_ms or width_of(_span(connection, logs))
-        positions = _positions(client, ids) if groups else {}
-        database = Database.of(client, end)
+        until = again(engine, lambda: client.snapshots.take(asked).snapshot) if end is None else end
+        ranges = again(engine, lambda: client.snapshots.ranges(asked, start=start, end=until))
+        ids = persevering(engine, lambda connection: require_partitions(connection, ranges))
+        logs = {ids[name]: (each.start, each.end) for name, each in ranges.items()}
+        made_at = epoch_ms(persevering(engine, clock))
+        width = bucket_ms or width_of(persevering(engine, lambda connection: _span(connection, logs)))
+        positions = again(engine, lambda: _positions(client, ids)) if groups else {}
+        database = Database.of(client, until)
     parts = [Part(None, *piece) for piece in divided(logs, RECORDS_OF_A_TASK)]
     for group, unread in positions.items():
         behind = {pid: (max(at, logs[pid][0]), logs[pid][1]) for pid, at in unread.offsets.items() if at < logs[pid][1]}
@@ -154,7 +155,7 @@ def run(
         groups=_groups(positions, sums),
         bucket_ms=width,
         start=start,
-        end=end,
+        end=until,
         made_at=made_at,
         seconds=time.monotonic() - began,
     )

@@ -15,10 +15,12 @@ from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
 from msgtx.spark_jobs.reading.columns import found_column, stream_batch
-from msgtx.spark_jobs.writing.attempt import Target, kept_alive, persevering, write_attempt
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of, patient, persevering
+from msgtx.spark_jobs.writing.attempt import Target, kept_alive, write_attempt
 from msgtx.store.spark import Attempt, BatchName, BatchRange, StreamBatch
 from msgtx.store.topics.topics import require_partitions
 from msgtx.types import Snapshot
+from msgtx.units import Duration
 
 ANSWERS: Final = "producer_id long, partitions array<int>, sequences array<long>, records long"
 _TEXT: Final = (spark_types.BinaryType, spark_types.StringType)
@@ -38,6 +40,7 @@ def write_transactional(
     statements: Statements | None = None,
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     partitioner: str = "crc32",
+    outage_timeout: Duration | None = None,
 ) -> BatchReport:
     """Write a DataFrame exactly once: all its records, the group's offsets and `statements` in one commit, or none of it.
 
@@ -49,8 +52,9 @@ def write_transactional(
     write needs an `app_id` of its own, and `group` without a snapshot commits the ranges that the query's sources read.
     `statements(connection)` runs the user's own SQL just before the decision, at READ COMMITTED; after a lost answer it runs
     again, and is taken back if the first time counted. A batch that takes longer than `transaction_timeout_ms` (at most
-    `transaction_max_timeout_ms` of the installation) is aborted. Raise `InvalidRequest` for wrong columns,
-    `UnknownTopicOrPartition`, `IncarnationChanged`.
+    `transaction_max_timeout_ms` of the installation) is aborted. In an outage of the database it waits, up to
+    `outage_timeout` (seconds, or `5min`): by default a minute, and in a stream as long as it lasts. Raise
+    `InvalidRequest` for wrong columns, `UnknownTopicOrPartition`, `IncarnationChanged`.
     """
     stream = _stream_of(df)
     if group is not None and snapshot is None and stream is None:
@@ -59,7 +63,8 @@ def write_transactional(
         raise errors.InvalidRequest(
             f"this is batch {stream.batch_id} of its query, and batch_id is {batch_id}: hand in what foreachBatch is given"
         )
-    with open_engine(url) as engine:
+    limit = outage_timeout_of(outage_timeout, default=BATCH_OUTAGE_SECONDS if stream is None else None)
+    with patient(open_engine(url), limit) as engine:
         return write_batch(
             engine,
             df,

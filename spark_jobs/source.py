@@ -27,7 +27,7 @@ from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER, stream_batch
 from msgtx.spark_jobs.reading.read_options import ReadOptions
 from msgtx.spark_jobs.runtime.jvm_log import speak_up
 from msgtx.spark_jobs.runtime.kept import lent
-from msgtx.spark_jobs.writing.attempt import persevering
+from msgtx.spark_jobs.runtime.outage import again, patient, persevering
 from msgtx.store.spark import record_range
 from msgtx.store.topics.topics import describe_topics
 
@@ -103,6 +103,7 @@ class ReadPartition(InputPartition):
     timestamp_types: Mapping[str, int]
     fail_on_data_loss: bool
     url: str = field(repr=False)
+    outage_timeout: float | None = None
     noted: Noted | None = None
 
 
@@ -115,16 +116,18 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks' ranges: [nothing] is a task that reads nothing."""
-        with open_engine(self.options.url, pool_size=1) as engine:
-            plan = offsets.plan(engine, self.options)
-            types = timestamp_types(engine, plan.ranges)
-            with offsets.reader(engine, self.options, plan) as reader:
-                url = reader.url
-        return tasks(plan, self.options, types, url)
+        with patient(open_engine(self.options.url, pool_size=1), self.options.outage_timeout) as engine:
+            return again(engine, lambda: self._planned(engine))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's range."""
         return read(partition, self.schema)
+
+    def _planned(self, engine: Engine) -> list[ReadPartition]:
+        plan = offsets.plan(engine, self.options)
+        types = timestamp_types(engine, plan.ranges)
+        with offsets.reader(engine, self.options, plan) as reader:
+            return tasks(plan, self.options, types, reader.url)
 
 
 def tasks(
@@ -134,7 +137,13 @@ def tasks(
     parts = packed(plan.split(options), at_least=options.min_partitions or LEAST_TASKS, most=SMALL_TASK)
     return [
         ReadPartition(
-            part, plan.incarnation, {each.topic: types[each.topic] for each in part}, options.fail_on_data_loss, url, noted
+            part,
+            plan.incarnation,
+            {each.topic: types[each.topic] for each in part},
+            options.fail_on_data_loss,
+            url,
+            options.outage_timeout,
+            noted,
         )
         for part in parts
     ]
@@ -169,7 +178,7 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
     """Yield the records of one task's range, on an executor."""
     if not isinstance(partition, ReadPartition):
         return  # Spark's own, where nothing is planned
-    with lent(partition.url, partition.incarnation) as engine:
+    with lent(partition.url, partition.incarnation, partition.outage_timeout) as engine:
         if partition.noted is not None:
             note(engine, partition, partition.noted)
         for each in partition.ranges:
@@ -203,6 +212,6 @@ def note(engine: Engine, partition: ReadPartition, noted: Noted) -> None:
             source_id=noted.source_id,
         )
 
-    target = contextlib.nullcontext(engine) if noted.url == engine.url else lent(noted.url, partition.incarnation)
-    with target as written:
-        persevering(written, write)
+    other = lent(noted.url, partition.incarnation, partition.outage_timeout)
+    with contextlib.nullcontext(engine) if noted.url == engine.url else other as target:
+        persevering(target, write)

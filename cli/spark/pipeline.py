@@ -13,6 +13,8 @@ from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
+from msgtx.cli.terminal.setting_options import setting_option
+from msgtx.declared.settings import WORKER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,6 +45,7 @@ PATIENCE_S: Final = 30.0  # for a batch to end after the first signal; an interr
 @option("--include-headers", is_flag=True, help="Give FUNCTION a column headers, too.")
 @option("--transaction-timeout-ms", type=milliseconds(1), default=600_000, help="Abort a batch that takes longer.")
 @option("--read-url", metavar="URL", help="Read the records from this replica of the database.")
+@setting_option(WORKER, "outage_timeout")
 @pass_invocation
 def command(
     invocation: Invocation,
@@ -58,6 +61,7 @@ def command(
     include_headers: bool,
     transaction_timeout_ms: int,
     read_url: str | None,
+    outage_timeout: float | None,
 ) -> int:
     """Transform the records of topics on Spark, exactly once, whatever crashes.
 
@@ -69,7 +73,8 @@ def command(
 
     The command ends by --once, SIGTERM (exit code 0) or Ctrl-C (130), after the
     current batch; on a second signal, or if the batch takes longer than 30 s, it
-    ends at once.
+    ends at once. In an outage of the database it waits, for ever or up to
+    --outage-timeout.
     """
     *topics, name = sources
     if not topics:
@@ -100,6 +105,7 @@ def command(
                 starting_offsets=starting_offsets,
                 include_headers=include_headers,
                 read_url=read_url,
+                outage_timeout=outage_timeout,
             )
     show_one(invocation.format, row_of(report))
     return stop.exit_code if stop.is_set() else 0

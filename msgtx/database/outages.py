@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Final
 
 from msgtx import units
@@ -11,6 +12,8 @@ from msgtx import units
 log = logging.getLogger("msgtx.database")
 LASTING_SECONDS: Final = 0.5  # before the first line: a call that is answered by then shows that there was no outage
 AGAIN_SECONDS: Final = 60.0  # between two lines of one outage
+RETRY_SECONDS: Final = 0.05  # after a failure, longer with each one in a row
+LONGEST_RETRY_SECONDS: Final = 1.0
 
 
 class Outages:
@@ -54,3 +57,40 @@ class Outages:
             self.since = self._told = None
         if told is not None:  # else the log knows of no outage, or another thread was faster
             log.info("the database is back after %s", units.lasting(time.monotonic() - since))
+
+
+class Wait:
+    """The waits of one caller that repeats its calls: up to `timeout` seconds of an outage; None: as long as it lasts.
+
+    `pause`: sleeps for some seconds, or less if the caller is to end.
+    """
+
+    def __init__(self, outages: Outages, timeout: float | None, *, pause: Callable[[float], object] = time.sleep) -> None:
+        self._outages = outages
+        self._timeout = timeout
+        self._pause = pause
+        self._since: float | None = None  # the first failure
+        self._failures = 0  # in a row
+
+    def failed(self, error: Exception) -> None:
+        """Wait a moment after a failure. Raise it if the outage is longer than `timeout`.
+
+        A single failure is no outage yet: one connection may have been lost.
+        """
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        self._failures += 1
+        away = now - min(self._since, self._outages.since or now)
+        if self._timeout is not None and away >= self._timeout:
+            if not hasattr(error, "__notes__"):  # else a call within this one has waited in vain
+                error.add_note(f"the database was away for {units.lasting(away)}: outage_timeout is {self._timeout:g} s")
+            raise error
+        if self._failures > 1:
+            self._outages.failed(self, error)
+        self._pause(min(RETRY_SECONDS * self._failures, LONGEST_RETRY_SECONDS))
+
+    def answered(self) -> None:
+        """Report that the database answers, or that the caller has stopped asking."""
+        if self._failures:
+            self._since, self._failures = None, 0
+            self._outages.answered(self)

@@ -150,6 +150,7 @@ class Engine(Closing):
         self.silence = silence
         self.hook: Callable[[str], None] | None = None
         self.outages = Outages()
+        self.outage_timeout: float | None = None  # seconds, of calls that are repeated; None: as long as it takes
         self._connect = connect
         self._incarnation: uuid.UUID | None = None
         self.origin = forks.here()

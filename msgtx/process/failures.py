@@ -7,7 +7,7 @@ from typing import Final
 
 from msgtx import units
 from msgtx.database.faults import fault_of
-from msgtx.database.outages import Outages
+from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS, Outages, Wait
 from msgtx.errors import Fault, IllegalState, MsgtxError
 from msgtx.observer import Observers
 from msgtx.process.ending import pause
@@ -17,8 +17,6 @@ from msgtx.settings import Stop
 from msgtx.types import Record
 
 log = logging.getLogger("msgtx.process")
-RETRY_SECONDS: Final = 0.05  # after a failure that may pass at once, longer with each one in a row
-LONGEST_RETRY_SECONDS: Final = 1.0
 RETRIES_IN_A_ROW: Final = 100  # after failures that may pass at once, before somebody has to act
 BACK_OFF_SECONDS: Final = 0.1  # after the first failure of a record, twice as long after each further one
 LONGEST_BACK_OFF_SECONDS: Final = 30.0
@@ -31,17 +29,14 @@ def back_off(failures: int) -> float:
     return float(min(BACK_OFF_SECONDS * 2 ** min(failures - 1, 20), LONGEST_BACK_OFF_SECONDS))
 
 
-class Patience:
+class Patience(Wait):
     """A worker's waits for what passes: for a database that is away, up to `outage_timeout`; all of them end by `stop`."""
 
     def __init__(self, outages: Outages, worker: Worker) -> None:
-        self._outages = outages
+        super().__init__(outages, worker.outage_timeout, pause=lambda seconds: pause(seconds, worker.stop))
         self._worker = worker
         self._stop = worker.stop
-        self._timeout = worker.outage_timeout
-        self._since: float | None = None  # the first failure of an outage
-        self._outage = 0  # failures in a row, of an outage
-        self._passing = 0  # and of conditions that pass at once, such as a deadlock
+        self._passing = 0  # failures in a row of conditions that pass at once, such as a deadlock
 
     def deadline(self) -> float:
         """Return when calls have to end, for `until`: in an outage at once after `stop`, else by `outage_timeout`."""
@@ -77,28 +72,10 @@ class Patience:
             error.add_note(f"at {place}; the transaction was rolled back, {then}")
         raise error
 
-    def failed(self, error: Exception) -> None:
-        """Wait a moment after a failure. Raise it if the outage is longer than `outage_timeout`.
-
-        A single failure is no outage yet: one connection may have been lost.
-        """
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        self._outage += 1
-        away = now - min(self._since, self._outages.since or now)
-        if self._timeout is not None and away >= self._timeout:
-            error.add_note(f"the database was away for {units.lasting(away)}: outage_timeout is {self._timeout:g} s")
-            raise error
-        if self._outage > 1:
-            self._outages.failed(self, error)
-        pause(min(RETRY_SECONDS * self._outage, LONGEST_RETRY_SECONDS), self._stop)
-
     def answered(self) -> None:
         """Report that the database answers, or that the worker has ended."""
         self._passing = 0
-        if self._outage:
-            self._since, self._outage = None, 0
-            self._outages.answered(self)
+        super().answered()
 
 
 class Failures:

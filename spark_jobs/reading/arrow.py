@@ -15,7 +15,7 @@ from msgtx import errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange
-from msgtx.spark_jobs.writing.attempt import persevering
+from msgtx.spark_jobs.runtime.outage import persevering
 from msgtx.store.fetch.fetch import FetchedBatch, FetchedPartition, Position, fetch
 from msgtx.types import Isolation
 

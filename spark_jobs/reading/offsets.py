@@ -16,6 +16,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange, limit, ordered, split
 from msgtx.spark_jobs.reading.read_options import EARLIEST, LATEST, AtTime, ReadOptions, log
+from msgtx.spark_jobs.runtime.outage import REPLICA, patient
 from msgtx.store.fetch import fetch
 from msgtx.store.fetch.cuts import NO_POSITIONS, CutPartition
 from msgtx.store.fetch.fetch import ListedOffset, list_offsets
@@ -134,7 +135,7 @@ def reader(engine: Engine, options: ReadOptions, plan: Plan) -> Iterator[Engine]
     if options.read_url is None:
         yield engine
         return
-    with Engine(options.read_url, pool_size=1) as replica:
+    with patient(Engine(options.read_url, pool_size=1), options.outage_timeout) as replica:
         await_replica(replica, plan, timeout_ms=options.replica_timeout_ms)
         yield replica
 
@@ -163,7 +164,8 @@ def await_replica(engine: Engine, plan: Plan, *, timeout_ms: int) -> None:
             at = found[first.partition_id].last_stable_offset if first.partition_id in found else "nothing"
             raise errors.DatabaseUnavailable(
                 f"the replica of read_url has not replayed {first.topic_partition} up to {first.end} within"
-                f" replica_timeout_ms={timeout_ms}: it is at {at}; {len(behind)} partitions are behind"
+                f" replica_timeout_ms={timeout_ms}: it is at {at}; {len(behind)} partitions are behind",
+                reason=REPLICA,
             )
         time.sleep(REPLICA_LOOK_SECONDS)
 

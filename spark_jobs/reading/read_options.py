@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeVar, cast
 
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.reading.ends import CUT_DELAY_MS
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of
 from msgtx.types import Snapshot, TopicPartition
 
 log: Final = logging.getLogger("msgtx.spark")
@@ -28,7 +29,7 @@ NAMES: Final = (
     "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "group", "start", "snapshot", "failOnDataLoss", "minPartitions",
     "maxRecordsPerPartition", "includeHeaders", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "cut_delay_ms",
+    "cut_delay_ms", "outage_timeout",
 )  # fmt: skip
 # They tune Kafka's consumers; here is none.
 IGNORED: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
@@ -78,6 +79,7 @@ class ReadOptions:
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = TRIGGER_DELAY_MS
     cut_delay_ms: int = CUT_DELAY_MS
+    outage_timeout: float | None = None  # seconds
 
 
 def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOptions:
@@ -113,6 +115,7 @@ def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOpti
         min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
         max_trigger_delay_ms=_duration(given, "maxTriggerDelay", TRIGGER_DELAY_MS),
         cut_delay_ms=_duration(given, "cut_delay_ms", CUT_DELAY_MS),
+        outage_timeout=outage_timeout_of(given.get("outage_timeout"), default=None if streaming else BATCH_OUTAGE_SECONDS),
     )
     _refuse_wrong_ends(found, streaming=streaming)
     return found

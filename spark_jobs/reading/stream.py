@@ -22,8 +22,8 @@ from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.batch import decide
 from msgtx.spark_jobs.reading import offsets, read_options
 from msgtx.spark_jobs.reading.ends import Ends
+from msgtx.spark_jobs.runtime.outage import again, patient
 from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, timestamp_types
-from msgtx.spark_jobs.writing.attempt import again
 from msgtx.store.fetch import fetch
 from msgtx.store.fetch.cuts import spans_of_transactions
 from msgtx.store.fetch.fetch import list_offsets
@@ -58,7 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins: the group's offsets, else startingOffsets."""
-        return again(self._initial_offset)
+        return again(self._database(), self._initial_offset)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger`."""
@@ -67,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Return where the next batch ends: a consistent cut if there is one in time; `start` when there is nothing."""
-        return again(lambda: self._latest_offset(start, limit))
+        return again(self._database(), lambda: self._latest_offset(start, limit))
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         """Return the newest cut, for the progress of the query; `lag`: how many offsets no batch has taken yet."""
@@ -75,14 +75,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Note the end: the committed records of now, in whole transactions if a cut with them comes in time."""
-        self._target = again(self._whole_target)
+        self._target = again(self._database(), self._whole_target)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the plan of a batch's tasks. Asked again after a restart, it is the same."""
         if start == end:
             return []
         self._begun, self._read = start, end
-        return again(lambda: self._planned(start, end))
+        return again(self._database(), lambda: self._planned(start, end))
 
     def commit(self, end: Offset) -> None:
         """Do nothing: the sink commits the group's offsets, with its outputs."""
@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _database(self) -> Engine:
         if self._engine is None:
-            self._engine = open_engine(self.options.url, pool_size=1)
+            self._engine = patient(open_engine(self.options.url, pool_size=1), self.options.outage_timeout)
         return self._engine
 
     def _initial_offset(self) -> Offset:
@@ -214,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = tasks(plan, options, types, url, noted)
         if not parts and noted.ranges:
             # A range that was removed before it was read has no records, and still moves the group's offset.
-            parts = [ReadPartition((), plan.incarnation, {}, options.fail_on_data_loss, url, noted)]
+            parts = [ReadPartition((), plan.incarnation, {}, options.fail_on_data_loss, url, options.outage_timeout, noted)]
         return parts
 
     def _follow(self, start: Offset) -> None:

@@ -1,30 +1,34 @@
-"""Warnings of `format("msgtx")`, from Spark's Python workers into the user's log.
+"""Warnings of `format("msgtx")`, and its words about outages, from Spark's Python workers into the user's log.
 
 A worker writes on its JVM's stderr. If the user has started the JVM, this is the user's log. If we have, it is a file, and
-its warnings are handed on.
+its lines are handed on.
 """
 
 import logging
 import os
+import re
 import tempfile
 import threading
 from collections import deque
 from typing import Final
 
-log: Final = logging.getLogger("msgtx.spark")
+from msgtx.database import outages
+
 SPEAKER: Final = "msgtx: "
+LINE: Final = re.compile(rb"msgtx: (WARNING|ERROR|INFO) (msgtx[\w.]*): (.*)")
 TAIL_BYTES: Final = 16_384  # enough for the line that says why a start failed
 LOOK_SECONDS: Final = 0.5
 REMEMBERED: Final = 100  # texts, which come with each planning of a query
 
 
 def speak_up() -> None:
-    """Have warnings say whose they are, if this is a worker of Spark's; in a program logging is the program's own."""
+    """Have lines say whose they are, if this is a worker of Spark's; in a program logging is the program's own."""
     logger = logging.getLogger("msgtx")
     if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER" and not logger.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter(f"{SPEAKER}%(message)s"))
+        handler.setFormatter(logging.Formatter(f"{SPEAKER}%(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
+        outages.log.setLevel(logging.INFO)
         logger.propagate = False
 
 
@@ -63,6 +67,9 @@ class JvmLog:
                 return
             self._read += len(lines)
             for line in lines.splitlines():
-                if line.startswith(SPEAKER.encode()) and line not in self._said:
+                if (found := LINE.fullmatch(line)) and line not in self._said:
+                    level, name, text = (each.decode(errors="replace") for each in found.groups())
+                    if level == "INFO":
+                        self._said.clear()  # an outage is over: the next one has the same words
                     self._said.append(line)
-                    log.warning("%s", line.decode(errors="replace").removeprefix(SPEAKER))
+                    logging.getLogger(name).log(logging.getLevelNamesMapping()[level], "%s", text)

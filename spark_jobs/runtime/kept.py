@@ -15,12 +15,13 @@ from typing import Final
 
 from msgtx import errors
 from msgtx.database.pool import Engine
+from msgtx.spark_jobs.runtime.outage import patient
 from msgtx.store.operator.installation import describe_installation
 
 # Between two batches of a stream that is not idle; Spark itself ends workers that were idle for a minute.
 KEEP_SECONDS: Final = 10.0
 
-_Key = tuple[int, str, str | None]
+_Key = tuple[int, str, str | None, float | None]
 
 
 @dataclass(slots=True)
@@ -35,9 +36,9 @@ _lock: Final = threading.Lock()
 
 
 @contextlib.contextmanager
-def lent(url: str, incarnation: str | None) -> Iterator[Engine]:
+def lent(url: str, incarnation: str | None, outage_timeout: float | None = None) -> Iterator[Engine]:
     """Check out this process's engine for a database, of one connection. Raise `IncarnationChanged` if it changed."""
-    key = (os.getpid(), url, incarnation)
+    key = (os.getpid(), url, incarnation, outage_timeout)
     with _lock:
         kept = _kept.get(key)
         if kept is not None:
@@ -46,7 +47,7 @@ def lent(url: str, incarnation: str | None) -> Iterator[Engine]:
         _give_back(key, kept, keep=False)
         kept = None
     if kept is None:
-        made = Engine(url, pool_size=1)
+        made = patient(Engine(url, pool_size=1), outage_timeout)
         if incarnation is not None:
             made.expect(uuid.UUID(incarnation))
         with _lock:

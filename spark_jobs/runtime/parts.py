@@ -1,13 +1,12 @@
 """Work in the database that is done by many tasks at once: each has a connection, and looks at parts of it.
 
 A typed error of a task comes back as a value. Spark would wrap it in pages of its own, and try it again even if that is of
-no use; passing failures are tried again here.
+no use; a task repeats what fails for a passing condition.
 """
 
-import contextlib
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -18,12 +17,12 @@ from msgtx import errors
 from msgtx.client import Client
 from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection
 from msgtx.database.pool import Engine
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, patient, persevering
 from msgtx.types import Snapshot
 
 TASKS_PER_CORE: Final = 4  # at least, as long as there is work, so that a slow one at the end does not hold up the rest
 MOST_TASKS: Final = 10_000  # of one job: the driver keeps each of them
 PIECES_OF_A_TASK: Final = 8  # dealt around, so that no task gets all of a slow log; a task's connection serves them all
-TRIES: Final = 3  # of tasks that met a passing condition: the database was away for a moment
 
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")
@@ -36,19 +35,18 @@ class Database:
 
     url: str = field(repr=False)  # with its password: never to be printed
     incarnation: str
+    outage_timeout: float | None = BATCH_OUTAGE_SECONDS
 
     @classmethod
     def of(cls, client: Client, snapshot: Snapshot) -> "Database":
         """Return the database of a client, as it was when the snapshot was taken."""
         return cls(client.secret_url, snapshot.incarnation)
 
-    @contextlib.contextmanager
-    def connection(self) -> Iterator[RawConnection]:
-        """Hold a connection. Raise `IncarnationChanged` if the database is another one by now."""
-        with Engine(self.url, pool_size=1, silence=LONG_ANSWER_SECONDS) as engine:
+    def ask(self, look: Callable[[RawConnection], Answer]) -> Answer:
+        """Look at it. Raise `IncarnationChanged` if the database is another one by now."""
+        with patient(Engine(self.url, pool_size=1, silence=LONG_ANSWER_SECONDS), self.outage_timeout) as engine:
             engine.expect(uuid.UUID(self.incarnation))
-            with engine.connection() as connection:
-                yield connection
+            return persevering(engine, look)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +77,17 @@ def on_executors(
 ) -> list[Answer]:
     """Deal parts to about `tasks` tasks, and return the answer of `look` for each task. Its arguments are pickled.
 
-    A task whose error is retriable is done again, a few times; its answer counts once. Raise the error of one that fails.
+    Raise the error of a task that fails.
     """
     context = spark.sparkContext
     count = min(len(parts), max(tasks, TASKS_PER_CORE * context.defaultParallelism), MOST_TASKS)
-    left: list[Sequence[Part]] = [parts[index::count] for index in range(count)]
-    answers: list[Answer] = []
-    for attempt in range(TRIES):
-        if not left:
-            break
-        found = context.parallelize(left, len(left)).map(partial(_answer, database, look)).collect()
-        failed = []
-        for hand, answer in zip(left, found, strict=True):
-            if not isinstance(answer, Failed):
-                answers.append(answer)
-                continue
-            if not answer.error.retriable or attempt == TRIES - 1:
-                raise answer.error
-            failed.append(hand)
-        left = failed
-    return answers
+    if not count:
+        return []
+    hands = [parts[index::count] for index in range(count)]
+    answers = context.parallelize(hands, count).map(partial(_answer, database, look)).collect()
+    for failed in (each for each in answers if isinstance(each, Failed)):
+        raise failed.error
+    return [each for each in answers if not isinstance(each, Failed)]
 
 
 def _answer(
@@ -106,7 +95,6 @@ def _answer(
 ) -> Answer | Failed:
     """Look at a hand of parts, on an executor."""
     try:
-        with database.connection() as connection:
-            return look(connection, hand)
+        return database.ask(lambda connection: look(connection, hand))
     except errors.MsgtxError as error:
         return Failed(error)

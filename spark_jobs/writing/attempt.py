@@ -9,11 +9,10 @@ import os
 import random
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
@@ -24,10 +23,10 @@ from msgtx.config import ROW_BYTES
 from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.database.retry import retried
 from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent
+from msgtx.spark_jobs.runtime.outage import persevering
 from msgtx.spark_jobs.writing.content import bytes_of, check_content, headers_of, milliseconds_of, numbered, pieces, placed
 from msgtx.store.append.append import APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.append.rows import OpenRow
@@ -37,31 +36,10 @@ from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import TransactionId
 
 BUFFER_BYTES: Final = 32 * 1024 * 1024  # of one attempt, over all partitions
-# A task of a local Spark is tried once: it waits as long for a database that restarts.
-UNREACHABLE_SECONDS: Final = 60.0
-BACKOFF_SECONDS: Final = (0.1, 2.0)  # the first and the longest pause
 # A batch stays undecided for this long after the last sign of its tasks and its driver, and holds every reader of its
 # topics. Long enough for the time between two tasks and before the decision; as Kafka's consumers' sessions.
 SESSION_MS: Final = 45_000
 RENEW_SECONDS: Final = 10.0  # several in a session: one that is lost, or late on a busy machine, ends nothing
-
-T = TypeVar("T")
-
-
-def persevering(engine: Engine, work: Callable[[RawConnection], T]) -> T:
-    """Do calls that may be repeated, on a connection, again and again while the condition passes."""
-
-    def call() -> T:
-        with engine.connection() as connection:
-            return work(connection)
-
-    return again(call)
-
-
-def again(work: Callable[[], T]) -> T:
-    """Repeat a call while its failure is a passing one: calls with the same names write once."""
-    pause, longest = BACKOFF_SECONDS
-    return retried(work, deadline=time.monotonic() + UNREACHABLE_SECONDS, pause=pause, longest=longest, cut=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +51,7 @@ class Target:
     topic: str | None
     transaction_timeout_ms: int
     partitioner: str
+    outage_timeout: float | None = None
 
 
 def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchName) -> Attempt | None:
@@ -85,7 +64,10 @@ def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchNa
     first = next(filled, None)
     if first is None:
         return None
-    with lent(target.url, target.incarnation) as engine, kept_alive(engine, batch, timeout_ms=target.transaction_timeout_ms):
+    with (
+        lent(target.url, target.incarnation, target.outage_timeout) as engine,
+        kept_alive(engine, batch, timeout_ms=target.transaction_timeout_ms),
+    ):
         return AttemptWriter(engine, target, batch).write(chain([first], filled))
 
 

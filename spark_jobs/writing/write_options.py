@@ -8,8 +8,9 @@ from typing import Final
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
 from msgtx.spark_jobs.reading.read_options import named
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of
 
-NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner")
+NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner", "outage_timeout")
 # Spark's own, and Kafka's option for an optional column: here a column is written when it is there.
 IGNORED: Final = ("checkpointLocation", "includeHeaders", "queryName", "path")
 
@@ -25,6 +26,7 @@ class WriteOptions:
     version: int | None = None
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     partitioner: str = "crc32"
+    outage_timeout: float | None = None  # seconds
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -52,6 +54,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         version=_number(given, "txnVersion"),
         transaction_timeout_ms=_number(given, "transaction_timeout_ms") or TRANSACTION_TIMEOUT_MS,
         partitioner=given.get("partitioner", "crc32"),
+        outage_timeout=outage_timeout_of(given.get("outage_timeout"), default=None if streaming else BATCH_OUTAGE_SECONDS),
     )
 
 

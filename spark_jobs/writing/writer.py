@@ -18,6 +18,7 @@ from msgtx.database.opening import open_engine
 from msgtx.spark_jobs.batch import abort, decide, make_target
 from msgtx.spark_jobs.reading.columns import stream_batch
 from msgtx.spark_jobs.runtime.kept import lent
+from msgtx.spark_jobs.runtime.outage import patient
 from msgtx.spark_jobs.sink import sink_columns
 from msgtx.spark_jobs.writing import write_options
 from msgtx.spark_jobs.writing.attempt import Target, write_attempt
@@ -64,7 +65,7 @@ class _Writer:
         if not names and whole_query:
             return  # no task, and so nothing read or written
         named, run_id = next(iter(names), (batch, ""))
-        with lent(self.target.url, self.target.incarnation) as engine:
+        with lent(self.target.url, self.target.incarnation, self.target.outage_timeout) as engine:
             decide(
                 engine,
                 named,
@@ -78,7 +79,7 @@ class _Writer:
     def aborted(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort. Where no task has ended, the query is not known: then it is for every one of the application."""
         named = next((each.batch for each in messages if isinstance(each, Written)), None)
-        with lent(self.target.url, self.target.incarnation) as engine:
+        with lent(self.target.url, self.target.incarnation, self.target.outage_timeout) as engine:
             abort(engine, named or batch, of_any_query=named is None)
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -86,7 +87,7 @@ class _Writer:
 
 
 def _target(options: WriteOptions) -> Target:
-    with open_engine(options.url, pool_size=1) as engine:
+    with patient(open_engine(options.url, pool_size=1), options.outage_timeout) as engine:
         return make_target(
             engine,
             options.topic,

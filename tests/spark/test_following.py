@@ -16,9 +16,10 @@ import msgtx
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.stream import StreamReader, parsed
 from msgtx.spark_jobs.source import LEAST_TASKS, SCHEMA, ReadPartition, read
-from msgtx.spark_jobs.writing import attempt
 from msgtx.spark_jobs.writing.writer import StreamWriter
 from msgtx.store.spark import BatchName, decide_batch, record_range
+from tests.links import unix_link
+from tests.refusals import refuses
 from tests.store.steps import unique
 
 ALL = ReadAllAvailable()
@@ -240,7 +241,7 @@ class Outages:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked = 0
         self.fails_at = -1
-        monkeypatch.setattr(attempt, "BACKOFF_SECONDS", (0.001, 0.001))
+        monkeypatch.setattr("msgtx.database.outages.RETRY_SECONDS", 0.001)
         connection = Engine.connection
 
         def perhaps(engine: Engine, *arguments: Any, **settings: Any) -> Any:
@@ -301,6 +302,23 @@ def test_a_group_is_followed_when_the_first_look_was_cut_off(source: Source, mon
     with pytest.raises(msgtx.errors.ConfigError, match="its sink has not committed that"):
         source.reader.latestOffset(end, ALL)
     assert outages.asked > 1
+
+
+def test_an_outage_longer_than_outage_timeout_is_raised(source: Source, database_url: str) -> None:
+    with unix_link(database_url) as link:
+        reader = StreamReader({**source.options, "url": link.url, "outage_timeout": "0.3s"}, SCHEMA)
+        start = reader.initialOffset()
+        link.leave()
+        with pytest.raises(msgtx.errors.DatabaseUnavailable) as caught:
+            reader.latestOffset(start, ALL)
+        reader.stop()
+    assert "outage_timeout is 0.3 s" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("value", ["-1", "soon"])
+def test_an_outage_timeout_is_a_duration(source: Source, value: str) -> None:
+    with refuses(msgtx.errors.ConfigError, name="outage_timeout"):
+        StreamReader({**source.options, "outage_timeout": value}, SCHEMA)
 
 
 # Topics that come and go

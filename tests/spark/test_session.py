@@ -436,4 +436,6 @@ end()
     done = run_python(program, PYSPARK_PYTHON=sys.executable)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     said = [line for line in done.stderr.splitlines() if "no Kafka" in line]
-    assert set(said) == {f"{'msgtx: ' if of_the_user else ''}ignored, for there is no Kafka here: kafka.group.id"}
+    assert set(said) == {
+        f"{'msgtx: WARNING msgtx.spark: ' if of_the_user else ''}ignored, for there is no Kafka here: kafka.group.id"
+    }
