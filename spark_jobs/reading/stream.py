@@ -5,7 +5,7 @@ Spark's questions to the driver are repeated while the database is away (`again`
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.batch import decide
 from msgtx.spark_jobs.reading import offsets, read_options
 from msgtx.spark_jobs.reading.ends import Ends
+from msgtx.spark_jobs.reading.idle import Idle
 from msgtx.spark_jobs.runtime.outage import again, patient
 from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, timestamp_types
 from msgtx.store.fetch import fetch
@@ -53,6 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._read: Offset | None = None  # the end of the last batch that had tasks
         self._passed_by = 0  # how many batches had none
         self._few_since: float | None = None
+        self._idle = Idle()
 
     # ── calls of Spark on the driver ──
 
@@ -113,6 +115,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(replace(found, ends=ends), {each: partition_id for each, (partition_id, _) in seen.items()})
 
     def _latest_offset(self, start: Offset, limit: ReadLimit) -> Offset:
+        if self._target is None and self._idle.goes_on(start, self._stable):
+            return start
         begun, ids = parsed(start)
         self._follow(start)
         positions = {ids[partition]: end for partition, end in begun.ends.items() if partition in ids}
@@ -138,7 +142,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stable = {each.partition_id: each.end for each in ranges}
         chosen = self._ends.choose(ranges, stable, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._latest["lag"] -= sum(each.size for each in chosen)
-        return _offset(chosen, target.incarnation)
+        reached = _offset(chosen, target.incarnation)
+        if reached == start and all(stable[each.partition_id] == each.start for each in ranges):
+            self._idle.begin(start, stable)
+        else:
+            self._idle.end()
+        return reached
+
+    def _stable(self, partitions: Collection[int]) -> dict[int, int]:
+        with self._database().connection() as connection:
+            found = list_offsets(connection, dict.fromkeys(partitions, fetch.LATEST), Isolation.READ_COMMITTED)
+        return {partition_id: at.last_stable_offset for partition_id, at in found.items()}
 
     def _whole_target(self) -> Snapshot:
         engine = self._database()

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import msgtx
 from msgtx.database.pool import Engine
+from msgtx.spark_jobs.reading import idle
 from msgtx.spark_jobs.reading.stream import StreamReader, parsed
 from msgtx.spark_jobs.source import LEAST_TASKS, SCHEMA, ReadPartition, read
 from msgtx.spark_jobs.writing.writer import StreamWriter
@@ -57,6 +58,12 @@ class Source:
         with self.client.consumer(group=self.group, enable_auto_commit=False) as consumer:
             found = consumer.committed([msgtx.TopicPartition(self.topic, each) for each in range(self.partitions)])
         return [0 if at is None else at.offset for at in found.values()]
+
+
+@pytest.fixture(autouse=True)
+def whole_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that has nothing to read looks for new topics each time."""
+    monkeypatch.setattr(idle, "WHOLE_LOOK_SECONDS", 0.0)
 
 
 @pytest.fixture
