@@ -54,7 +54,7 @@ REVENUE: Final = "demo-spark-revenue"
 GROUP: Final = "demo-spark"
 # Two executors, each a process with a core: a cluster on this machine.
 MASTER: Final = "local-cluster[2,1,1024]"
-BATCHES: Final = 12  # into which the input is divided, about: enough to kill in some, and to go on after
+BATCHES: Final = 6  # into which the input is divided, about: enough to kill in some, and to go on after
 WAIT_SECONDS: Final = 240.0  # for the driver's start, or its next batch
 LOOK_SECONDS: Final = 0.1  # a look takes 8 ms of a processor; a transaction of a batch is open for seconds
 ENDING_SECONDS: Final = 60.0
