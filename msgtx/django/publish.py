@@ -27,7 +27,7 @@ def publish(
     `using`: the alias of a database; by default the one that MSGTX names. The rest as in `msgtx.orm.publish`. If it raises,
     the block is rolled back.
     """
-    name = using or alias()
+    name = alias() if using is None else using
     with transaction.atomic(using=name, savepoint=False):
         orm.publish(
             connections[name],

@@ -1,5 +1,6 @@
 """Messages and workers in Django's `atomic()`: rows, messages and offsets are one commit (I6, I10)."""
 
+import asyncio
 import contextlib
 import unittest
 from collections.abc import Callable
@@ -14,9 +15,15 @@ from tests.django.conftest import Site
 from tests.refusals import refuses
 
 with contextlib.suppress(ModuleNotFoundError):  # each test says it: fixture `use`
+    from asgiref.sync import sync_to_async
     from django.core.checks import run_checks
+    from django.core.exceptions import SynchronousOnlyOperation
+    from django.core.handlers.base import BaseHandler
     from django.core.management import call_command
     from django.db import DatabaseError, connections, transaction
+    from django.http import HttpRequest, HttpResponse
+    from django.test import RequestFactory, TestCase
+    from django.utils.connection import ConnectionDoesNotExist
 
     from msgtx.django import WorkerCommand, publish
     from msgtx.django.checks import check_schema
@@ -67,6 +74,42 @@ def test_a_record_outside_a_block_is_there_at_once(site: Site) -> None:
     publish(site.topic, b"x")
     publish(site.topic, json={"id": 1})
     assert site.values() == [b"x", b'{"id":1}']
+
+
+@pytest.mark.parametrize("using", ["nowhere", ""])
+def test_another_alias_is_not_taken_for_the_one_of_the_settings(site: Site, using: str) -> None:
+    with pytest.raises(ConnectionDoesNotExist):
+        publish(site.topic, b"x", using=using)
+    assert site.values() == []
+
+
+def test_a_view_with_atomic_requests_publishes_if_it_answers(site: Site, use: Callable[..., None]) -> None:
+    use(ATOMIC_REQUESTS=True)
+
+    def view(request: "HttpRequest") -> "HttpResponse":
+        publish(site.topic, request.GET["value"].encode())
+        return HttpResponse(str(1 // len(request.GET["value"])))
+
+    answer = BaseHandler().make_view_atomic(view)
+    answer(RequestFactory().get("/", {"value": "x"}))
+    with pytest.raises(ZeroDivisionError):
+        answer(RequestFactory().get("/", {"value": ""}))
+    assert site.values() == [b"x"]
+
+
+def test_an_async_view_publishes_in_a_thread_of_djangos(site: Site) -> None:
+    def place() -> None:
+        with transaction.atomic(using="shop"):
+            publish(site.topic, b"in a thread")
+        connections["shop"].close()
+
+    async def view() -> None:
+        with pytest.raises(SynchronousOnlyOperation):
+            publish(site.topic, b"in the loop")
+        await sync_to_async(place)()
+
+    asyncio.run(view())
+    assert site.values() == [b"in a thread"]
 
 
 def test_a_refused_record_has_its_block_rolled_back(site: Site) -> None:
@@ -234,6 +277,20 @@ def test_django_has_nothing_to_migrate(site: Site) -> None:
 
 
 # ── the test case ──
+
+
+def test_a_test_case_of_djangos_own_leaves_no_record(site: Site) -> None:
+    """It rolls back what a test did; before, it checks all deferred constraints."""
+
+    class Shop(TestCase):  # type: ignore[misc]  # Django has no types
+        databases = ("shop",)
+
+        def test_one(self) -> None:
+            publish(site.topic, b"x")
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Shop).run(result)
+    assert (result.testsRun, result.errors, result.failures, site.values()) == (1, [], [], [])
 
 
 def test_the_test_case_makes_the_schema_and_finds_its_topics_empty(
