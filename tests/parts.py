@@ -1,11 +1,12 @@
 """Which points an exhaustive test tries: all, or with `--part N` one part of them, which N chooses.
 
-A crash sweep tries each fifth boundary. A weave draws two choices of a schedule instead of trying their alternatives.
-`.ci/run` takes N of the commit: each commit tries others, and the same commit the same ones. `make test-all` tries all.
+A crash sweep tries each fifth boundary, and a test of random histories each fifth seed. A weave draws two choices of a
+schedule instead of trying their alternatives. `.ci/run` takes N of the commit: each commit tries others, and the same commit
+the same ones. `make test-all` tries all.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 PARTS: Final = 5  # of a sweep; odd, since sweeps treat odd and even boundaries differently
@@ -26,9 +27,9 @@ def is_whole() -> bool:
     return _part is None
 
 
-def points(most: int) -> Iterator[int]:
-    """Yield the points of a sweep: 1, 2, 3 … below `most`, or those of the part."""
-    yield from range(1, most) if _part is None else range(1 + _part % PARTS, most, PARTS)
+def points(whole: range) -> range:
+    """Return the boundaries of a sweep, or the seeds of a test, or those of the part."""
+    return whole if _part is None else whole[_part % PARTS :: PARTS]
 
 
 def alternatives(able: Sequence[T], trace: Sequence[str]) -> Sequence[T]:

@@ -99,7 +99,7 @@ def sweep(name: str, kind: str, attempt: Callable[[int], tuple[World, bool]]) ->
     """Crash at each boundary of the part, until twice none fired. `attempt` returns its world, and whether one fired."""
     worlds: list[World] = []
     count = missed = 0
-    for n in parts.points(MOST):
+    for n in parts.points(range(1, MOST)):
         try:
             world, fired = attempt(n)
         except Exception as error:
