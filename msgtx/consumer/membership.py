@@ -19,7 +19,8 @@ from msgtx.background import BackgroundThread
 from msgtx.config import ConsumerConfig
 from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
-from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, MsgtxError, UnknownMember, fresh
+from msgtx.database.translation import LOCK_NOT_AVAILABLE, sqlstate_of
+from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, LockTimeout, MsgtxError, UnknownMember, fresh
 from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
 from msgtx.receiving.wakeup import Waiter
 from msgtx.rules.assignment import Subscriber, assign, subscribed
@@ -95,6 +96,7 @@ class Membership:
         self._next_id = new_member_id()  # kept until the answer to a join has come: asked again, it is the same member
         self.generation = -1
         self.due = False  # the group is to be looked at
+        self.waits_to_join = False  # behind a SQL transaction that has the group, as of `msgtx.take`
         self.starts_over = False  # commits that may still come for this member are to be refused
         self._shall_divide = False
         self.polled_at = time.monotonic()
@@ -248,19 +250,26 @@ class Membership:
             version = topics_version(connection)
             names = sorted(subscribed(None, pattern, describe_topics(connection, None)))
         asked = time.monotonic()
-        joined = join_group(
-            connection,
-            self.group,
-            member_id=member_id,
-            group_instance_id=self._config.group_instance_id,
-            client_host=platform.node(),
-            client_process=os.getpid(),
-            session_timeout_ms=self._config.session_timeout_ms,
-            strategy=self._config.assignment,
-            topics=names,
-            pattern=pattern,
-            topics_version=version,
-        )
+        try:
+            joined = join_group(
+                connection,
+                self.group,
+                member_id=member_id,
+                group_instance_id=self._config.group_instance_id,
+                client_host=platform.node(),
+                client_process=os.getpid(),
+                session_timeout_ms=self._config.session_timeout_ms,
+                strategy=self._config.assignment,
+                topics=names,
+                pattern=pattern,
+                topics_version=version,
+            )
+        except LockTimeout as error:
+            waited, self.waits_to_join = self.waits_to_join, sqlstate_of(error) == LOCK_NOT_AVAILABLE
+            if self.waits_to_join and not waited:
+                log.info("group %r: waits for a SQL transaction that takes from it (msgtx.take), until it ends", self.group)
+            raise
+        self.waits_to_join = False
         self._matched_of = version
         if self._member is None or self._member.number != joined.member_number:
             self.heard_until = asked + self._config.session_timeout_ms / 1000  # the join is its first heartbeat

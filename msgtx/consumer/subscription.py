@@ -209,15 +209,17 @@ class SubscriptionState:
         return member is not None and ((member.due and not self.keeps) or member.polled_at >= member.heard_until)
 
     def follow_group(self) -> None:
-        """Start reading newly assigned partitions and release revoked ones."""
+        """Start reading newly assigned partitions and release revoked ones. While it waits to join there are none."""
         if self.membership is None:
             self._look_for_partitions()
             return
         while self.is_due:
             try:
                 self._follow(self.membership)
-            except BaseException:
+            except BaseException as error:
                 self.membership.due = True  # an unfinished change is to be made again
+                if isinstance(error, errors.LockTimeout) and self.membership.waits_to_join:
+                    return
                 raise
 
     def _follow(self, membership: Membership) -> None:

@@ -17,11 +17,12 @@ from msgtx.database.schema import privileges
 
 # SQLSTATEs of msgtx's own functions: "MX" and Kafka's number, or MX000 and the name of the class as a column.
 OWN: Final = "MX"
+LOCK_NOT_AVAILABLE: Final = "55P03"
 BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     **{f"{OWN}{kind.code:03}": kind for kind in errors.BY_NAME.values() if vars(kind).get("code")},  # not an inherited one
     "28000": errors.LoginRefused,
     "28P01": errors.LoginRefused,
-    "55P03": errors.LockTimeout,
+    LOCK_NOT_AVAILABLE: errors.LockTimeout,
     "40P01": errors.LockTimeout,
     "40001": errors.LockTimeout,
     "22003": errors.InvalidRequest,

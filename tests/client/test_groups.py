@@ -1147,3 +1147,35 @@ def test_workers_of_a_group_process_each_record_once(
         worker.join()
     assert sorted(record.value or b"" for record in read(target)) == sorted(values)
     assert sum(report.records_in for report in reports) == len(values)
+
+
+@pytest.fixture
+def impatient_joins(connection: Connection) -> Iterator[None]:
+    """A join waits for the group's lock for a moment only."""
+    name = "msgtx.join_group(text, text, text, text, int, int, text, text[], text, bigint)"
+    connection.execute(f"alter function {name} set lock_timeout = '20ms'")
+    yield
+    connection.execute(f"alter function {name} set lock_timeout = '10s'")
+
+
+@pytest.mark.usefixtures("impatient_joins")
+def test_a_consumer_waits_to_join_while_a_sql_transaction_takes_from_the_group(
+    client: msgtx.Client, open_connection: Callable[[], Connection], unique: Unique, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However long: it has no partitions, and nothing fails. Its log says once for what it waits."""
+    topic, group = unique("taken"), unique("group")
+    client.topics.create(topic)
+    session = open_connection()
+    session.execute("select msgtx.publish(%s, value => 'a')", [topic])
+    caplog.set_level("INFO", "msgtx.consumer")
+    session.execute("begin")
+    assert session.execute("select from msgtx.take(%s, %s)", [topic, group]).fetchone() is not None
+    with client.consumer(topic, group=group, auto_offset_reset="earliest") as consumer:
+        for _ in range(3):
+            assert consumer.poll(0.1) == []
+            assert consumer.failing is None
+        session.execute("rollback")
+        assert [record.value for record in consumer.poll(SECONDS)] == [b"a"]
+    assert [each for each in caplog.messages if "msgtx.take" in each] == [
+        f"group {group!r}: waits for a SQL transaction that takes from it (msgtx.take), until it ends"
+    ]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from msgtx.database.calls import query
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.groups.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
 from msgtx.store.groups.members import leave_group
@@ -47,7 +48,7 @@ HELD: Final = """
     select l.classid::bigint - 1836279552, case when l.objid::bigint < 1::bigint << 31 then l.objid::bigint
         else l.objid::bigint - (1::bigint << 32) end, l.mode
     from pg_locks l where l.locktype = 'advisory' and l.pid = %s and l.granted"""
-PRODUCER, GROUP, PARTITION, MARKING, LEASES, SPARK, SHARE = 1, 2, 3, 4, 5, 6, 9
+PRODUCER, GROUP, PARTITION, MARKING, LEASES, SPARK, SHARE, TAKEN = 1, 2, 3, 4, 5, 6, 9, 10
 MODES: Final = {"ShareLock": "share", "ExclusiveLock": "exclusive"}
 
 
@@ -177,6 +178,29 @@ def emptied(world: World) -> ShareGroup:
     return group
 
 
+def from_a_group(world: World) -> str:
+    """The topic of the partitions, of which one has a record that the empty group can take."""
+    plain(world.connection, world.one, b"x")
+    ((key, topic),) = query(
+        world.connection,
+        "select msgtx.share_partition_key(g.group_id, p.partition_id), t.name"
+        " from msgtx.consumer_group g, msgtx.partition p join msgtx.topic t on t.topic_id = p.topic_id"
+        " where g.name = %s and p.partition_id = %s",
+        world.empty.name,
+        world.one,
+    )
+    world.keys[TAKEN, key] = "taken"
+    return str(topic)
+
+
+def take(world: World, topic: str) -> None:
+    """Take, and publish, as a program does that forwards what it takes."""
+    query(world.connection, "select from msgtx.take(%s, %s)", topic, world.empty.name)
+    query(world.connection, "select msgtx.publish(%s, value => 'y', partition => 1)", topic)
+    query(world.connection, "select from msgtx.take(%s, %s)", topic, world.empty.name)
+    world.connection.execute("set constraints all immediate")
+
+
 CALLS: Final[dict[str, tuple[Callable[[World], Callable[[], Any]], dict[str, str]]]] = {
     "append without a producer": (at_once(lambda w: append(w.connection, [batch(w.one, b"x")])), {"one": "exclusive"}),
     "append of one batch": (at_once(lambda w: w.first.send(w.one, b"x")), {"first": "share", "one": "exclusive"}),
@@ -238,6 +262,7 @@ CALLS: Final[dict[str, tuple[Callable[[World], Callable[[], Any]], dict[str, str
         at_once(lambda w: commit_offsets(w.connection, {GroupMetadata(w.empty.name): {w.one: OffsetAndMetadata(1)}})),
         {"empty": "share"},
     ),
+    "take": (apart(from_a_group, take), {"empty": "share", "taken": "exclusive", "other": "exclusive"}),
     "join": (at_once(lambda w: w.group.join("b")), {"group": "exclusive"}),
     "assign": (at_once(lambda w: w.group.assign({w.group.partitions[0]: "a"})), {"group": "exclusive"}),
     "release": (at_once(lambda w: w.group.release("a")), {"group": "exclusive"}),

@@ -21,6 +21,7 @@ from tests.store.conftest import Blocked
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, batch, committed_at, named_topic, offsets_of, plain, unique
+from tests.store.test_compaction import compact, compacted_topic
 
 pytestmark = pytest.mark.slow
 
@@ -147,6 +148,24 @@ def test_what_is_not_committed_is_not_taken(connection: Connection, taking: Taki
     assert taking.values() == []
     open_one.commit()
     assert taking.values() == [b"b", b"c"]
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_compacted_topic_is_taken_with_its_gaps(connection: Connection, taking: Taking) -> None:
+    """Also if a position, or the end of a call, is at an offset whose record is gone."""
+    partition = compacted_topic(connection, "a1 b2 c3 d4", "b5 a6", "e7")
+    ((taking.topic,),) = query(
+        connection,
+        "select t.name from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id where p.partition_id = %s",
+        partition,
+    )
+    assert taking.values(max_records=1) == [b"1"]
+    assert compact(connection) == 2
+    found = []
+    while step := taking.take(max_records=2):
+        found += [(offset, value) for _, offset, value in step]
+    assert found == [(2, b"3"), (3, b"4"), (4, b"5"), (5, b"6"), (6, b"7")]
+    assert committed_at(connection, taking.group, partition)[0] == 7
 
 
 def test_a_group_passes_any_number_of_aborted_records(connection: Connection, taking: Taking) -> None:

@@ -1,6 +1,7 @@
 """Bad days: a pooler in transaction mode between clients and the server. Every call may use another session."""
 
 import concurrent.futures
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -102,6 +103,25 @@ def test_users_sessions_publish_and_commit_offsets_through_it(
     values = sorted(record.value or b"" for record in client.read(client.snapshot([output])))
     assert values == [b"0", b"1", b"2", b"sent 0", b"sent 2", b"sent 3"]
     assert client.admin.groups.describe(source).lag == 1
+
+
+def test_a_program_consumes_with_sql_through_it(client: Client, url: str, unique: Callable[[str], str]) -> None:
+    """Each SQL transaction may have another session. It waits by `wait_for_records`: nothing would notify it."""
+    topic, group = unique("topic"), unique("group")
+    client.topics.create(topic, partitions=2)
+    sent, found = [f"{number}" for number in range(20)], []
+    with connect(url) as session:
+        session.prepare_threshold = None
+        for value in sent:
+            session.execute("select msgtx.publish(%s, value => %s, key => %s)", [topic, value, value])
+        for rolls_back in itertools.cycle((True, False)):
+            if session.execute("select msgtx.wait_for_records(%s, %s, '0 s')", [topic, group]).fetchone() == (False,):
+                break
+            with session.transaction(force_rollback=rolls_back):
+                taken = session.execute("select value from msgtx.take(%s, %s, max_records => 3)", [topic, group]).fetchall()
+            found += [value.decode() for (value,) in taken if not rolls_back]
+    assert sorted(found) == sorted(sent)
+    assert client.admin.groups.describe(group).lag == 0
 
 
 def test_many_calls_in_flight_stay_in_order(pooled: Client) -> None:

@@ -11,14 +11,16 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import TopicPartition, errors, orm
 from msgtx.database import embedded
+from msgtx.database.calls import query
 from msgtx.store.fetch.holders import expire_holders
 from msgtx.store.groups.groups import NO_OFFSETS
 from msgtx.store.operator.server import snapshot_holders
 from msgtx.store.transactions.seal import seal, take_seat
 from tests.cli.program import Ended
 from tests.databases import Connection, connect, wait_until
+from tests.refusals import refuses
 from tests.replication import Pair, replicated
-from tests.store.steps import Writer, look, new_partition, plain, unique
+from tests.store.steps import Writer, look, named_topic, new_partition, plain, unique
 
 pytestmark = pytest.mark.slow
 
@@ -98,6 +100,19 @@ def test_a_consumer_without_a_group_reads_from_a_standby(pair: Pair, url: str) -
                 producer.send("read", b"2").result(10.0)
                 assert [record.value for record in consumer.poll(10.0)] == [b"2"]
                 assert consumer.poll(0.2) == []
+
+
+def test_programs_that_consume_with_sql_are_refused_by_a_standby(
+    url: str, primary: Connection, standby: Connection, pair: Pair
+) -> None:
+    """They write how far a group has come; LISTEN is not possible there, either."""
+    asked = (named_topic(primary)[0], unique("group"))
+    pair.catch_up()
+    for verb in ("take", "receive"):
+        with refuses(errors.ConfigError, reason="read-only"):
+            query(standby, f"select * from msgtx.{verb}(%s, %s)", *asked)
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="during recovery"):
+        standby.execute("select msgtx.listen(%s, %s)", asked)
 
 
 def test_a_standby_does_not_take_a_seat_for_left_that_is_taken_on_its_primary(
