@@ -158,18 +158,29 @@ def test_partitions_at_which_a_living_member_stands_still_are_told(connection: C
         group.commit(owner, partition, 0)
     group.commit("lives", read, 3)
     group.release("dead", free)
+    neighbour = Roster(connection, 2)  # of another topic; it has read one record
+    neighbour.join("theirs", client_process=2)
+    theirs, _ = neighbour.partitions
+    assert neighbour.assign({theirs: "theirs"})
+    plain(connection, theirs, b"1")
+    neighbour.commit("theirs", theirs, 1)
     clock(start + timedelta(seconds=20))
     plain(connection, late, b"1")
+    plain_batches(connection, theirs, b"2", b"3")
     now = start + timedelta(seconds=30)
     clock(now)
-    name = topic_of(connection, stuck)
-    one = Stalled(group.name, name, 3, 0, start, 2, "lives", "here", 1, now, 1)
-    two = Stalled(group.name, name, 4, 0, start + timedelta(seconds=20), 1, "lives", "here", 1, now, 2)
+    since, topic = start + timedelta(seconds=20), topic_of(connection, stuck)
+    expected = [
+        Stalled(group.name, topic, 3, 0, start, 2, "lives", "here", 1, now, 3),
+        Stalled(group.name, topic, 4, 0, since, 1, "lives", "here", 1, now, 3),
+        Stalled(neighbour.name, topic_of(connection, theirs), 0, 1, since, 2, "theirs", "here", 2, now, 3),
+    ]
+    expected.sort(key=lambda one: (one.since, one.group_name))
     assert stalled_partitions(connection, silence_ms=30_001, most=9) == ([], 0)
-    assert stalled_partitions(connection, silence_ms=30_000, most=9) == ([one], 1)
-    assert stalled_partitions(connection, silence_ms=10_000, most=9) == ([one._replace(found=2), two], 2)
-    assert stalled_partitions(connection, silence_ms=10_000, most=1) == ([one._replace(found=2)], 2)
-    group.commit("lives", stuck, 2)
+    assert stalled_partitions(connection, silence_ms=30_000, most=9) == ([expected[0]._replace(found=1)], 1)
+    assert stalled_partitions(connection, silence_ms=10_000, most=9) == (expected, 3)
+    assert stalled_partitions(connection, silence_ms=10_000, most=1) == (expected[:1], 3)
+    group.commit("lives", stuck, 3)
     assert stalled_partitions(connection, silence_ms=30_000, most=9) == ([], 0)
 
 

@@ -19,6 +19,7 @@ declare
     silent_since constant timestamptz := checked_now - silence_ms * interval '1 ms';
 begin
     return query
+    -- The ends of logs are looked up for these partitions alone.
     with silent as materialized (
         select a.group_id, a.partition_id, newest.committed_offset, newest.committed_at, m.member_id, m.client_host,
                m.client_process
