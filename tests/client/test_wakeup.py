@@ -582,6 +582,21 @@ def test_a_small_transaction_brings_its_notification(
     assert bool(told) == fails
 
 
+@pytest.mark.parametrize("how", ["plain", "transaction"])
+def test_a_session_that_listens_with_sql_is_notified(
+    client: msgtx.Client, topic: str, open_connection: Callable[[], Connection], how: str
+) -> None:
+    session = open_connection()
+    session.execute("select msgtx.listen(%s, 'group')", [topic])
+    assert session.execute("select has_records from msgtx.listen(%s, 'group')", [topic]).fetchone() == (False,)
+    with client.producer(transactional_id=topic if how == "transaction" else None) as producer:
+        with producer.transaction() if how == "transaction" else contextlib.nullcontext():
+            producer.send(topic, b"x")
+        producer.flush()
+        assert len(list(session.notifies(timeout=PATIENCE_SECONDS, stop_after=1))) == 1
+    assert session.execute("select has_records from msgtx.listen(%s, 'group')", [topic]).fetchone() == (True,)
+
+
 def test_a_client_whose_sessions_were_ended_tells_again(
     client: msgtx.Client, topic: str, asleep: Asleep, killer: Callable[[], int], unique: Callable[[str], str]
 ) -> None:

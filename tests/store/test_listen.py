@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
@@ -163,6 +164,16 @@ def test_a_call_is_no_commit_that_notifies(listening: Listening, open_connection
         )
         listening.publish()
         assert listening.heard() == [listening.channel]
+
+
+def test_a_lock_that_anybody_may_take_stops_no_commit(listening: Listening, blocked: Callable[..., Future[object]]) -> None:
+    """A login without rights waits for the key of all listeners: new ones fail after a while, commits notify as before."""
+    waiting = blocked(lambda session: session.execute("select pg_advisory_lock(1836279563, 0)"))
+    listening.publish()
+    assert listening.heard() == [listening.channel]
+    assert listening.has_records()
+    listening.listener.execute("discard all")
+    waiting.result(30)
 
 
 def test_a_share_group_is_listened_for(listening: Listening) -> None:

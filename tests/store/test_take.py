@@ -1,9 +1,11 @@
 """`msgtx.take`: a consumer group whose member is a SQL transaction (I5, I10, I11)."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 import msgtx
@@ -14,7 +16,7 @@ from msgtx.store.groups.groups import delete_group, reset_offsets
 from msgtx.store.monitoring import measure_lags
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.seal import seal
-from tests.databases import Clock, Connection, Server, Sessions
+from tests.databases import Clock, Connection, Server, Sessions, backend, wait_until
 from tests.refusals import refuses
 from tests.roles import open_roles
 from tests.store.conftest import Blocked
@@ -204,6 +206,41 @@ def test_a_session_that_is_killed_loses_nothing(connection: Connection, taking: 
     (pid,) = session.execute("select pg_backend_pid()").fetchone() or (0,)
     query(connection, "select pg_terminate_backend(%s::int, 30000)", pid)
     assert taking.values() == [b"a"]
+
+
+ENDS: dict[str, tuple[str, ...]] = {
+    "a statement that fails": ("select 1 / 0", "commit"),
+    "a statement that takes too long": ("set local statement_timeout = '10ms'", "select pg_sleep(60)", "commit"),
+    "a session that idles": ("set local idle_in_transaction_session_timeout = '10ms'", "select 1", "commit"),
+    "a savepoint": ("rollback to before", "commit"),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_records_are_handed_out_again_after(
+    connection: Connection, taking: Taking, open_connection: Sessions, end: str
+) -> None:
+    """And the partition is free: its lock ends with the part of the transaction that took."""
+    taking.fill(b"a", b"b")
+    session = open_connection()
+    pid = backend(session)
+    session.execute("begin")
+    session.execute("savepoint before")
+    assert taking.values(session, max_records=1) == [b"a"]
+    for statement in ENDS[end]:
+        with contextlib.suppress(psycopg.Error):
+            session.execute(statement)
+            if "idle" in statement:
+                wait_until(lambda: not query(connection, "select pid from pg_stat_activity where pid = %s::int", pid))
+    assert taking.values() == [b"a", b"b"]
+
+
+def test_groups_take_side_by_side_in_one_transaction(connection: Connection, taking: Taking) -> None:
+    taking.fill(b"a")
+    other = Taking(connection)
+    other.topic = taking.topic
+    with connection.transaction():
+        assert [each.values() for each in (taking, other, taking)] == [[b"a"], [b"a"], []]
 
 
 def test_callers_take_from_different_partitions_side_by_side(
