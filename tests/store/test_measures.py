@@ -183,6 +183,24 @@ def test_lag_begins_at_the_first_record_that_the_group_would_be_given(
     assert lag_of(connection, group).records == 2
 
 
+def test_a_group_behind_which_compaction_has_left_no_record_has_no_lag(
+    client: msgtx.Client, connection: Connection, topic: str, unique: Unique
+) -> None:
+    """Its offset is in the middle of a row whose last records are gone, such as tombstones."""
+    group, partition = unique("group"), partition_of(connection, topic).partition_id
+    with client.producer() as producer:
+        producer.send_batch(topic, [b"0", b"1", b"2", None], [b"a", b"b", b"c", b"d"])
+    connection.execute(
+        'update msgtx.record_batch set record_count = 2, keys = keys[2:3], "values" = "values"[2:3],'
+        " offset_deltas = '{1,2}' where partition_id = %s",
+        [partition],
+    )
+    for offset, records in ((3, 0), (2, 2)):
+        commit(client, group, topic, offset)
+        found = lag_of(connection, group)
+        assert (found.records, found.age_ms is None) == (records, records == 0)
+
+
 def test_a_share_group_that_reads_uncommitted_has_open_records_before_it(
     client: msgtx.Client, connection: Connection, topic: str, unique: Unique
 ) -> None:

@@ -9,6 +9,8 @@ as $$
                  row_number() over (order by r.base_offset) as place
           from msgtx.rows_between(in_partition_id, "position", until - 1) r
           where r.record_count > 0
+            -- compaction may have left of the first row only records in front of the position
+            and (r.offset_deltas is null or r.base_offset + r.offset_deltas[r.record_count] >= "position")
           order by r.base_offset limit 101) b
     where b.place > 100 or b.transaction_number is null or isolation = 'read_uncommitted' or msgtx.is_committed(
         in_partition_id, b.base_offset, b.producer_id, b.producer_epoch, b.transaction_number)
