@@ -240,6 +240,14 @@ def test_a_batch_before_the_newest_committed_one_is_noted_only_as_it_was(connect
     assert [row[:3] for row in noted(connection, query)] == [(0, group or "", source), (1, group or "", other)]
 
 
+def place(connection: Connection, partition_id: int) -> str:
+    """Return a partition as errors name it, such as orders-0."""
+    ((found,),) = connection.execute(
+        "select topic || '-' || partition from msgtx.partitions where partition_id = %s", [partition_id]
+    )
+    return str(found)
+
+
 @pytest.mark.parametrize("group", [None, "group"])
 def test_the_first_range_that_differs_is_named(connection: Connection, group: str | None) -> None:
     first, second, third, target = new_topic(connection, 4)
@@ -251,10 +259,10 @@ def test_the_first_range_that_differs_is_named(connection: Connection, group: st
     last_words = "start with a new one" + (", from the offsets of group group" if group else "") + "$"
     wrong = {**ranges, third: (0, 2), second: (1, 1)}
     with pytest.raises(
-        errors.BatchConflict, match=f"offsets 0 to 1 of partition {second}, and shall read 1 to 1 .*{last_words}"
+        errors.BatchConflict, match=f"offsets 0 to 1 of {place(connection, second)}, and shall read 1 to 1 .*{last_words}"
     ):
         record_range(connection, query, 0, group=group, ranges=wrong)
-    with pytest.raises(errors.BatchConflict, match=f"partition {third}, and shall read 0 to 2"):
+    with pytest.raises(errors.BatchConflict, match=f"of {place(connection, third)}, and shall read 0 to 2"):
         record_range(connection, query, 0, group=group, ranges={**ranges, third: (0, 2)})
 
 
@@ -279,7 +287,7 @@ def test_without_a_group_a_batch_is_planned_anew_until_it_is_committed(connectio
     assert noted(connection, query)[2] == (1, "", source, 0, 9, "first", "a")
     of = name(0, query=query)
     assert decide_batch(connection, of, [attempt(connection, of, target, b"a")]).error is None
-    with pytest.raises(errors.BatchConflict, match=f"of partition {other}, and shall read 0 to 5"):
+    with pytest.raises(errors.BatchConflict, match=f"of {place(connection, other)}, and shall read 0 to 5"):
         note(5, "third", "b", source, other)
     assert noted(connection, query)[1] == (0, "", other, 0, 2, "second", "b")
 

@@ -36,15 +36,17 @@ begin
     end if;
     if strict and start_offset < log_start then
         raise exception using errcode = 'MX001', message = format(
-            'offsets %s to %s of partition %s were planned, and retention has removed what is before %s;'
-            ' failOnDataLoss=false goes on with what is there', start_offset, end_offset, in_partition_id, log_start),
+            'offsets %s to %s of %s were planned, and retention has removed what is before %s;'
+            ' failOnDataLoss=false goes on with what is there', start_offset, end_offset,
+            msgtx.partition_name(in_partition_id), log_start),
             detail = jsonb_build_object('partition_id', in_partition_id, 'offset', start_offset, 'limit', log_start);
     end if;
     committed := greatest(msgtx.decided_end(in_partition_id), log_start);
     if committed < end_offset then
         raise exception using errcode = 'MX000', column = 'LogTruncated', message = format(
-            'offsets %s to %s of partition %s were planned, and they are committed up to %s here: a replica that is behind'
-            ' (read_url), or a crash took records back', start_offset, end_offset, in_partition_id, committed),
+            'offsets %s to %s of %s were planned, and they are committed up to %s here: a replica that is behind'
+            ' (read_url), or a crash took records back', start_offset, end_offset, msgtx.partition_name(in_partition_id),
+            committed),
             detail = jsonb_build_object('partition_id', in_partition_id, 'offset', end_offset, 'limit', committed);
     end if;
     return msgtx.base_offset_of(in_partition_id, start_offset);

@@ -1,6 +1,6 @@
 -- commit_batch_offsets(batch_id, group, partitions, starts, ends) commits the ends of what a batch read as a group's
 -- offsets, or raises (MX120) why not: a start that is not −1 must be the group's offset, if it has one there. Locks the
--- group (share). Reads partition, topic. Writes consumer_group, group_offset.
+-- group (share). Writes consumer_group, group_offset.
 create function msgtx.commit_batch_offsets(
     in_batch_id bigint, in_group_name text, offset_partitions int[], start_offsets bigint[], end_offsets bigint[]
 ) returns boolean language plpgsql volatile as $$
@@ -21,11 +21,9 @@ begin
     order by o.partition_id limit 1;
     if found then
         raise exception using errcode = 'MX120', column = 'BatchConflict', message = format(
-            'group %s is at offset %s of partition %s, and batch %s begins at %s: another run has committed what'
-            ' this one read', in_group_name, moved.committed_offset, (
-                select t.name || '-' || p.partition_index from msgtx.partition p
-                join msgtx.topic t on t.topic_id = p.topic_id where p.partition_id = moved.partition_id),
-            in_batch_id, moved.start_offset);
+            'group %s is at offset %s of %s, and batch %s begins at %s: another run has committed what this one read',
+            in_group_name, moved.committed_offset, msgtx.partition_name(moved.partition_id), in_batch_id,
+            moved.start_offset);
     end if;
     return msgtx.insert_offsets(named, offset_partitions, end_offsets, '{}', '{}', '{}', null, null, null);
 end $$;

@@ -75,9 +75,9 @@ begin
         if found then
             error := 'ConfigError';
             detail := format(
-                'two sources of one query read partition %s for group %s, which has one position there: load the topic once'
+                'two sources of one query read %s for group %s, which has one position there: load the topic once'
                 ' and use the DataFrame twice, or leave the group out at source and sink and name the application with'
-                ' txnAppId', other.partition_id, in_group_name);
+                ' txnAppId', msgtx.partition_name(other.partition_id), in_group_name);
             return;
         end if;
     end if;
@@ -91,9 +91,9 @@ begin
     if found then
         error := 'BatchConflict';
         detail := format(
-            'batch %s of query %s read offsets %s to %s of partition %s, and shall read %s to %s now: the checkpoint fell'
-            ' behind; start with a new one', in_batch_id, in_query_id,
-                         other.start_offset, other.end_offset, other.partition_id, other.asked_start, other.asked_end)
+            'batch %s of query %s read offsets %s to %s of %s, and shall read %s to %s now: the checkpoint fell'
+            ' behind; start with a new one', in_batch_id, in_query_id, other.start_offset, other.end_offset,
+                         msgtx.partition_name(other.partition_id), other.asked_start, other.asked_end)
                   || case when in_group_name <> '' then format(', from the offsets of group %s', in_group_name) else '' end;
     end if;
 end $$;
