@@ -149,12 +149,26 @@ def _start(name: str, *, master: str | None, settings: Mapping[str, str], debug:
     if not (conf.contains("spark.app.name") and gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ):
         conf.setAppName(name)
     try:
-        _require_master(SparkContext(conf=conf, gateway=gateway))
+        context = SparkContext(conf=conf, gateway=gateway)
+        _hush_accumulators(context)
+        _require_master(context)
     except BaseException:
         SparkContext._gateway = SparkContext._gateway or gateway
         with contextlib.suppress(Exception):
             end()
         raise
+
+
+def _hush_accumulators(context: SparkContext) -> None:
+    """Silence the traceback of PySpark's server of accumulators, whose connection ends with the JVM."""
+    server: Any = context._accumulatorServer
+    tell = server.handle_error
+
+    def handle_error(*arguments: object) -> None:
+        if not isinstance(sys.exception(), EOFError | ConnectionError):
+            tell(*arguments)
+
+    server.handle_error = handle_error
 
 
 def _require_master(context: SparkContext) -> None:

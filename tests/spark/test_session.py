@@ -415,6 +415,25 @@ def test_a_file_of_jobs_is_what_spark_submit_runs(client: msgtx.Client, tmp_path
     assert "msgtx: there is no topic 'nowhere'" in refused.stdout  # spark-submit makes one of the two streams
 
 
+def test_a_jvm_that_ends_leaves_no_traceback_of_accumulators() -> None:
+    program = """
+import contextlib, time
+from msgtx.spark_jobs.session import end, session
+context = session(master="local[1]").sparkContext
+seen = context.accumulator(0)
+context.parallelize([1, 2]).foreach(lambda number: seen.add(number))
+context._gateway.proc.kill()
+context._gateway.proc.wait()
+time.sleep(1.5)  # PySpark's server looks each second
+with contextlib.suppress(Exception):
+    end()
+print(seen.value)
+"""
+    done = run_python(program)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert "Exception occurred during processing of request" not in done.stderr
+
+
 # ── its log ──
 
 
