@@ -26,7 +26,7 @@ pytestmark = pytest.mark.long
 SEED: Final = 20_241_120
 MOST: Final = 300  # boundaries of one scenario: more mean that a retry never ends
 PROGRAMS: Final = {**SCENARIOS, **RECOVERY, **SESSIONS}
-AGAIN: Final = 4  # crashes during the recovery from a crash, per scenario
+AGAIN: Final = 5  # crashes during the recovery from a crash, per scenario
 BROKEN, KILLED, CRASHED = "connection breaks", "process killed", "server crashes"
 # Boundaries of a connection, and of a process, which are the same whether it is killed or the server crashes. Timing decides
 # how many batches share a call, so the number varies a little. These are minimums.
@@ -96,9 +96,10 @@ def judge(name: str, worlds: Sequence[World]) -> None:
 
 
 def sweep(name: str, kind: str, attempt: Callable[[int], tuple[World, bool]]) -> list[World]:
-    """Crash at each boundary of the part, until twice none fired. `attempt` returns its world, and whether one fired."""
+    """Crash at each boundary, until twice (in a part: once) none fired. `attempt` returns its world, and whether one did."""
     worlds: list[World] = []
     count = missed = 0
+    enough = 2 if parts.is_whole() else 1
     for n in parts.points(range(1, MOST)):
         try:
             world, fired = attempt(n)
@@ -108,10 +109,10 @@ def sweep(name: str, kind: str, attempt: Callable[[int], tuple[World, bool]]) ->
         worlds.append(world)
         count += fired
         missed = 0 if fired else missed + 1
-        if missed == 2:
+        if missed == enough:
             break
     print(f"{name}: {count} boundaries, {kind}")  # noqa: T201 - the number is part of the report
-    assert missed == 2, "it ends"
+    assert missed == enough, "it ends"
     assert count >= (boundaries(name, kind) if parts.is_whole() else boundaries(name, kind) // parts.PARTS)
     return worlds
 
@@ -136,12 +137,12 @@ def test_two_connections_that_break_one_after_the_other_lose_and_double_nothing(
 
 
 def break_twice(name: str, ground: Ground) -> None:
-    chance = random.Random(SEED)
     worlds = []
-    for again in range(AGAIN):
+    for seed in parts.points(range(SEED, SEED + AGAIN)):
+        chance = random.Random(seed)
         first = chance.randrange(1, boundaries(name, BROKEN) + 1)
         plan: dict[int, Action] = {first: lose_connection, first + chance.randrange(1, 6): lose_connection}
-        worlds.append(run(name, begin(name, ground.world(f"{name}-twice-{again}", Faults(plan)))))
+        worlds.append(run(name, begin(name, ground.world(f"{name}-twice-{seed}", Faults(plan)))))
     judge(name, worlds)
 
 
@@ -156,8 +157,8 @@ def kill_everywhere(name: str, ground: Ground, zygote: Zygote) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_successor_that_is_killed_has_a_successor(name: str, ground: Ground, zygote: Zygote) -> None:
-    chance = random.Random(SEED)
-    plans = [[chance.randrange(1, boundaries(name, KILLED) + 1) for _ in range(3)] for _ in range(AGAIN)]
+    chances = [random.Random(seed) for seed in parts.points(range(SEED, SEED + AGAIN))]
+    plans = [[chance.randrange(1, boundaries(name, KILLED) + 1) for _ in range(3)] for chance in chances]
     judge(name, [killed(name, ground, zygote, deaths)[0] for deaths in plans])
 
 
