@@ -17,7 +17,7 @@ from msgtx.database.schema import privileges
 
 # SQLSTATEs of msgtx's own functions: "MX" and Kafka's number, or MX000 and the name of the class as a column.
 OWN: Final = "MX"
-LOCK_NOT_AVAILABLE: Final = "55P03"
+LOCK_NOT_AVAILABLE: Final = "55P03"  # within lock_timeout
 BY_SQLSTATE: Final[dict[str, type[errors.MsgtxError]]] = {
     **{f"{OWN}{kind.code:03}": kind for kind in errors.BY_NAME.values() if vars(kind).get("code")},  # not an inherited one
     "28000": errors.LoginRefused,
