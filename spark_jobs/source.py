@@ -150,10 +150,14 @@ def tasks(
 
 
 def checked(schema: StructType) -> StructType:
-    """Return a schema whose columns the source has. A user's own may name fewer: only these are sent to Spark."""
+    """Return a schema whose columns the source has. A user's own may name fewer: only these are sent to Spark.
+
+    Case does not count in names, as everywhere in Spark.
+    """
     known = {each.name: each.dataType for each in SCHEMA.fields}
+    kinds = {name.lower(): kind for name, kind in known.items()}
     for each in schema.fields:
-        if known.get(each.name) != each.dataType:
+        if kinds.get(each.name.lower()) != each.dataType:
             columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
             raise errors.ConfigError(
                 f"the source has no column {each.name} {each.dataType.simpleString()}; a schema may name some of: {columns}"

@@ -70,7 +70,7 @@ class _Columns:
 def record_batch(
     batches: Sequence[FetchedBatch], wanted: PartitionRange, schema: pa.Schema, *, timestamp_type: int = CREATE_TIME
 ) -> pa.RecordBatch:
-    """Return the records of these rows that lie in a range, with the columns of `schema` (names and types of `COLUMNS`)."""
+    """Return the records of these rows in a range, with the columns of `schema` (those of `COLUMNS`, in any case)."""
     columns = _Columns()
     for batch in batches:
         columns.add(batch)
@@ -83,7 +83,7 @@ def record_batch(
 
 def _column(name: str, columns: _Columns, wanted: PartitionRange, timestamp_type: int) -> pa.Array:
     count = len(columns.offsets)
-    match name:
+    match name.lower():
         case "key":
             return pa.array(columns.keys, pa.binary())
         case "value":
@@ -96,7 +96,7 @@ def _column(name: str, columns: _Columns, wanted: PartitionRange, timestamp_type
             return _numbers(columns.offsets, pa.int64())
         case "timestamp":
             return _numbers(columns.timestamps, pa.timestamp("ms", tz="UTC")).cast(TIME)
-        case "timestampType":
+        case "timestamptype":
             return pa.repeat(pa.scalar(timestamp_type, pa.int32()), count)
         case "headers":
             return _headers(columns)

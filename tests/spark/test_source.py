@@ -151,12 +151,12 @@ def test_logs_of_one_record_rows_and_of_sparse_rows_read_alike(site: Site) -> No
     assert len(after) < 90
 
 
-def test_a_schema_may_name_the_columns_that_are_wanted(site: Site) -> None:
+@pytest.mark.parametrize("schema", ["offset long, value binary", "Offset long, VALUE binary"])
+def test_a_schema_may_name_the_columns_that_are_wanted(site: Site, schema: str) -> None:
+    """In any case."""
     site.send(6)
-    frame = site.reading(schema="offset long, value binary")
-    assert sorted((row.offset, bytes(row.value)) for row in frame.collect()) == sorted(
-        (at // 3, b"%d" % at) for at in range(6)
-    )
+    frame = site.reading(schema=schema)
+    assert sorted((row[0], bytes(row[1])) for row in frame.collect()) == sorted((at // 3, b"%d" % at) for at in range(6))
     with pytest.raises(PySparkException, match="the source has no column offset string; a schema may name some of: key"):
         site.reading(schema="offset string").collect()
 
