@@ -7,10 +7,11 @@ from typing import Final
 
 import sqlalchemy
 
-from msgtx import errors
+from msgtx import errors, units
 from msgtx.database.calls import driver_of
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.declared.spark import TRANSACTION_TIMEOUT
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.outage import again, persevering
 from msgtx.spark_jobs.writing.attempt import Target, explained
@@ -31,7 +32,7 @@ from msgtx.types import Outcome, Snapshot, TransactionId
 
 log = logging.getLogger("msgtx.spark")
 
-TRANSACTION_TIMEOUT_MS: Final = 600_000
+TRANSACTION_TIMEOUT_MS: Final = units.milliseconds("transaction_timeout_ms", TRANSACTION_TIMEOUT)
 Statements = Callable[[sqlalchemy.Connection], object]
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from msgtx import units
+from msgtx.declared.spark import CUT_DELAY
 from msgtx.rules.boundary import Span, lowered
 from msgtx.rules.ranges import PartitionRange, limit
 
-CUT_DELAY_MS: Final = 1_000  # a few micro-batches; transactions that were decided in the meantime are whole in the next look
+CUT_DELAY_MS: Final = units.milliseconds("cut_delay_ms", CUT_DELAY)
 # A transaction is kept whole if it fits into this many times `maxOffsetsPerTrigger`. A limit is set to avoid long
 # batches; a batch of eight times the time is bearable once, and the documents advise a limit of twice the largest
 # transaction.

@@ -12,29 +12,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar, cast
 
+from msgtx import units
+from msgtx.declared.spark import IGNORED, REFUSED, SOURCE, Options, defaults
 from msgtx.errors import ConfigError
-from msgtx.spark_jobs.reading.ends import CUT_DELAY_MS
-from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of
+from msgtx.spark_jobs.runtime.outage import outage_timeout_of
 from msgtx.types import Snapshot, TopicPartition
 
 log: Final = logging.getLogger("msgtx.spark")
 
 LATEST: Final = -1  # in JSON offsets, as with Kafka's source
 EARLIEST: Final = -2
-REPLICA_TIMEOUT_MS: Final = 60_000  # how long the driver waits for a replica: replication lag is seconds, else a fault
-TRIGGER_DELAY_MS: Final = 900_000  # Kafka's source: a batch that stays below minOffsetsPerTrigger waits 15 minutes
-
-NAMES: Final = (
-    "url", "read_url", "replica_timeout_ms", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets",
-    "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "group", "start", "snapshot", "failOnDataLoss", "minPartitions",
-    "maxRecordsPerPartition", "includeHeaders", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
-    "cut_delay_ms", "outage_timeout",
-)  # fmt: skip
 # They tune Kafka's consumers; here is none.
-IGNORED: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+OF_KAFKA: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 Value = TypeVar("Value")
-_UNITS: Final = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +45,32 @@ Bound = Literal["earliest", "latest"] | Mapping[TopicPartition, int] | AtTime
 class ReadOptions:
     """The request of a reader. One of `topics`, `pattern`, `assigned` is given; for a batch with a snapshot none need be.
 
-    `starting` counts where `group` has no committed offset; `start` and `snapshot` are cuts that bound the range.
+    Each field is an option of `declared.spark.SOURCE`. `starting` counts where `group` has no committed offset; `start` and
+    `snapshot` are cuts that bound the range.
     Addresses carry passwords: they are no part of the text of this object.
     """
 
-    url: str | None = field(default=None, repr=False)
-    read_url: str | None = field(default=None, repr=False)
-    replica_timeout_ms: int = REPLICA_TIMEOUT_MS
-    topics: tuple[str, ...] | None = None
-    pattern: str | None = None
-    assigned: tuple[TopicPartition, ...] | None = None
-    starting: Bound = "earliest"
-    ending: Bound = "latest"
-    without_match: Literal["error", "latest"] = "error"
-    group: str | None = None
-    start: Snapshot | None = None
-    snapshot: Snapshot | None = None
-    fail_on_data_loss: bool = True
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    include_headers: bool = False
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = TRIGGER_DELAY_MS
-    cut_delay_ms: int = CUT_DELAY_MS
-    outage_timeout: float | None = None  # seconds
+    url: str | None = field(repr=False)
+    read_url: str | None = field(repr=False)
+    replica_timeout_ms: int
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    assigned: tuple[TopicPartition, ...] | None
+    starting: Bound
+    ending: Bound
+    without_match: Literal["error", "latest"]
+    group: str | None
+    start: Snapshot | None
+    snapshot: Snapshot | None
+    fail_on_data_loss: bool
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    include_headers: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    cut_delay_ms: int
+    outage_timeout: float | None  # seconds
 
 
 def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOptions:
@@ -87,35 +78,37 @@ def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOpti
 
     `kafka.*` and other settings of Kafka's consumers are left out with a warning.
     """
-    given = named(options, NAMES, of_kafka=IGNORED)
+    given = named(options, SOURCE, of_kafka=OF_KAFKA)
     subscriptions = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
     if len(subscriptions) > 1:
         raise ConfigError(f"{' and '.join(subscriptions)} are given: one of them says which partitions are read")
     if not subscriptions and (streaming or "snapshot" not in given):
         raise ConfigError("nothing says which partitions are read: give subscribe, subscribePattern or assign")
     _refuse_contradictions(given, streaming=streaming)
+    of_group = {"startingOffsets": "earliest"} if "group" in given else {}
+    given = defaults(SOURCE, streaming=streaming) | of_group | given
     found = ReadOptions(
         url=_text(given, "url"),
         read_url=_text(given, "read_url"),
-        replica_timeout_ms=_number(given, "replica_timeout_ms") or REPLICA_TIMEOUT_MS,
+        replica_timeout_ms=milliseconds_of(given, "replica_timeout_ms", least=1),
         topics=_topics(given["subscribe"]) if "subscribe" in given else None,
         pattern=_pattern(given),
         assigned=_assigned(given["assign"]) if "assign" in given else None,
-        starting=_bound(given, "starting", "latest" if streaming and "group" not in given else "earliest"),
-        ending=_bound(given, "ending", "latest"),
+        starting=_bound(given, "starting"),
+        ending=_bound(given, "ending"),
         without_match=_without_match(given),
         group=_text(given, "group"),
         start=_snapshot(given, "start"),
         snapshot=_snapshot(given, "snapshot"),
-        fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+        fail_on_data_loss=_boolean(given, "failOnDataLoss"),
         min_partitions=_number(given, "minPartitions"),
         max_records_per_partition=_number(given, "maxRecordsPerPartition"),
-        include_headers=_boolean(given, "includeHeaders", default=False),
+        include_headers=_boolean(given, "includeHeaders"),
         max_offsets_per_trigger=_number(given, "maxOffsetsPerTrigger"),
         min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
-        max_trigger_delay_ms=_duration(given, "maxTriggerDelay", TRIGGER_DELAY_MS),
-        cut_delay_ms=_duration(given, "cut_delay_ms", CUT_DELAY_MS),
-        outage_timeout=outage_timeout_of(given.get("outage_timeout"), default=None if streaming else BATCH_OUTAGE_SECONDS),
+        max_trigger_delay_ms=milliseconds_of(given, "maxTriggerDelay"),
+        cut_delay_ms=milliseconds_of(given, "cut_delay_ms"),
+        outage_timeout=outage_timeout_of(given.get("outage_timeout")),
     )
     _refuse_wrong_ends(found, streaming=streaming)
     return found
@@ -127,13 +120,13 @@ def plain(name: str) -> str:
 
 
 def named(
-    options: Mapping[str, Value], names: Iterable[str], *, of_kafka: Iterable[str] = (), of_spark: Iterable[str] = ()
+    options: Mapping[str, Value], known_ones: Options, *, of_kafka: Iterable[str] = (), of_spark: Iterable[str] = ()
 ) -> dict[str, Value]:
-    """Return the options that are not None, under these names. Raise `ConfigError` for an unknown one.
+    """Return the options that are not None, under their own names. Raise `ConfigError` for an unknown one.
 
     `kafka.*` and `of_kafka` are left out with a warning, `of_spark` without.
     """
-    known = {plain(name): name for name in names}
+    known = {plain(one.name): one.name for one in known_ones}
     kafkas, sparks = ({plain(name) for name in each} for each in (of_kafka, of_spark))
     ignored = sorted(name for name in options if name.lower().startswith("kafka.") or plain(name) in kafkas)
     if ignored:
@@ -156,13 +149,17 @@ def _refuse_contradictions(given: Mapping[str, object], *, streaming: bool) -> N
         raise ConfigError(f"start and {(*starts, 'group')[0]} are given: one of them says where to begin")
     if "snapshot" in given and len(ends) > 1:
         raise ConfigError(f"snapshot and {min(set(ends) - {'snapshot'})} are given: one of them says where to end")
-    if streaming and ends:
-        raise ConfigError(f"{ends[0]} is for batches: a stream has no end")
-    if not streaming and "cut_delay_ms" in given:
-        raise ConfigError("cut_delay_ms is for streams: a batch ends at the cut that is there")
-    of_streams = sorted({"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"} & given.keys())
-    if of_streams and not streaming:
-        log.warning("ignored in a batch: %s", ", ".join(of_streams))
+    of_other_queries = {one.name: one.stream if streaming else one.batch for one in SOURCE}
+    refused = [name for name in given if of_other_queries[name] == REFUSED]
+    if refused:
+        raise ConfigError(
+            f"{refused[0]} is for batches: a stream has no end"
+            if streaming
+            else f"{refused[0]} is for streams: a batch ends at the cut that is there"
+        )
+    ignored = sorted(name for name in given if of_other_queries[name] == IGNORED)
+    if ignored:
+        log.warning("ignored in a %s: %s", "stream" if streaming else "batch", ", ".join(ignored))
 
 
 def _refuse_wrong_ends(options: ReadOptions, *, streaming: bool) -> None:
@@ -202,21 +199,19 @@ def _number(given: Mapping[str, object], name: str) -> int | None:
     return int(str(value))
 
 
-def _boolean(given: Mapping[str, object], name: str, *, default: bool) -> bool:
-    text = str(given.get(name, default)).strip().lower()
+def _boolean(given: Mapping[str, object], name: str) -> bool:
+    text = str(given[name]).strip().lower()
     if text not in {"true", "false"}:
         raise ConfigError(f"{name} is true or false, not {given[name]!r}", name=name)
     return text == "true"
 
 
-def _duration(given: Mapping[str, object], name: str, default: int) -> int:
-    value = given.get(name)
-    if value is None:
-        return default
-    found = re.fullmatch(r"\s*([0-9]{1,15})\s*([a-z]*)\s*", str(value).lower())
-    if found is None or (found[2] or "ms") not in _UNITS:
-        raise ConfigError(f"{name} is a time like 15m, 30s or 500ms, not {value!r}", name=name)
-    return int(int(found[1]) * _UNITS[found[2] or "ms"])
+def milliseconds_of(given: Mapping[str, object], name: str, *, least: int = 0) -> int:
+    """Return a duration. Raise `ConfigError`."""
+    found = units.milliseconds(name, given[name])
+    if found < least:
+        raise ConfigError(f"{name} must be {least} ms or more, not {given[name]!r}", name=name, limit=least)
+    return found
 
 
 def _topics(value: object) -> tuple[str, ...]:
@@ -255,7 +250,7 @@ def _assigned(value: object) -> tuple[TopicPartition, ...]:
     return found
 
 
-def _bound(given: Mapping[str, object], word: str, default: Literal["earliest", "latest"]) -> Bound:
+def _bound(given: Mapping[str, object], word: str) -> Bound:
     """Return where to begin or to end. As with Kafka's source, one time counts first, then times, then offsets."""
     if (time := given.get(f"{word}Timestamp")) is not None:
         return AtTime(_milliseconds(f"{word}Timestamp", time))
@@ -264,7 +259,7 @@ def _bound(given: Mapping[str, object], word: str, default: Literal["earliest", 
         found = dict(_per_partition(by_time, value))
         return AtTime({partition: _milliseconds(by_time, time) for partition, time in found.items()})
     name = f"{word}Offsets"
-    value = given.get(name, default)
+    value = given[name]
     if isinstance(value, str) and value.strip().lower() in {"earliest", "latest"}:
         return cast("Literal['earliest', 'latest']", value.strip().lower())
     offsets: dict[TopicPartition, int] = {}
@@ -322,7 +317,7 @@ def _snapshot(given: Mapping[str, object], name: str) -> Snapshot | None:
 
 
 def _without_match(given: Mapping[str, object]) -> Literal["error", "latest"]:
-    value = str(given.get("startingOffsetsByTimestampStrategy", "error")).strip().lower()
+    value = str(given["startingOffsetsByTimestampStrategy"]).strip().lower()
     if value not in {"error", "latest"}:
         raise ConfigError(f"startingOffsetsByTimestampStrategy is error or latest, not {value!r}")
     return cast("Literal['error', 'latest']", value)

@@ -8,10 +8,11 @@ from msgtx import errors, units
 from msgtx.database.connection import RawConnection, seconds_left
 from msgtx.database.outages import Wait
 from msgtx.database.pool import Engine
+from msgtx.declared.spark import BATCH_OUTAGE_TIMEOUT
 from msgtx.errors import ConfigError, Fault
 
-# A stream waits as long as it takes, like a worker: nobody watches it. Somebody waits for a batch, and can run it again.
-BATCH_OUTAGE_SECONDS: Final = 60.0
+# A stream waits as long as it takes, like a worker.
+BATCH_OUTAGE_SECONDS: Final = units.seconds("outage_timeout", BATCH_OUTAGE_TIMEOUT)
 PASSING_SECONDS: Final = 60.0  # for conditions that pass while the database answers, such as a lock that another one has
 BACKOFF_SECONDS: Final = (0.1, 2.0)  # between two looks at them: the first and the longest pause
 REPLICA: Final = "replica"  # the reason of an error for a replica that lags: `replica_timeout_ms` is the limit for it
@@ -62,7 +63,7 @@ def again(engine: Engine, work: Callable[[], T]) -> T:
             return answer
 
 
-def outage_timeout_of(value: object, *, default: float | None) -> float | None:
+def outage_timeout_of(value: object, *, default: float | None = None) -> float | None:
     """Return the option `outage_timeout` in seconds. Raise `ConfigError`."""
     if value is None:
         return default

@@ -5,33 +5,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgtx.declared.spark import SINK, defaults
 from msgtx.errors import ConfigError
-from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
-from msgtx.spark_jobs.reading.read_options import named
-from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of
+from msgtx.spark_jobs.reading.read_options import milliseconds_of, named
+from msgtx.spark_jobs.runtime.outage import outage_timeout_of
 
-NAMES: Final = ("url", "topic", "group", "txnAppId", "txnVersion", "transaction_timeout_ms", "partitioner", "outage_timeout")
 # Spark's own, and Kafka's option for an optional column: here a column is written when it is there.
-IGNORED: Final = ("checkpointLocation", "includeHeaders", "queryName", "path")
+OF_SPARK: Final = ("checkpointLocation", "includeHeaders", "queryName", "path")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where and as whom to write. `url` carries a password: it is no part of the text of this object."""
+    """Where and as whom to write: the options of `declared.spark.SINK`.
 
-    url: str | None = field(default=None, repr=False)
-    topic: str | None = None
-    group: str | None = None
-    app_id: str | None = None  # of a stream: its group's name, if it has none of its own
-    version: int | None = None
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
-    partitioner: str = "crc32"
-    outage_timeout: float | None = None  # seconds
+    `url` carries a password: it is no part of the text of this object.
+    """
+
+    url: str | None = field(repr=False)
+    topic: str | None
+    group: str | None
+    app_id: str | None  # of a stream: its group's name, if it has none of its own
+    version: int | None
+    transaction_timeout_ms: int
+    partitioner: str
+    outage_timeout: float | None  # seconds
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Return the request of options. Raise `ConfigError`."""
-    given = named(options, NAMES, of_spark=IGNORED)
+    given = named(options, SINK, of_spark=OF_SPARK)
     for name, value in given.items():
         if not value:
             raise ConfigError(f"{name} is empty")
@@ -46,15 +48,16 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
             "nothing names the stream but its checkpoint, and if that is lost all is written twice: give the sink txnAppId,"
             " a name of your own for this query, or group, the same as at the source"
         )
+    given = defaults(SINK, streaming=streaming) | given
     return WriteOptions(
         url=given.get("url"),
         topic=given.get("topic"),
         group=given.get("group"),
         app_id=given.get("txnAppId") or given.get("group"),
         version=_number(given, "txnVersion"),
-        transaction_timeout_ms=_number(given, "transaction_timeout_ms") or TRANSACTION_TIMEOUT_MS,
-        partitioner=given.get("partitioner", "crc32"),
-        outage_timeout=outage_timeout_of(given.get("outage_timeout"), default=None if streaming else BATCH_OUTAGE_SECONDS),
+        transaction_timeout_ms=milliseconds_of(given, "transaction_timeout_ms", least=1),
+        partitioner=given["partitioner"],
+        outage_timeout=outage_timeout_of(given.get("outage_timeout")),
     )
 
 

@@ -12,8 +12,10 @@ import pytest
 import msgtx
 from msgtx import Snapshot, TopicPartition, errors
 from msgtx.database.pool import Engine
+from msgtx.declared.spark import SINK, SOURCE, Option
 from msgtx.spark_jobs.reading.offsets import Plan, await_replica, begin, between, latest, plan
 from msgtx.spark_jobs.reading.read_options import AtTime, parse
+from msgtx.spark_jobs.writing import write_options
 from msgtx.store.operator.installation import change_incarnation
 from tests.refusals import refuses
 from tests.store.steps import Writer, seal, unique
@@ -72,6 +74,23 @@ def test_defaults_are_those_of_kafkas_source() -> None:
     assert (stream.cut_delay_ms, parse({"subscribe": "a", "cut_delay_ms": "0"}, streaming=True).cut_delay_ms) == (1_000, 0)
     both = {"subscribe": "a", "startingOffsets": "earliest", "startingTimestamp": "5"}
     assert parse(both).starting == AtTime(5)
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+@pytest.mark.parametrize("option", SOURCE, ids=[each.name for each in SOURCE])
+def test_each_option_of_the_reference_is_read(option: Option, streaming: bool) -> None:
+    """An empty text is no value of any."""
+    others = {} if option.name in {"subscribePattern", "assign"} else {"subscribe": "a"}
+    with pytest.raises(errors.MsgtxError):
+        parse({**others, option.name: ""}, streaming=streaming)
+
+
+@pytest.mark.parametrize("option", SINK, ids=[each.name for each in SINK])
+def test_each_option_of_a_sink_is_read(option: Option) -> None:
+    for streaming in (False, True):
+        batch = {} if streaming else {"txnVersion": "1"}
+        with refuses(errors.ConfigError):
+            write_options.parse({"txnAppId": "a", **batch, option.name: ""}, streaming=streaming)
 
 
 def test_a_password_is_in_no_text_of_the_options() -> None:

@@ -15,7 +15,7 @@ from msgtx import TopicPartition
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.read_options import parse
 from msgtx.spark_jobs.source import SCHEMA, BatchReader, MsgtxDataSource, Noted, ReadPartition
-from msgtx.spark_jobs.writing.write_options import WriteOptions
+from msgtx.spark_jobs.writing import write_options
 from tests.store.steps import Writer, unique
 
 
@@ -205,7 +205,8 @@ def test_a_password_is_nowhere_to_be_seen(site: Site, capsys: pytest.CaptureFixt
     noted = Noted("g", "source", {1: (0, 1)}, site.url)
     with pytest.raises(PySparkException) as raised:
         site.reading(startingOffsets="nowhere").collect()
-    shown = (capsys.readouterr().out, repr(partition), repr(noted), str(raised.value), repr(WriteOptions(url=site.url)))
+    written = write_options.parse({"url": site.url}, streaming=False)
+    shown = (capsys.readouterr().out, repr(partition), repr(noted), str(raised.value), repr(written))
     assert site.topic in shown[1]
     assert not [text for text in shown if password in text]
 
