@@ -65,7 +65,7 @@ demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exa
 test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
 	@$(BIN)/python -m tests --everyday
 
-test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history (PART=N: a fifth of the sweeps, interleavings and seeds, which N chooses)
+test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history (PART=N: every test, a fifth of the cases, which N chooses)
 	@$(BIN)/python -m tests $(if $(PART),--part "$(PART)")
 
 test-compiled: $(VENV)/installed | compiler ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
@@ -97,8 +97,8 @@ wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compi
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 
-test-spark: $(VENV)/spark ## the tests of Spark
-	@$(BIN)/python -m tests tests/spark
+test-spark: $(VENV)/spark ## the tests of Spark (PART=N: as of `make test-all`)
+	@$(BIN)/python -m tests tests/spark $(if $(PART),--part "$(PART)")
 
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants

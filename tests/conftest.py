@@ -32,13 +32,13 @@ QUICK: Final = {"house", "rules"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday", action="store_true", help="what `make test` runs: the same tests every day")
-    parser.addoption("--part", type=int, help="exhaustive tests try a fifth of their points; the number chooses which")
+    parser.addoption("--part", type=int, help="a fifth of the cases and points; the number chooses which (tests/parts.py)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what `make test` does not run, if this is asked for; put the long modules first, lest they end last."""
-    if config.getoption("everyday"):
-        taken = set(everyday(items))
+    """Leave out what is not asked for; put the long modules first, lest they end last."""
+    if not parts.is_whole() or config.getoption("everyday"):
+        taken = set(everyday(items) if config.getoption("everyday") else of_part(items))
         config.hook.pytest_deselected(items=[item for item in items if item not in taken])
         items[:] = [item for item in items if item in taken]
     rank = {item.path: 1 + (item.get_closest_marker("slow") is None) for item in items}
@@ -57,6 +57,17 @@ def everyday(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
             unit = item.nodeid.partition("[")[0]
         if unit not in seen and not item.get_closest_marker("long"):
             seen.add(unit)
+            yield item
+
+
+def of_part(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the first case of each test, and of the others those of the part; all of quick rooms, and of sweeps."""
+    seen: set[str] = set()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        whole = item.path.parent.name in QUICK or item.get_closest_marker("long")
+        if test not in seen or whole or parts.has(item.nodeid):
+            seen.add(test)
             yield item
 
 

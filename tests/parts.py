@@ -1,17 +1,16 @@
-"""Which points an exhaustive test tries: all, or with `--part N` one part of them, which N chooses.
+"""What a part of the tests is: with `--part N` every test runs, but not with each of its cases.
 
-A crash sweep tries each fifth boundary, and a test of random histories each fifth seed. A weave draws two choices of a
-schedule instead of trying their alternatives. `.ci/run` takes N of the commit: each commit tries others, and the same commit
-the same ones. `make test-all` tries all.
+Of the cases behind a test's first one, a fifth run. A crash sweep tries each fifth boundary in all of its cases. A weave
+draws two choices of a schedule instead of trying their alternatives. `.ci/run` takes N of the commit: each commit tries
+others, and the same commit the same ones. `make test-all` and `make test-spark` try all.
 """
 
 import zlib
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-PARTS: Final = 5  # of a sweep; odd, since sweeps treat odd and even boundaries differently
+PARTS: Final = 5  # odd, since sweeps treat odd and even boundaries differently
 DRAWN: Final = frozenset({1, 3})  # choices of a schedule that a part draws; of two or three alternatives each
-
 T = TypeVar("T")
 
 _part: int | None = None
@@ -27,8 +26,13 @@ def is_whole() -> bool:
     return _part is None
 
 
+def has(case: str) -> bool:
+    """Whether a case of a test belongs to the part."""
+    return _part is None or zlib.crc32(case.encode()) % PARTS == _part % PARTS
+
+
 def points(whole: range) -> range:
-    """Return the boundaries of a sweep, or the seeds of a test, or those of the part."""
+    """Return the boundaries of a sweep, or those of the part."""
     return whole if _part is None else whole[_part % PARTS :: PARTS]
 
 

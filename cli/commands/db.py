@@ -136,6 +136,21 @@ def psql(invocation: Invocation, arguments: tuple[str, ...]) -> None:
         raise CommandFailed("there is no psql in the PATH: install PostgreSQL's client programs") from error
 
 
+@command.command("start")
+@pass_invocation
+def start(invocation: Invocation) -> None:
+    """Start the embedded server, also if MSGTX_DATABASE_URL is set, and show its URL."""
+    with deferred():
+        from msgtx.database import embedded
+        from msgtx.database.address import public_url
+    server = embedded.start()
+    click.echo(f"{'started the server' if server.started else 'a server runs'} in {server.home}", err=True)
+    if invocation.format == "table":
+        write(public_url(server.url) + "\n")
+    else:
+        show_one(invocation.format, {"url": public_url(server.url)})
+
+
 @command.command("stop")
 @option("--yes", "-y", is_flag=True, allow_from_autoenv=False, help="Do not ask, even if other clients are connected.")
 @pass_invocation

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from msgtx import units
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
@@ -85,7 +86,7 @@ def command(
         if invocation.format == "table":
             write("\n".join(map(_block, found)))
             if not found and not stop.is_set():
-                where = "" if at is not None else "; look further back with --since"
+                where = "" if at is not None else f" in the last {units.lasting(since / 1_000)}; --since looks further back"
                 click.echo(f"no record of {topic} fits{where}", err=True)
         else:
             show_many(invocation.format, map(_row, found), ())
@@ -113,7 +114,7 @@ def _block(found: FoundRecord) -> str:
 
 def _fate(found: FoundRecord) -> str:
     if found.transaction_id is None:
-        return "stored without a transaction"
+        return "committed"
     of = f"transaction {found.transaction_id}" + (f" of {found.transactional_id!r}" if found.transactional_id else "")
     when = "" if found.decided_at is None else f" at {time_text(found.decided_at)}"
     match found.outcome:

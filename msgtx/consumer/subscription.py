@@ -261,7 +261,8 @@ class SubscriptionState:
 
     def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
         if lost := list(partitions):
-            log.warning("group %r: %s were lost", self.config.group, ", ".join(map(str, lost)))
+            told = "group %r: %s were taken from this member; records that it has not committed come again"
+            log.warning(told, self.config.group, ", ".join(map(str, lost)))
             self._drop(lost)
             self._tell("lost", lost)
 

@@ -13,7 +13,7 @@ from msgtx.store.append.append import append
 from msgtx.store.groups.groups import commit_offsets
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.admin.conftest import Realm
-from tests.databases import Connection
+from tests.databases import Clock, Connection
 from tests.refusals import refuses
 from tests.store.steps import Writer, batch, named_topic, plain, unique
 
@@ -120,7 +120,22 @@ def test_a_group_is_past_a_record_or_behind_it(client: msgtx.Client, connection:
     )
     assert [each.at for each in states] == [None, *(int(committed[at].timestamp() * 1000) for at in (2, 3))]
     commit_offsets(connection, {GroupMetadata(group): {partition: OffsetAndMetadata(0)}})
-    assert client.find(topic, partition=0, offset=2)[0].groups[0].told == "2 records ahead, no member reads here"
+    assert client.find(topic, partition=0, offset=2)[0].groups[0].told == "2 records ahead, no member has the partition"
+
+
+def test_the_member_that_has_the_partition_is_named_and_whether_it_is_silent(
+    client: msgtx.Client, connection: Connection, place: tuple[str, int], clock: Clock
+) -> None:
+    topic, partition = place
+    plain(connection, partition, b"0")
+    with client.consumer(topic, group=unique("named"), auto_offset_reset="earliest") as consumer:
+        consumer.poll(SECONDS)
+        (group,) = client.find(topic)[0].groups
+        assert group.told == f"the group has not begun here, read by {group.member_id}"
+        clock("1 hour")
+        told = client.find(topic)[0].groups[0].told
+        clock(None)
+    assert told == f"the group has not begun here, read by {group.member_id}, which is silent"
 
 
 def test_a_share_group_says_who_has_a_record(client: msgtx.Client, connection: Connection, place: tuple[str, int]) -> None:
@@ -171,7 +186,7 @@ def test_sql_finds_what_the_client_finds(client: msgtx.Client, connection: Conne
     )
     assert row[:5] == (0, 1, b"b", b'{"id": 2}', "committed")
     assert [(each["group_name"], each["told"]) for each in row[5]] == [
-        ("auditors", "the next one to be read, no member reads here")
+        ("auditors", "the next one to be read, no member has the partition")
     ]
 
 
@@ -231,11 +246,11 @@ def test_the_command_shows_a_record_and_its_groups(
     assert lines[0].endswith("  key ada")
     assert [line.strip() for line in lines[1:]] == [
         'value {"id": 305}',
-        "stored without a transaction",
-        "mail  the next one to be read, no member reads here",
+        "committed",
+        "mail  the next one to be read, no member has the partition",
     ]
     assert run([*search, "-o", "jsonl"]) == 0
     row = json.loads(capfd.readouterr().out)
     assert (row["offset"], row["value"], row["groups"][0]["state"]) == (0, {"id": 305}, "ahead")
     assert run(["--url", realm.roles.url, "find", topic, "--key", "nobody"]) == 1
-    assert capfd.readouterr().err == f"no record of {topic} fits; look further back with --since\n"
+    assert capfd.readouterr().err == f"no record of {topic} fits in the last 24 h; --since looks further back\n"

@@ -270,6 +270,21 @@ def test_stop_of_no_server_is_no_error(msgtx: Msgtx, monkeypatch: pytest.MonkeyP
     assert (done.code, done.err) == (0, f"no server runs in {tmp_path / 'nothing'}\n")
 
 
+def test_start_starts_the_embedded_server_whatever_database_is_named(
+    msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MSGTX_HOME", str(tmp_path / "home"))
+    try:
+        first, again = msgtx("db", "start"), msgtx("db", "start", "-o", "json")
+        assert (first.code, first.err) == (0, f"started the server in {tmp_path / 'home'}\n")
+        assert (again.code, again.err) == (0, f"a server runs in {tmp_path / 'home'}\n")
+        assert json.loads(again.out)["url"] == first.out.decode().strip()
+        assert ":***@127.0.0.1" in first.out.decode()
+    finally:
+        stopped = msgtx("db", "stop", "--yes")
+    assert stopped.err == f"stopped the server of {tmp_path / 'home'}\n"
+
+
 def test_stop_asks_if_others_are_connected(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     stopped: list[str] = []
     monkeypatch.setattr(embedded, "sessions", lambda: 2)

@@ -6,7 +6,7 @@
 | `python title="…"` | a file of the tutorial, which a test makes (`test_tutorial.py`); `Spark` runs in `tests/spark` |
 | `sql`, `sh` | the same as python; `sh` is run by bash |
 | `console` | is not run; what it says of `msgtx` is compared with the command line (`test_references.py`) |
-| `py` | a part of something: only its syntax is looked at |
+| `py`, `js` | a part of something: only its syntax is looked at |
 """
 
 import re

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,13 @@ def test_a_part_is_python(snippet: Snippet) -> None:
     compile(snippet.text, snippet.name, "exec")
 
 
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node is not installed")
+@pytest.mark.parametrize("snippet", snippets("js"), ids=lambda snippet: snippet.name)
+def test_a_part_is_javascript(snippet: Snippet, tmp_path: Path) -> None:
+    (tmp_path / "part.mjs").write_text(snippet.text, encoding="utf-8")
+    subprocess.run(["node", "--check", "part.mjs"], cwd=tmp_path, check=True)
+
+
 def test_every_block_says_what_becomes_of_it() -> None:
     """A language that no test knows would be a block that nothing looks at."""
     opened = {
@@ -119,7 +127,7 @@ def test_every_block_says_what_becomes_of_it() -> None:
         for path in PAGES
         for fence in re.findall(r"(?m)^ *```(\w+|[^\n]+)$", path.read_text(encoding="utf-8"))
     }
-    known = {"python", "py", "sql", "sh", "console", "text", "toml", "ini"}
+    known = {"python", "py", "js", "sql", "sh", "console", "text", "toml", "ini"}
     assert {(page, fence) for page, fence in opened if fence.split()[0] not in known} == set()
     titled = {each.title for each in snippets("python") if each.title is not None and each.page != TUTORIAL}
     assert titled == {"Spark"}

@@ -195,7 +195,9 @@ class Crew:
 
     def lost(self) -> int:
         """Return how many lives of relays have learned that they had lost partitions."""
-        return sum("were lost" in path.read_text(errors="replace") for path in self.folder.glob("relay-*.stderr"))
+        return sum(
+            "were taken from this member" in path.read_text(errors="replace") for path in self.folder.glob("relay-*.stderr")
+        )
 
     def wait_for(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
         """Tend all workers until the condition holds. After `seconds` that is a failure, and all workers are ended."""

@@ -87,6 +87,10 @@ def rooms_of(name: str) -> str:
 def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
     makefile, ci = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
     recipes = dict(re.findall(r"^(test[a-z-]*):.*\n\t@\$\(BIN\)/python -m tests(?: (.*))?$", makefile, re.M))
-    assert recipes == {"test": "--everyday", "test-all": '$(if $(PART),--part "$(PART)")', "test-spark": " ".join(SPARK)}
+    assert recipes == {
+        "test": "--everyday",
+        "test-all": '$(if $(PART),--part "$(PART)")',
+        "test-spark": " ".join(SPARK) + ' $(if $(PART),--part "$(PART)")',
+    }
     assert [target for target in ("lint", "test-all", "test-spark") if not re.search(rf"\bmake {target}\b", ci)] == []
     assert "make test\n" not in ci, "it is a part of test-all"

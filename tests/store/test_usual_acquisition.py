@@ -22,7 +22,6 @@ from msgtx.store.shares.answers import NO_ANSWERS
 from msgtx.store.shares.shares import NOTHING, Acquiring, Acquisition, acquire_records, acquire_records_together
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.transactions import mark
-from tests import parts
 from tests.databases import Connection
 from tests.store.sharing import ANYTHING, ShareGroup, answers_of
 from tests.store.steps import Writer, new_partition, plain
@@ -228,7 +227,7 @@ def together() -> Iterator[list[int]]:
     assert sum(counts) > SEEDS or len(counts) < SEEDS
 
 
-@pytest.mark.parametrize("seed", parts.points(range(SEEDS)))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_usual_case_of_an_acquisition_answers_and_writes_as_the_general_one(
     connection: Connection, general: str, seed: int, together: list[int]
 ) -> None:

@@ -30,7 +30,6 @@ from msgtx.store.topics.retention import LOG_END, delete_records
 from msgtx.store.transactions.producers import init_producer_id
 from msgtx.store.transactions.transactions import mark
 from msgtx.types import Isolation, ProducerId
-from tests import parts
 from tests.databases import Connection
 from tests.store.steps import (
     NO_OFFSETS,
@@ -318,7 +317,7 @@ def drawn_alone(dice: random.Random) -> tuple[str, tuple[Any, ...], dict[str, An
     return "alone", (writer, dice.randrange(len(TOPICS)), count, changed), {}
 
 
-@pytest.mark.parametrize("seed", parts.points(range(SEEDS)))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_usual_case_of_an_append_answers_and_writes_as_the_general_one(
     connection: Connection, general_append: str, seed: int
 ) -> None:
@@ -329,7 +328,7 @@ def test_the_usual_case_of_an_append_answers_and_writes_as_the_general_one(
     )
 
 
-@pytest.mark.parametrize("seed", parts.points(range(SEEDS)))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_usual_case_answers_and_writes_as_the_general_one(connection: Connection, general: str, seed: int) -> None:
     same_histories([World(connection, "append_and_decide"), World(connection, general)], random.Random(seed), drawn)
 
@@ -371,7 +370,7 @@ def test_an_id_that_retention_has_kept_goes_on_in_the_usual_way(connection: Conn
     assert "sent sequence 0 to 0, the next one is 4" in str(answer.error)
 
 
-@pytest.mark.parametrize("seed", parts.points(range(SEEDS)))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_usual_case_of_a_fetch_answers_as_the_general_one(connection: Connection, general_fetch: str, seed: int) -> None:
     """Readers with tokens of every age, also of what was cleaned meanwhile, ask after each step of a random history."""
     dice = random.Random(seed)

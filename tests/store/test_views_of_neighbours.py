@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy
 from psycopg.rows import dict_row
 
-from tests import parts
 from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
 from tests.store.soup import Row, Soup, Tables, named, nth
@@ -290,7 +289,7 @@ def give_rights(soup: Soup, roles: Iterable[str], topics: Iterable[str]) -> None
                 soup.insert("role_right", role_name=role, can=can, topic_pattern=pattern, resource=resource)
 
 
-@pytest.mark.parametrize("seed", parts.points(range(SEEDS)))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_database_and_this_file_read_the_tables_alike(
     superuser: Connection, server: Server, two: list[str], partitions: list[int], seed: int
 ) -> None:

@@ -206,7 +206,7 @@ def test_a_statement_timeout_is_named_and_nothing_is_lost_when_it_ends(
     ).fetchone() or (0,)
     with role_with(server, database_url, "statement_timeout", "60ms") as url, msgtx.connect(url) as theirs:
         connection.execute("select pg_advisory_lock(1836279555, %s)", [partition])
-        hasty = theirs.producer(linger_ms=0, retry_backoff_ms=1, delivery_timeout_ms=200)
+        hasty = theirs.producer(linger_ms=0, retry_backoff_ms=1, delivery_timeout_ms=1_500)
         with hasty, pytest.raises(errors.DeliveryTimeout, match="statement_timeout"):
             hasty.send("timed", b"late").result(PATIENCE_SECONDS)
         with theirs.producer(linger_ms=0, **FAST) as producer:

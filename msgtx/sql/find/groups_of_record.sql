@@ -4,8 +4,8 @@
 --           available (again), delayed, waiting (for an earlier record with its key), rejected (it becomes a dead letter)
 --   at      when the group's offset passed the record, null if that is not known (any more); or the end of a lock or delay
 --   ahead   offsets in front of the record that the group has not read      told   all of this as words
--- Reads consumer_group, share_group, share_state, share_parked, group_offset, group_assignment, group_member, partition and
--- transaction tables.
+-- Reads consumer_group, share_group, share_state, share_parked, group_offset, group_assignment, group_member,
+-- group_heartbeat, partition and transaction tables.
 -- right: consume, observe
 -- null: at, ahead, member_id, client_host, client_process, delivery_count, reason
 -- plan: look-ups
@@ -93,8 +93,10 @@ begin
                when 'ahead' then case when f.ahead is null then 'the group has not begun here'
                        when f.ahead = 0 then 'the next one to be read'
                        else format('%s record%s ahead', f.ahead, case when f.ahead > 1 then 's' end) end
-                   || case when not f.is_share_group
-                       then coalesce(', read by ' || m.member_id, ', no member reads here') else '' end
+                   || case when f.is_share_group then ''
+                       when m.member_id is null then ', no member has the partition'
+                       else format(', read by %s', m.member_id)
+                            || case when silent.is_over then ', which is silent' else '' end end
                when 'acquired' then format('held by %s until %s', coalesce(m.member_id, 'a member'), msgtx.time_text(f.at))
                when 'delayed' then format('released until %s', msgtx.time_text(f.at))
                when 'waiting' then 'waits for an earlier record with its key'
@@ -106,6 +108,7 @@ begin
     from fate f
     left join lateral (
         select m.* from msgtx.group_member m where m.member_number = f.member_number limit 1) m on true
+    left join lateral msgtx.session_of(f.member_number, moment) silent on true
     where coalesce(asked.topic_id = any(observed), true) or msgtx.may_use('group', f.name)
     order by f.name;
 end $$;
