@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from msgtx.cli.terminal import output
 from msgtx.cli.terminal.invocation import Command
 from msgtx.database import embedded
 from tests.cli.program import Ended, Program
-from tests.databases import Server
+from tests.databases import Server, scratch
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
@@ -270,19 +271,19 @@ def test_stop_of_no_server_is_no_error(msgtx: Msgtx, monkeypatch: pytest.MonkeyP
     assert (done.code, done.err) == (0, f"no server runs in {tmp_path / 'nothing'}\n")
 
 
-def test_start_starts_the_embedded_server_whatever_database_is_named(
-    msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MSGTX_HOME", str(tmp_path / "home"))
+def test_start_starts_the_embedded_server_whatever_database_is_named(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = scratch("msgtx-start-") / "home"
+    monkeypatch.setenv("MSGTX_HOME", str(home))
     try:
         first, again = msgtx("db", "start"), msgtx("db", "start", "-o", "json")
-        assert (first.code, first.err) == (0, f"started the server in {tmp_path / 'home'}\n")
-        assert (again.code, again.err) == (0, f"a server runs in {tmp_path / 'home'}\n")
+        assert (first.code, first.err) == (0, f"started the server in {home}\n")
+        assert (again.code, again.err) == (0, f"a server runs in {home}\n")
         assert json.loads(again.out)["url"] == first.out.decode().strip()
         assert ":***@127.0.0.1" in first.out.decode()
     finally:
         stopped = msgtx("db", "stop", "--yes")
-    assert stopped.err == f"stopped the server of {tmp_path / 'home'}\n"
+        shutil.rmtree(home.parent)
+    assert stopped.err == f"stopped the server of {home}\n"
 
 
 def test_stop_asks_if_others_are_connected(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_json_has_the_same_members_whatever_was_found(msgtx: Msgtx, client: Clie
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--key", "nobody"), 1, "look further back with --since"),
+        (("--key", "nobody"), 1, "--since looks further back"),
         (("--offset", "0:9"), 1, "no record of"),
         (("--offset", "0:0", "--partition", "1"), 2, "another partition than --partition"),
         (("--offset", "0"), 2, "no PARTITION:OFFSET, such as 0:42"),
