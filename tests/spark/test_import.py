@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 import msgtx
 from msgtx import Record, errors
+from msgtx.database.pool import Engine
 from msgtx.spark_jobs import batch as batch_module
 from msgtx.spark_jobs import import_files as import_module
 from msgtx.spark_jobs import sink
@@ -201,7 +202,7 @@ def test_a_batch_whose_answer_was_lost_is_written_once(
     """The decision is repeated. The files that are imported by then are this run's own, or taken for another one's."""
     written = write_lines(intake.folder / "in", files=2)
 
-    def twice(work: Callable[[], DecidedBatch]) -> DecidedBatch:
+    def twice(_: Engine, work: Callable[[], DecidedBatch]) -> DecidedBatch:
         work()
         return work()
 
