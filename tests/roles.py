@@ -95,3 +95,16 @@ def open_roles(server: Server, url: str) -> Iterator[Roles]:
         yield roles
     finally:
         roles.drop()
+
+
+@contextlib.contextmanager
+def consumer_and_others(server: Server, url: str, topic: str, group: str) -> Iterator[tuple[Connection, list[Connection]]]:
+    """Sessions of a role that may consume this topic for this group; of one for another group; of one that may produce."""
+    granted = (
+        (f"consume:{topic}", f"consume:group:{group}"),
+        ("consume:*", "consume:group:another"),
+        ("produce:*",),
+    )
+    with open_roles(server, url) as roles, contextlib.ExitStack() as sessions:
+        mine, *others = [sessions.enter_context(contextlib.closing(roles.connect(roles.make(*each)))) for each in granted]
+        yield mine, others

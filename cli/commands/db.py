@@ -106,7 +106,10 @@ def url(invocation: Invocation, *, with_password: bool) -> None:
     with deferred():
         from msgtx.database.address import public_url
     with open_engine(invocation) as engine:
-        found = engine.url if with_password else public_url(engine.url)
+        _show_url(invocation, engine.url if with_password else public_url(engine.url))
+
+
+def _show_url(invocation: Invocation, found: str) -> None:
     if invocation.format == "table":
         write(found + "\n")
     else:
@@ -145,10 +148,7 @@ def start(invocation: Invocation) -> None:
         from msgtx.database.address import public_url
     server = embedded.start()
     click.echo(f"{'started the server' if server.started else 'a server runs'} in {server.home}", err=True)
-    if invocation.format == "table":
-        write(public_url(server.url) + "\n")
-    else:
-        show_one(invocation.format, {"url": public_url(server.url)})
+    _show_url(invocation, public_url(server.url))
 
 
 @command.command("stop")

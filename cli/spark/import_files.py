@@ -7,6 +7,7 @@ from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import row_of, show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
+from msgtx.declared.spark import TRANSACTION_TIMEOUT
 
 FORMATS = ("parquet", "csv", "json")
 MIB = 1024 * 1024
@@ -61,7 +62,9 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 @option(
     "--batch-size", type=click.IntRange(min=1), default=256, metavar="MIB", help="The size of the files in one transaction."
 )
-@option("--transaction-timeout-ms", type=milliseconds(1), default=600_000, help="Abort a batch that takes longer.")
+@option(
+    "--transaction-timeout-ms", type=milliseconds(1), default=TRANSACTION_TIMEOUT, help="Abort a batch that takes longer."
+)
 @pass_invocation
 def command(
     invocation: Invocation,

@@ -15,6 +15,7 @@ from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.cli.terminal.setting_options import setting_option
 from msgtx.declared.settings import WORKER
+from msgtx.declared.spark import TRANSACTION_TIMEOUT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +44,9 @@ PATIENCE_S: Final = 30.0  # for a batch to end after the first signal; an interr
     "--starting-offsets", type=click.Choice(["earliest", "latest"]), default="earliest", help="Where a new group begins."
 )
 @option("--include-headers", is_flag=True, help="Give FUNCTION a column headers, too.")
-@option("--transaction-timeout-ms", type=milliseconds(1), default=600_000, help="Abort a batch that takes longer.")
+@option(
+    "--transaction-timeout-ms", type=milliseconds(1), default=TRANSACTION_TIMEOUT, help="Abort a batch that takes longer."
+)
 @option("--read-url", metavar="URL", help="Read the records from this replica of the database.")
 @setting_option(WORKER, "outage_timeout")
 @pass_invocation

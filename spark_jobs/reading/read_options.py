@@ -149,15 +149,15 @@ def _refuse_contradictions(given: Mapping[str, object], *, streaming: bool) -> N
         raise ConfigError(f"start and {(*starts, 'group')[0]} are given: one of them says where to begin")
     if "snapshot" in given and len(ends) > 1:
         raise ConfigError(f"snapshot and {min(set(ends) - {'snapshot'})} are given: one of them says where to end")
-    of_other_queries = {one.name: one.stream if streaming else one.batch for one in SOURCE}
-    refused = [name for name in given if of_other_queries[name] == REFUSED]
+    fates = {one.name: one.stream if streaming else one.batch for one in SOURCE}
+    refused = [name for name in given if fates[name] == REFUSED]
     if refused:
         raise ConfigError(
             f"{refused[0]} is for batches: a stream has no end"
             if streaming
             else f"{refused[0]} is for streams: a batch ends at the cut that is there"
         )
-    ignored = sorted(name for name in given if of_other_queries[name] == IGNORED)
+    ignored = sorted(name for name in given if fates[name] == IGNORED)
     if ignored:
         log.warning("ignored in a %s: %s", "stream" if streaming else "batch", ", ".join(ignored))
 

@@ -13,7 +13,7 @@ from msgtx.store.fetch.wakeups import notify, tell_readers, words_of
 from msgtx.store.shares.shares import configure_share_group
 from tests.databases import Connection, Server, Sessions
 from tests.refusals import refuses
-from tests.roles import open_roles
+from tests.roles import consumer_and_others
 from tests.store.steps import Writer, batch, named_topic, unique
 
 pytestmark = pytest.mark.slow
@@ -194,22 +194,10 @@ def test_a_topic_that_does_not_exist_is_refused(connection: Connection) -> None:
 
 
 def test_a_role_listens_to_what_it_may_consume(server: Server, database_url: str, listening: Listening) -> None:
-    with open_roles(server, database_url) as roles:
-        mine, *others = [
-            roles.connect(roles.make(*granted))
-            for granted in (
-                (f"consume:{listening.topic}", f"consume:group:{listening.group}"),
-                ("consume:*", "consume:group:another"),
-                ("produce:*",),
-            )
-        ]
-        try:
-            for other in others:
-                with refuses(errors.AuthorizationFailed):
-                    listening.listen(other)
-            listening.listen(mine)
-            listening.publish(others[1])
-            assert listening.heard(mine) == [listening.channel]
-        finally:
-            for session in (mine, *others):
-                session.close()
+    with consumer_and_others(server, database_url, listening.topic, listening.group) as (mine, others):
+        for other in others:
+            with refuses(errors.AuthorizationFailed):
+                listening.listen(other)
+        listening.listen(mine)
+        listening.publish(others[1])
+        assert listening.heard(mine) == [listening.channel]

@@ -194,7 +194,7 @@ def from_a_group(world: World) -> str:
 
 
 def take(world: World, topic: str) -> None:
-    """Take, and publish, as a program does that forwards what it takes."""
+    """Take records, publish one, and take again in the same SQL transaction."""
     query(world.connection, "select from msgtx.take(%s, %s)", topic, world.empty.name)
     query(world.connection, "select msgtx.publish(%s, value => 'y', partition => 1)", topic)
     query(world.connection, "select from msgtx.take(%s, %s)", topic, world.empty.name)

@@ -18,7 +18,7 @@ from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.seal import seal
 from tests.databases import Clock, Connection, Server, Sessions, backend, wait_until
 from tests.refusals import refuses
-from tests.roles import open_roles
+from tests.roles import consumer_and_others
 from tests.store.conftest import Blocked
 from tests.store.roster import Roster, join
 from tests.store.sharing import ShareGroup
@@ -487,20 +487,8 @@ def test_a_role_takes_what_it_may_consume_for_groups_that_it_may_use(
     server: Server, database_url: str, connection: Connection, taking: Taking
 ) -> None:
     taking.fill(b"a")
-    with open_roles(server, database_url) as roles:
-        mine, *others = [
-            roles.connect(roles.make(*granted))
-            for granted in (
-                (f"consume:{taking.topic}", f"consume:group:{taking.group}"),
-                ("consume:*", "consume:group:another"),
-                ("produce:*",),
-            )
-        ]
-        try:
-            for other in others:
-                with refuses(errors.AuthorizationFailed):
-                    taking.take(other)
-            assert taking.values(mine) == [b"a"]
-        finally:
-            for session in (mine, *others):
-                session.close()
+    with consumer_and_others(server, database_url, taking.topic, taking.group) as (mine, others):
+        for other in others:
+            with refuses(errors.AuthorizationFailed):
+                taking.take(other)
+        assert taking.values(mine) == [b"a"]
