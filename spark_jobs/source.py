@@ -22,7 +22,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange, packed
-from msgtx.spark_jobs.reading import arrow, offsets, read_options
+from msgtx.spark_jobs.reading import arrow, offsets, read_options, table
 from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER, stream_batch
 from msgtx.spark_jobs.reading.read_options import ReadOptions
 from msgtx.spark_jobs.runtime.jvm_log import speak_up
@@ -49,34 +49,34 @@ class MsgtxDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the columns of Spark's Kafka source; `headers` with includeHeaders."""
+        """Return the columns of Spark's Kafka source; `headers` with includeHeaders. For a table they carry its options."""
         with_headers = any(
             read_options.plain(name) == "includeheaders" and value.strip().lower() == "true"
             for name, value in self.options.items()
         )
-        return SCHEMA if with_headers else StructType(SCHEMA.fields[:-1])
+        return table.carrying(SCHEMA if with_headers else StructType(SCHEMA.fields[:-1]), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for batches."""
-        return BatchReader(read_options.parse(self.options), schema)
+        return BatchReader(read_options.parse(table.options_of(schema, self.options)), schema)
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802 - Spark's name
         """Return a reader for streams."""
         from msgtx.spark_jobs.reading.stream import StreamReader
 
-        return StreamReader(self.options, schema)
+        return StreamReader(table.options_of(schema, self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return a writer for batches."""
         from msgtx.spark_jobs.writing.writer import BatchWriter
 
-        return BatchWriter(self.options, schema, overwrite=overwrite)
+        return BatchWriter(table.options_of(schema, self.options), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         """Return a writer for streams; output modes that overwrite append, as with Spark's Kafka sink."""
         from msgtx.spark_jobs.writing.writer import StreamWriter
 
-        return StreamWriter(self.options, schema)
+        return StreamWriter(table.options_of(schema, self.options), schema)
 
 
 def register(spark: SparkSession) -> None:

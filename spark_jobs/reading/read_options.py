@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar, cast
 
 from msgtx import units
-from msgtx.declared.spark import IGNORED, REFUSED, SOURCE, Options, defaults
+from msgtx.declared.spark import IGNORED, REFUSED, SINK, SOURCE, Options, defaults
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.runtime.outage import outage_timeout_of
 from msgtx.types import Snapshot, TopicPartition
@@ -24,6 +24,8 @@ LATEST: Final = -1  # in JSON offsets, as with Kafka's source
 EARLIEST: Final = -2
 # They tune Kafka's consumers; here is none.
 OF_KAFKA: Final = ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")  # one of them says which partitions are read
+OF_SINKS: Final = tuple(one.name for one in SINK)  # a table or view has one set of options for SELECT and INSERT
 Value = TypeVar("Value")
 
 
@@ -78,12 +80,15 @@ def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOpti
 
     `kafka.*` and other settings of Kafka's consumers are left out with a warning.
     """
-    given = named(options, SOURCE, of_kafka=OF_KAFKA)
-    subscriptions = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
+    given = named(options, SOURCE, of_kafka=OF_KAFKA, of_others=OF_SINKS)
+    subscriptions = [name for name in SUBSCRIPTIONS if name in given]
     if len(subscriptions) > 1:
         raise ConfigError(f"{' and '.join(subscriptions)} are given: one of them says which partitions are read")
     if not subscriptions and (streaming or "snapshot" not in given):
-        raise ConfigError("nothing says which partitions are read: give subscribe, subscribePattern or assign")
+        raise ConfigError(
+            "nothing says which partitions are read: give subscribe, subscribePattern or assign; a table of Spark SQL keeps"
+            " its options only if CREATE TABLE lists no columns and has no AS SELECT"
+        )
     _refuse_contradictions(given, streaming=streaming)
     of_group = {"startingOffsets": "earliest"} if "group" in given else {}
     given = defaults(SOURCE, streaming=streaming) | of_group | given
@@ -120,22 +125,24 @@ def plain(name: str) -> str:
 
 
 def named(
-    options: Mapping[str, Value], known_ones: Options, *, of_kafka: Iterable[str] = (), of_spark: Iterable[str] = ()
+    options: Mapping[str, Value], known_ones: Options, *, of_kafka: Iterable[str] = (), of_others: Iterable[str] = ()
 ) -> dict[str, Value]:
     """Return the options that are not None, under their own names. Raise `ConfigError` for an unknown one.
 
-    `kafka.*` and `of_kafka` are left out with a warning, `of_spark` without.
+    `kafka.*` and `of_kafka` are left out with a warning, `of_others` without.
     """
     known = {plain(one.name): one.name for one in known_ones}
-    kafkas, sparks = ({plain(name) for name in each} for each in (of_kafka, of_spark))
+    kafkas, others = ({plain(name) for name in each} for each in (of_kafka, of_others))
     ignored = sorted(name for name in options if name.lower().startswith("kafka.") or plain(name) in kafkas)
     if ignored:
         log.warning("ignored, for there is no Kafka here: %s", ", ".join(ignored))
     given: dict[str, Value] = {}
     for name, value in options.items():
-        if name in ignored or plain(name) in sparks or value is None:
+        if name in ignored or value is None:
             continue
         if plain(name) not in known:
+            if plain(name) in others:
+                continue
             near = difflib.get_close_matches(plain(name), known, n=1, cutoff=0.0)
             raise ConfigError(f"unknown option {name!r}; the nearest known one is {known[near[0]]!r}")
         given[known[plain(name)]] = value

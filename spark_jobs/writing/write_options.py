@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgtx.declared.spark import SINK, defaults
+from msgtx.declared.spark import SINK, SOURCE, defaults
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.reading.read_options import milliseconds_of, named
 from msgtx.spark_jobs.runtime.outage import outage_timeout_of
 
-# Spark's own, and Kafka's option for an optional column: here a column is written when it is there.
-OF_SPARK: Final = ("checkpointLocation", "includeHeaders", "queryName", "path")
+# Spark's own, and those of sources: a table or view has one set of options for SELECT and INSERT.
+OF_OTHERS: Final = ("checkpointLocation", "queryName", "path", *(one.name for one in SOURCE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,12 @@ class WriteOptions:
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     """Return the request of options. Raise `ConfigError`."""
-    given = named(options, SINK, of_spark=OF_SPARK)
+    if not streaming and not options:
+        raise ConfigError(
+            "a write needs an option, such as topic or url: Spark hands over none of CREATE TABLE … AS SELECT, and none of a"
+            " table whose columns were listed: CREATE TABLE … USING msgtx OPTIONS (…), then fill it by INSERT"
+        )
+    given = named(options, SINK, of_others=OF_OTHERS)
     for name, value in given.items():
         if not value:
             raise ConfigError(f"{name} is empty")

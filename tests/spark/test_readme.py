@@ -12,6 +12,7 @@ from tests.docs.snippets import snippets
 # Of the orders 0 to 3, in two partitions: what each page writes to `invoices`.
 WRITTEN = {
     "docs/how-to/spark.md": [b"0", b"1", b"2", b"2", b"2", b"3"],
+    "docs/how-to/spark-sql.md": [b"0", b"1", b"2", b"3"],
     "docs/porting.md": [b"0", b"1", b"1", b"2", b"2", b"3", b"3"],
 }
 
