@@ -65,7 +65,7 @@ def of_part(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     seen: set[str] = set()
     for item in items:
         test = item.nodeid.partition("[")[0]
-        whole = item.path.parent.name in QUICK or item.get_closest_marker("long")
+        whole = item.path.parent.name in QUICK or item.get_closest_marker("sweep")
         if test not in seen or whole or parts.has(item.nodeid):
             seen.add(test)
             yield item
@@ -151,6 +151,8 @@ def server() -> Iterator[Server]:
             connection.execute("alter system set fsync = off")
             # As on a server that was not tuned.
             connection.execute("alter system set jit = on")
+            # Each database has its turn within this time: hundreds of them would start several workers a second.
+            connection.execute("alter system set autovacuum_naptime = '1h'")
             connection.execute("select pg_reload_conf()")
         yield found
         return

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable
 
+import pytest
+
 from tests.databases import Server
 from tests.hostile import attack
 
@@ -10,6 +12,7 @@ CALLS = 600
 SEED = 20_261_122  # the same everywhere; HOSTILE_SEED overrides it, and `python -m tests.hostile` takes new ones
 
 
+@pytest.mark.long
 def test_a_login_that_calls_everything_it_may_breaks_no_promise_to_others(
     server: Server, make_database: Callable[..., str]
 ) -> None:

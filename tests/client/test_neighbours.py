@@ -39,6 +39,7 @@ def stand_by_for_nobody(server: CrashServer) -> None:
         administrator.execute("select pg_reload_conf()")
 
 
+@pytest.mark.long
 def test_a_notifying_commit_that_hangs_holds_no_producer_up(url: str) -> None:
     with connect(url) as eye, connect(url) as neighbour, msgtx.connect(url) as client:
         eye.execute("create table business (number int)")

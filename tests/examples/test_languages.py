@@ -16,7 +16,7 @@ from msgtx.store.topics.topics import create_topic
 from tests.databases import Connection, wait_until
 from tests.store.steps import TABLES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROOT = Path(msgtx.__file__).resolve().parent.parent
 SOURCES = ROOT / "examples" / "languages"

@@ -122,6 +122,7 @@ def test_an_id_outlives_what_changes_around_its_mutant_and_a_hash_what_changes_e
     assert {mutant.within for mutant in changed if mutant.text_hash in same} == {"Box.close"}
 
 
+@pytest.mark.long
 def test_todays_mutants_have_ids_of_their_own_and_python_ones_keep_their_lines() -> None:
     every = program.all_mutants()
     assert len({(mutant.name, mutant.id) for mutant in every}) == len(every) > 10_000

@@ -25,6 +25,7 @@ def test_a_room_has_the_names_that_it_shows() -> None:
     assert msgtx.__version__ == importlib.metadata.version("msgtx")
 
 
+@pytest.mark.long
 def test_generated_files_are_as_they_would_be_written() -> None:
     done = subprocess.run([sys.executable, "-m", "tools.generate", "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

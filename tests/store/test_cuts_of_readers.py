@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from msgtx.store.fetch.cuts import consistent_cut
@@ -189,6 +190,7 @@ steps = st.one_of(
 )
 
 
+@pytest.mark.long
 @hypothesis.settings(
     max_examples=80, derandomize=True, deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],

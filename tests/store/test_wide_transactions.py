@@ -4,6 +4,8 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from msgtx.store.append.append import append
 from msgtx.store.fetch.cuts import consistent_cut
 from msgtx.store.verify import verify_cut, verify_decisions
@@ -46,6 +48,7 @@ def seconds(look: Callable[[], object]) -> float:
     return min(times)
 
 
+@pytest.mark.long
 def test_what_it_takes_grows_with_the_partitions(connection: Connection) -> None:
     took: dict[str, list[float]] = {name: [] for name in LOOKS}
     for width in WIDTHS:  # the narrow one first: verify looks at all decisions

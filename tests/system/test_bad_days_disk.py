@@ -14,7 +14,7 @@ from tests.small_disk import SmallDisk, small_disk
 from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 LEFT = 512 * 1024  # for the first records; then no other page has room
 PAGE = 8192

@@ -13,7 +13,7 @@ from msgtx.database.schema import migrate
 from tests.databases import install
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, read_all
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 RENEWALS = 4
 

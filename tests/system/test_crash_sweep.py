@@ -21,7 +21,7 @@ from tests.system.scenarios import RECOVERY, SCENARIOS, Ground, World, prepare, 
 from tests.system.sessions import SESSIONS
 from tests.system.zygote import Zygote
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.sweep]
 
 SEED: Final = 20_241_120
 MOST: Final = 300  # boundaries of one scenario: more mean that a retry never ends

@@ -21,7 +21,7 @@ from tests.system.sessions import SESSIONS
 from tests.system.test_crash_sweep import break_everywhere, break_twice, crash_everywhere, kill_everywhere
 from tests.system.zygote import Zygote
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.sweep]
 
 LONG = hypothesis.settings.get_current_profile_name() == "long"
 # The everyday run breaks each kind of COMMIT, and ends each in one of the ways to die.

@@ -6,7 +6,7 @@ import pytest
 
 from tests.system.kills_of_drivers import MOMENTS, WORKERS, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 KILLS = 12  # `python -m tests.system.kills_of_drivers` takes more
 
