@@ -752,6 +752,18 @@ def test_a_decision_locks_all_its_attempts_in_their_order_before_it_decides_one(
     assert decided.result(30) == DecidedBatch(skipped=False, aborted=len(others), error=None)
 
 
+def test_of_two_applications_of_one_group_one_commits(open_connection: Sessions, background: Background) -> None:
+    """I10: both read the same records, and each has a lock of its own: the group's lets one decide behind the other."""
+    one, two = open_connection(), open_connection()
+    source = new_partition(one)
+    group, ranges = unique("group"), {source: BatchRange(0, 1)}
+    with one.transaction():
+        assert decide_batch(one, name(), [], group=group, ranges=ranges).error is None
+        other = background.submit(decide_batch, two, name(), [], group=group, ranges=ranges)
+        wait_for_lock(one, backend(two))
+    assert isinstance(other.result(10).error, errors.BatchConflict)
+
+
 def test_an_attempt_that_begins_beside_the_decision_waits_and_is_refused(
     open_connection: Sessions, background: Background
 ) -> None:

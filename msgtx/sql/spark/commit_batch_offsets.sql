@@ -1,6 +1,6 @@
 -- commit_batch_offsets(batch_id, group, partitions, starts, ends) commits the ends of what a batch read as a group's
 -- offsets, or raises (MX120) why not: a start that is not −1 must be the group's offset, if it has one there. Locks the
--- group (share). Writes consumer_group, group_offset.
+-- group (exclusive): of two batches that read the same, one decides behind the other. Writes consumer_group, group_offset.
 create function msgtx.commit_batch_offsets(
     in_batch_id bigint, in_group_name text, offset_partitions int[], start_offsets bigint[], end_offsets bigint[]
 ) returns boolean language plpgsql volatile as $$
@@ -8,6 +8,7 @@ declare
     named constant text[] := array_fill(in_group_name, array[cardinality(offset_partitions)]);
     answer record;
     moved record;
+    ignored boolean := msgtx.lock_group(in_group_name);
 begin
     select c.* into answer from msgtx.check_offsets(
         named, offset_partitions, end_offsets, '{}', '{}', '{}', '{}', '{}') c;

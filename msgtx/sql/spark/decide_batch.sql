@@ -8,7 +8,7 @@
 --   whole_query   the query writes nothing else: every group of its sources is in_group_name
 --   skipped       the batch was committed before; what this run wrote is aborted
 --   aborted       how many attempts were; 250: there may be more; error, detail: why nothing is decided
--- Locks the application (exclusive), producers (exclusive, ascending), the group (share). Reads spark_range, partition.
+-- Locks the application (exclusive), producers (exclusive, ascending), the group (exclusive). Reads spark_range, partition.
 -- Writes transaction_decision, consumer_group, group_offset, spark_batch, spark_floor. Flushed.
 -- right: produce
 -- plan: look-ups
