@@ -35,6 +35,7 @@ def downgrade() -> None:
     op.execute("alter table msgtx.spark_attempt drop constraint spark_attempt_names_are_short")
     op.execute("drop table msgtx.spark_floor")
     op.execute("drop index msgtx.spark_attempt_by_number")
+    op.execute("drop index msgtx.spark_range_by_end")
     op.execute(
         """alter table msgtx.spark_attempt drop constraint spark_attempt_pkey,
             add constraint spark_attempt_pkey primary key (app_id, query_id, batch_id, producer_id)"""
@@ -171,6 +172,8 @@ TABLES = (
     # The sequence's part of a producer id, without the tag of a role: attempts in the order in which they were registered.
     """create index spark_attempt_by_number
         on msgtx.spark_attempt (app_id, (query_id = ''), (producer_id & 1099511627775))""",
+    # Which batch of a group ended at an offset.
+    "create index spark_range_by_end on msgtx.spark_range (group_name, partition_id, end_offset)",
     # When a sweep first saw that its time lies further in the future than it lasts: its age counts from then. Of a log, that
     # of its first row; seen_offset is where the log ended then.
     "alter table msgtx.transaction add column seen_at timestamptz",

@@ -61,7 +61,8 @@ SOURCE: Final[Options] = (
     Option("assign", 'partitions: `{"orders": [0, 1]}`', kafka=SAME),
     Option(
         "group",
-        "the source begins at the committed offsets of this consumer group; a sink with the same `group` commits them",
+        "the source begins at the committed offsets of this consumer group; a sink with the same `group` commits them; with"
+        " any other sink they follow the checkpoint",
         kafka="`kafka.group.id`, which commits nothing",
     ),
     Option(

@@ -678,6 +678,18 @@ FIRST_RECORDS: Final = Function("first_records", "partition_ids int4[], position
 FLUSH_LOG: Final = Function("flush_log", "", tuple[bool])
 
 
+class FollowBatchRow(NamedTuple):
+    error: str | Any
+    detail: str | Any
+
+
+FOLLOW_BATCH: Final = Function(
+    "follow_batch",
+    "in_group_name text, partition_ids int4[], start_offsets int8[], end_offsets int8[], in_source_id text",
+    FollowBatchRow,
+)
+
+
 class GroupsOfRecordRow(NamedTuple):
     group_name: str
     is_share_group: bool
@@ -981,6 +993,16 @@ class NeglectedGroupsRow(NamedTuple):
 
 NEGLECTED_GROUPS: Final = Function("neglected_groups", "most int4", NeglectedGroupsRow)
 NOTE_PLACE: Final = Function("note_place", "", tuple[bool])
+
+
+class NotedBeginsRow(NamedTuple):
+    partition_id: int
+    committed_offset: int | Any
+    start_offset: int | Any
+    repeats: bool
+
+
+NOTED_BEGINS: Final = Function("noted_begins", "in_group_name text, partition_ids int4[], offsets int8[]", NotedBeginsRow)
 NOTIFY_READERS: Final = Function("notify_readers", "words text", tuple[bool])
 OFFSET_COUNTS: Final = Function(
     "offset_counts", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", tuple[bool]

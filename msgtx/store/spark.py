@@ -39,6 +39,17 @@ class StreamBatch(NamedTuple):
     batch_id: int
 
 
+class NotedBegin(NamedTuple):
+    """Where the batch of a stream began that ended where its checkpoint is; None: nothing is noted that fits the group.
+
+    `committed`: the group's offset. `repeats`: the group is where a batch ended that the checkpoint may repeat.
+    """
+
+    committed: int | None
+    start: int | None
+    repeats: bool
+
+
 class BatchRange(NamedTuple):
     """The range that a batch read of a partition: from `start` (None: the group's offset) to before `end`."""
 
@@ -168,6 +179,31 @@ def record_range(
         Int8Array(start for _, (start, _) in known),
         Int8Array(end for _, (_, end) in known),
         run_id,
+        source_id,
+    )
+    if name is not None:
+        raise answered(name, detail, group=group)
+
+
+def noted_begins(connection: RawConnection, group: str, offsets: Mapping[int, int]) -> dict[int, NotedBegin]:
+    """Return where batches of a group's streams began that ended at these offsets, by partition id."""
+    rows = call(connection, calls.NOTED_BEGINS, group, Int4Array(offsets), Int8Array(offsets.values()))
+    return {partition_id: NotedBegin(committed, start, repeats) for partition_id, committed, start, repeats in rows}
+
+
+def follow_batch(connection: RawConnection, group: str, ranges: Mapping[int, tuple[int, int]], *, source_id: str) -> None:
+    """Commit a group's offsets behind a stream's batch (start and end by partition id), unless its sink has.
+
+    `source_id`: as in `record_range`. Raise `BatchConflict` if another query has moved the group.
+    """
+    known = sorted(ranges.items())
+    ((name, detail),) = call(
+        connection,
+        calls.FOLLOW_BATCH,
+        group,
+        Int4Array(partition for partition, _ in known),
+        Int8Array(start for _, (start, _) in known),
+        Int8Array(end for _, (_, end) in known),
         source_id,
     )
     if name is not None:

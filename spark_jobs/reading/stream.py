@@ -19,7 +19,6 @@ from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import PartitionRange
-from msgtx.spark_jobs.batch import decide
 from msgtx.spark_jobs.reading import offsets, read_options
 from msgtx.spark_jobs.reading.ends import Ends
 from msgtx.spark_jobs.reading.idle import Idle
@@ -28,8 +27,7 @@ from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, 
 from msgtx.store.fetch import fetch
 from msgtx.store.fetch.cuts import spans_of_transactions
 from msgtx.store.fetch.fetch import list_offsets
-from msgtx.store.groups.groups import committed_offsets
-from msgtx.store.spark import BatchName, BatchRange
+from msgtx.store.spark import follow_batch, noted_begins
 from msgtx.store.topics.topics import describe_topics, partitions_of
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
@@ -50,9 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Snapshot | None = None  # where an AvailableNow run ends
         self._latest: Offset | None = None
         self._source_id = str(uuid.uuid4())  # of this run: another source of the same partitions has another
-        self._begun: Offset | None = None  # the begin of the last requested batch
-        self._read: Offset | None = None  # the end of the last batch that had tasks
-        self._passed_by = 0  # how many batches had none
+        self._followed: Offset | None = None  # up to which the group has followed; None: it is not known in this run
         self._few_since: float | None = None
         self._idle = Idle()
 
@@ -60,7 +56,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins: the group's offsets, else startingOffsets."""
-        return again(self._database(), self._initial_offset)
+        self._followed = again(self._database(), self._initial_offset)
+        return self._followed
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger`."""
@@ -83,11 +80,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the plan of a batch's tasks. Asked again after a restart, it is the same."""
         if start == end:
             return []
-        self._begun, self._read = start, end
+        if self._followed is None:
+            self._followed = start  # Spark repeats the last batch of the run before
         return again(self._database(), lambda: self._planned(start, end))
 
     def commit(self, end: Offset) -> None:
-        """Do nothing: the sink commits the group's offsets, with its outputs."""
+        """Do nothing: `latestOffset` learns of the end sooner, and at the end of an AvailableNow run, too."""
 
     def stop(self) -> None:
         """Close the connections."""
@@ -232,41 +230,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return parts
 
     def _follow(self, start: Offset) -> None:
-        """Check after a batch that the group is at its end. `start`: of the next batch.
+        """Have the group at `start`: Spark asks for what is behind it when all batches before it are complete.
 
-        The sink commits the ranges noted by the batch's tasks. There are none if Spark did not read the batch: then no
-        output depends on its records, and the group skips them. If there were some, no sink has this group.
+        A sink of msgtx has committed the group's offsets with its outputs. Behind any other sink they follow here.
         """
-        begun, group = self._begun, self.options.group
-        if group is not None and begun is not None and begun != start:
-            self._follow_group(group, begun, start)
-        self._begun = start
-
-    def _follow_group(self, group: str, begun: Offset, start: Offset) -> None:
-        (before, _), (after, ids) = parsed(begun), parsed(start)
-        moved = {ids[each]: each for each, end in after.ends.items() if each in before.ends and before.ends[each] < end}
-        with self._database().connection() as connection:
-            committed = committed_offsets(connection, group, list(moved))
-        at = {partition_id: row.at.offset for partition_id, row in committed.items() if row.at is not None}
-        behind = {each: name for each, name in moved.items() if at.get(each, before.ends[name]) < after.ends[name]}
-        if behind:
-            # A group has no offset where a partition was deleted since.
-            with self._database().connection() as connection:
-                there = partitions_of(describe_topics(connection, sorted({each.topic for each in behind.values()})).values())
-            behind = {each: name for each, name in behind.items() if each in there}
-        if not behind:
+        group = self.options.group
+        if group is None or start == self._followed:
             return
-        if self._read == start:
-            name = min(behind.values())
-            raise errors.ConfigError(
-                f"the query has read {name} up to {after.ends[name]} for group {group}, and its sink has not committed that:"
-                " give the sink the same option group and the same database, or leave the group out at the source"
-            )
-        skipped = {each: BatchRange(at[each], after.ends[name]) for each, name in behind.items() if each in at}
-        if skipped:
-            self._passed_by += 1
-            batch = BatchName(f"offsets of {group}", self._source_id, self._passed_by)
-            decide(self._database(), batch, [], group=group, ranges=skipped)
+        done, ids = parsed(start)
+        if self._followed is None:
+            ranges = self._resumed(group, done, ids)
+        else:
+            begun = self._without_remade(*parsed(self._followed), ids)
+            ranges = {ids[each]: (begun.ends.get(each, 0), end) for each, end in done.ends.items()}
+            ranges = {each: (first, end) for each, (first, end) in ranges.items() if first < end}
+        if ranges:
+            with self._database().connection() as connection:
+                follow_batch(connection, group, ranges, source_id=self._source_id)
+        self._followed = start
+
+    def _resumed(self, group: str, done: Snapshot, ids: Mapping[TopicPartition, int]) -> dict[int, tuple[int, int]]:
+        """Return the ranges of the last batch of an earlier run by which the group is behind its checkpoint.
+
+        Raise `BatchConflict` if the group is elsewhere.
+        """
+        with self._database().connection() as connection:
+            noted = noted_begins(connection, group, {ids[each]: end for each, end in done.ends.items()})
+        ranges = {}
+        for partition, end in sorted(done.ends.items()):
+            at = noted[ids[partition]]
+            if at.repeats or at.committed == end or at.committed == at.start is None:
+                continue
+            if at.start is None:
+                raise errors.BatchConflict(
+                    f"group {group} is at offset {at.committed} of {partition}, and the checkpoint of the query at {end}:"
+                    " start with a new checkpoint, from the group's offsets, or reset these to where the checkpoint is",
+                    group=group,
+                    at=partition,
+                )
+            ranges[ids[partition]] = (at.start, end)
+        return ranges
 
 
 def offset_of(snapshot: Snapshot, ids: Mapping[TopicPartition, int]) -> Offset:

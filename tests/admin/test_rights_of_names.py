@@ -77,6 +77,8 @@ def allowed(connection: Connection, group: str, partition: int) -> bool:
         lambda: connection.execute("select msgtx.ensure_dead_letters(%s)", [group]),
         lambda: redrive(connection, group),
         lambda: connection.execute("select * from msgtx.record_range('q', 1, %s, '{}', '{}', '{}')", [group]),
+        lambda: connection.execute("select * from msgtx.follow_batch(%s, '{}', '{}', '{}', 'a')", [group]),
+        lambda: connection.execute("select * from msgtx.noted_begins(%s, '{}', '{}')", [group]),
     ]
     answers = set()
     for step in steps:

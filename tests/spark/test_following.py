@@ -46,11 +46,19 @@ class Source:
     def tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadPartition]:
         return [each for each in self.reader.partitions(start, end) if isinstance(each, ReadPartition)]
 
-    def commit(self, tasks: list[ReadPartition], batch: int) -> None:
-        """Note what the tasks read, as the tasks do, and commit as the sink does."""
-        assert tasks[0].noted is not None
+    def note(self, tasks: list[ReadPartition], batch: int, *, query: str | None = None) -> None:
+        """Note what the tasks read, as the tasks do."""
+        noted = tasks[0].noted
+        assert noted is not None
         with self.engine.connection() as connection:
-            record_range(connection, self.query, batch, group=self.group, ranges=tasks[0].noted.ranges)
+            record_range(
+                connection, query or self.query, batch, group=self.group, ranges=noted.ranges, source_id=noted.source_id
+            )
+
+    def commit(self, tasks: list[ReadPartition], batch: int) -> None:
+        """Note what the tasks read, and commit as the sink does."""
+        self.note(tasks, batch)
+        with self.engine.connection() as connection:
             decided = decide_batch(connection, BatchName(self.group, self.query, batch), [], group=self.group)
         assert decided.error is None
 
@@ -83,27 +91,77 @@ def test_a_group_whose_offsets_the_sink_commits_goes_along(source: Source) -> No
     assert source.position() == [2, 2]
 
 
-def test_a_group_that_no_sink_commits_is_noticed_after_the_batch(source: Source) -> None:
-    source.send()
-    start = source.reader.initialOffset()
-    end = source.reader.latestOffset(start, ALL)
-    assert source.tasks(start, end)
-    with pytest.raises(
-        msgtx.errors.ConfigError, match="its sink has not committed that: give the sink the same option group"
-    ):
+def test_a_group_follows_a_query_whose_sink_does_not_commit_it(source: Source) -> None:
+    """Each look comes when the batches before it are complete, also the last one of an AvailableNow run."""
+    end = source.reader.initialOffset()
+    for batch in range(2):
+        source.send()
+        start, end = end, source.reader.latestOffset(end, ALL)
+        source.note(source.tasks(start, end), batch)
+        assert source.position() == [batch, batch]
         source.reader.latestOffset(end, ALL)
+        assert source.position() == [batch + 1, batch + 1]
 
 
-def test_a_batch_that_was_repeated_after_a_restart_is_followed_too(source: Source) -> None:
-    """Spark runs the batch before it asks for the next offset."""
+@pytest.mark.parametrize("repeated", [True, False])
+def test_a_group_follows_the_last_batch_of_the_run_before(source: Source, repeated: bool) -> None:
+    """Spark repeats it if it was not complete. If it was, a new run has nothing but the offset at which it ended."""
     source.send()
     start = source.reader.initialOffset()
     end = source.reader.latestOffset(start, ALL)
+    source.note(source.tasks(start, end), 0)
     again = StreamReader(source.options, SCHEMA)
-    assert again.partitions(start, end)
-    with pytest.raises(msgtx.errors.ConfigError, match="its sink has not committed that"):
+    if repeated:
+        assert again.partitions(start, end)
+    again.latestOffset(end, ALL)
+    again.stop()
+    assert source.position() == [1, 1]
+
+
+def test_a_batch_that_its_sink_has_committed_may_be_repeated(source: Source) -> None:
+    """The checkpoint is a batch behind the group: its newest files were lost in a crash."""
+    source.send()
+    start = source.reader.initialOffset()
+    end = source.reader.latestOffset(start, ALL)
+    source.commit(source.tasks(start, end), 0)
+    again = StreamReader(source.options, SCHEMA)
+    assert again.latestOffset(start, ALL) == end
+    source.commit([each for each in again.partitions(start, end) if isinstance(each, ReadPartition)], 0)
+    again.latestOffset(end, ALL)
+    again.stop()
+    assert source.position() == [1, 1]
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_checkpoint_that_is_elsewhere_than_its_group_is_refused_before_anything_is_read(source: Source, at: int) -> None:
+    for _ in range(3):
+        source.send()
+    start = source.reader.initialOffset()
+    end = source.reader.latestOffset(start, ReadMaxRows(4))
+    source.note(source.tasks(start, end), 0)
+    source.reader.latestOffset(end, ALL)
+    place = msgtx.TopicPartition(source.topic, 1)
+    source.client.admin.groups.reset(source.group, {place: at})
+    again = StreamReader(source.options, SCHEMA)
+    with refuses(msgtx.errors.BatchConflict, group=source.group, topic=source.topic, partition=1):
         again.latestOffset(end, ALL)
     again.stop()
+
+
+def test_of_two_queries_with_one_group_the_later_one_ends(source: Source) -> None:
+    """I10: it has read the same records, and finds the group where it would have moved it."""
+    source.send()
+    other = StreamReader(source.options, SCHEMA)
+    start = source.reader.initialOffset()
+    assert other.initialOffset() == start
+    end = source.reader.latestOffset(start, ALL)
+    assert other.latestOffset(start, ALL) == end
+    source.note(source.tasks(start, end), 0)
+    source.note([each for each in other.partitions(start, end) if isinstance(each, ReadPartition)], 0, query=unique("query"))
+    source.reader.latestOffset(end, ALL)
+    with refuses(msgtx.errors.BatchConflict, group=source.group):
+        other.latestOffset(end, ALL)
+    other.stop()
 
 
 def test_what_spark_has_not_read_moves_the_group_on(source: Source) -> None:
@@ -303,12 +361,12 @@ def test_a_group_is_followed_when_the_first_look_was_cut_off(source: Source, mon
     source.send()
     start = source.reader.initialOffset()
     end = source.reader.latestOffset(start, ALL)
-    assert source.tasks(start, end)
+    source.note(source.tasks(start, end), 0)
     outages = Outages(monkeypatch)
     outages.fails_at = 0
-    with pytest.raises(msgtx.errors.ConfigError, match="its sink has not committed that"):
-        source.reader.latestOffset(end, ALL)
+    source.reader.latestOffset(end, ALL)
     assert outages.asked > 1
+    assert source.position() == [1, 1]
 
 
 def test_an_outage_longer_than_outage_timeout_is_raised(source: Source, database_url: str) -> None:

@@ -22,7 +22,7 @@ from msgtx.store.shares.shares import (
     redrive_dead_letters,
     reset_share_offsets,
 )
-from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch
+from msgtx.store.spark import Attempt, BatchName, abort_batch, begin_attempt, decide_batch, follow_batch, record_range
 from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.compaction import find_dirty_log
 from msgtx.store.sweeps.coordinators import lease_shards, release_shards
@@ -466,6 +466,12 @@ def batch_without_records(stage: Stage) -> None:
     assert decide_batch(stage.session, BatchName(unique("app"), "", 0), []).error is None
 
 
+def batch_that_a_group_follows(stage: Stage) -> None:
+    group, ranges = unique("group"), {new_partition(stage.aside): (0, 1)}
+    record_range(stage.aside, unique("query"), 0, group=group, ranges=ranges)
+    follow_batch(stage.session, group, ranges, source_id="source")
+
+
 def abort_of_a_batch(stage: Stage) -> None:
     of, _ = stage.attempt()
     assert abort_batch(stage.session, of) == 1
@@ -502,6 +508,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "fence_everybody": (fence_of_all,),
     "fence_plain_producers": (fence_of_plain_ones,),
     "fence_producer": (lambda stage: fence_producer(stage.session, Writer(stage.aside).transactional_id),),
+    "follow_batch": (batch_that_a_group_follows,),
     "find_dirty_log": (search_for_a_dirty_log,),
     "init_producer_id": (
         lambda stage: init_producer_id(stage.session, None, timeout_ms=60_000),

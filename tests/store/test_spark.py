@@ -5,6 +5,7 @@ import concurrent.futures
 import pytest
 
 from msgtx import errors
+from msgtx.store.groups.groups import commit_offsets
 from msgtx.store.operator.server import describe_lock_table
 from msgtx.store.spark import (
     AT_ONCE,
@@ -12,16 +13,19 @@ from msgtx.store.spark import (
     BatchName,
     BatchRange,
     DecidedBatch,
+    NotedBegin,
     abort_batch,
     begin_attempt,
     decide_batch,
+    follow_batch,
     is_batch_committed,
+    noted_begins,
     record_range,
     renew_attempts,
 )
 from msgtx.store.transactions.producers import lock_producers
 from msgtx.store.transactions.seal import complete_prepared
-from msgtx.types import Outcome
+from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome
 from tests.databases import Background, Clock, Connection, Sessions, backend, wait_for_lock
 from tests.refusals import refuses
 from tests.store.batches import TIMEOUT_MS, attempt, begin_many, name, noted, outcome, undecided, write
@@ -721,6 +725,56 @@ def test_a_batch_of_more_tasks_than_locks_is_refused(connection: Connection) -> 
     assert not is_batch_committed(connection, of)
 
 
+# ── a group that follows ──
+
+
+def test_a_group_follows_a_batch_that_its_sink_has_not_committed(connection: Connection) -> None:
+    source, gone, unread = (new_partition(connection) for _ in range(3))
+    group, query = unique("group"), unique("query")
+    record_range(connection, query, 0, group=group, ranges={source: (0, 2), gone: (0, 1)}, source_id="a")
+    delete_topic_of(connection, gone)
+    for _ in range(2):  # again after a lost answer
+        follow_batch(connection, group, {source: (0, 2), gone: (0, 1), unread: (0, 1)}, source_id="a")
+        assert committed_at(connection, group, source) == (2, False)
+    follow_batch(connection, group, {gone: (0, 1)}, source_id="a")
+    follow_batch(connection, group, {source: (2, 3)}, source_id="a")
+    assert committed_at(connection, group, source) == (3, False), "no task has read that"
+    assert committed_at(connection, group, unread) == (None, False), "nor that, and a lost checkpoint can look like this"
+
+
+def test_a_group_that_another_query_has_moved_does_not_follow(connection: Connection) -> None:
+    """I10: further than this one has read, or as far; a sink of its own is known by its decision."""
+    first, second, third = (new_partition(connection) for _ in range(3))
+    group, query, other = unique("group"), unique("query"), unique("query")
+    for each, source in ((query, "a"), (other, "b")):
+        record_range(connection, each, 0, group=group, ranges={first: (0, 2), second: (0, 1)}, source_id=source)
+    follow_batch(connection, group, {first: (0, 2)}, source_id="a")
+    for ranges in ({first: (0, 2)}, {first: (0, 1)}, {first: (0, 2), second: (0, 1)}):
+        with refuses(errors.BatchConflict, group=group):
+            follow_batch(connection, group, ranges, source_id="b")
+    assert committed_at(connection, group, second) == (None, False)
+    record_range(connection, query, 1, group=group, ranges={third: (0, 1)}, source_id="a")
+    decide_batch(connection, name(1, query=query), [], group=group, ranges={third: BatchRange(0, 1)})
+    follow_batch(connection, group, {third: (0, 1)}, source_id="a")
+
+
+def test_where_a_batch_began_is_told_by_where_it_ended(connection: Connection) -> None:
+    fits, nowhere, elsewhere, ahead, unknown = new_topic(connection, 5)
+    group = unique("group")
+    record_range(connection, unique("query"), 7, group=group, ranges={fits: (1, 4), nowhere: (0, 4), elsewhere: (1, 4)})
+    record_range(connection, unique("query"), 8, group=group, ranges={ahead: (4, 9)})
+    positions = {fits: OffsetAndMetadata(1), elsewhere: OffsetAndMetadata(2), ahead: OffsetAndMetadata(9)}
+    commit_offsets(connection, {GroupMetadata(group): positions})
+    asked = dict.fromkeys([fits, nowhere, elsewhere, ahead, unknown], 4)
+    assert noted_begins(connection, group, asked) == {
+        fits: NotedBegin(1, 1, repeats=False),
+        nowhere: NotedBegin(None, 0, repeats=False),
+        elsewhere: NotedBegin(2, None, repeats=False),
+        ahead: NotedBegin(9, None, repeats=True),
+        unknown: NotedBegin(None, None, repeats=False),
+    }
+
+
 # ── at once ──
 
 
@@ -762,6 +816,23 @@ def test_of_two_applications_of_one_group_one_commits(open_connection: Sessions,
         other = background.submit(decide_batch, two, name(), [], group=group, ranges=ranges)
         wait_for_lock(one, backend(two))
     assert isinstance(other.result(10).error, errors.BatchConflict)
+
+
+@pytest.mark.parametrize(("again", "error"), [("a", type(None)), ("b", errors.BatchConflict)])
+def test_a_batch_that_is_followed_twice_at_once_counts_once(
+    open_connection: Sessions, background: Background, again: str, error: type
+) -> None:
+    """By its own query, which has lost a connection and asks again; or by another one (I10)."""
+    one, two = open_connection(), open_connection()
+    source = new_partition(one)
+    group = unique("group")
+    for each in ("a", "b"):
+        record_range(one, unique("query"), 0, group=group, ranges={source: (0, 1)}, source_id=each)
+    with one.transaction():
+        follow_batch(one, group, {source: (0, 1)}, source_id="a")
+        other = background.submit(follow_batch, two, group, {source: (0, 1)}, source_id=again)
+        wait_for_lock(one, backend(two))
+    assert isinstance(other.exception(10), error)
 
 
 def test_an_attempt_that_begins_beside_the_decision_waits_and_is_refused(

@@ -22,9 +22,9 @@ begin
     order by o.partition_id limit 1;
     if found then
         raise exception using errcode = 'MX120', column = 'BatchConflict', message = format(
-            'group %s is at offset %s of %s, and batch %s begins at %s: another run has committed what this one read',
-            in_group_name, moved.committed_offset, msgtx.partition_name(moved.partition_id), in_batch_id,
-            moved.start_offset);
+            'group %s is at offset %s of %s, and %s begins at %s: another run has committed what this one read',
+            in_group_name, moved.committed_offset, msgtx.partition_name(moved.partition_id),
+            coalesce('batch ' || in_batch_id, 'a batch'), moved.start_offset);
     end if;
     return msgtx.insert_offsets(named, offset_partitions, end_offsets, '{}', '{}', '{}', null, null, null);
 end $$;
