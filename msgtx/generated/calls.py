@@ -174,6 +174,7 @@ class BeginAttemptRow(NamedTuple):
 BEGIN_ATTEMPT: Final = Function(
     "begin_attempt", "in_app_id text, in_query_id text, in_batch_id int8, in_timeout_ms int4", BeginAttemptRow
 )
+BEGIN_BATCH: Final = Function("begin_batch", "app_id text, batch_id int8", tuple[bool])
 
 
 class BuryDeadSharesRow(NamedTuple):
@@ -189,6 +190,9 @@ CHECK_RANGE: Final = Function(
     "check_range",
     "in_partition_id int4, start_offset int8, end_offset int8, planned_incarnation uuid, strict bool",
     tuple[int],
+)
+COMMIT_BATCH: Final = Function(
+    "commit_batch", "app_id text, batch_id int8, receipts text[], group_name text, cut text, start text", tuple[bool]
 )
 
 
@@ -282,6 +286,7 @@ class CountRecordsRow(NamedTuple):
 
 COUNT_RECORDS: Final = Function("count_records", "partition_ids int4[], positions int8[], isolation text", CountRecordsRow)
 CREATE_TOPIC: Final = Function("create_topic", "topic_name text, partition_count int4, settings jsonb", tuple[int])
+CUT: Final = Function("cut", "topics text", tuple[str])
 
 
 class DecideRow(NamedTuple):
@@ -1008,6 +1013,7 @@ OFFSET_COUNTS: Final = Function(
     "offset_counts", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", tuple[bool]
 )
 PARTITION_ID_OF: Final = Function("partition_id_of", "in_topic text, in_partition int4", tuple[int])
+POSITION: Final = Function("position", "group_name text, cut text", tuple[str])
 PUBLISH: Final = Function(
     "publish",
     "topic text, value text, key text, value_bytes bytea, key_bytes bytea, partition int4, headers jsonb, "
@@ -1024,6 +1030,17 @@ class PurgeTransactionsRow(NamedTuple):
 PURGE_TRANSACTIONS: Final = Function(
     "purge_transactions", "in_after int8[], most int4, shards int4[], epochs int4[]", PurgeTransactionsRow, flushed=False
 )
+
+
+class RangesRow(NamedTuple):
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    predicate: str
+
+
+RANGES: Final = Function("ranges", "cut text, pieces int4, start text", RangesRow)
 READ: Final = Function("read", "topic text, partition int4, start int8, end int8", tuple[Any])
 
 
@@ -1661,3 +1678,9 @@ class WokenSinceRow(NamedTuple):
 
 
 WOKEN_SINCE: Final = Function("woken_since", "in_snapshot text", WokenSinceRow)
+WRITE_BATCH: Final = Function(
+    "write_batch",
+    "app_id text, batch_id int8, receipt text, topic text, values bytea[], keys bytea[], partitions int4[], "
+    "timestamps timestamptz[], headers jsonb[], timeout interval",
+    tuple[str | Any],
+)

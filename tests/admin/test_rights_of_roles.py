@@ -15,7 +15,7 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.coordinator.metrics import DatabaseFigures
-from msgtx.database.calls import call
+from msgtx.database.calls import call, query
 from msgtx.database.wire import Int4Array, Int8Array, TextArray
 from msgtx.generated import calls
 from msgtx.store.append.append import append, append_and_decide
@@ -29,6 +29,7 @@ from msgtx.store.fetch.wakeups import tell_readers
 from msgtx.store.find import find_records, groups_of_record
 from msgtx.store.groups.groups import commit_offsets, committed_offsets
 from msgtx.store.monitoring import measure_groups
+from msgtx.store.operator.installation import describe_installation
 from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.shares.shares import Acquiring, acquire_records, join_share_group, redrive_dead_letters
 from msgtx.store.spark import follow_batch, noted_begins, record_range
@@ -375,6 +376,9 @@ class Places:
     def name(self) -> TransactionId:
         return TransactionId(*self.producer, 0)
 
+    def cut(self, connection: Connection) -> str:
+        return f"{describe_installation(connection).incarnation} other:0=1@{self.theirs}"
+
     def rows(self) -> list[Any]:
         return [
             batch(partition, b"x", producer=self.producer, number=0, sequence=0)
@@ -413,6 +417,10 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "append_and_decide_with_offsets": lambda c, p: append_and_decide(
         c, p.name, [row for row in p.rows() if row.partition_id == p.ours], offsets=offsets_of(("g", p.theirs, 1))
     ),
+    "write_batch_to_a_topic": lambda c, p: query(c, "select msgtx.write_batch('app', 1, null, %s, '{x}')", p.theirs_name),
+    "cut_of_a_topic": lambda c, p: query(c, "select msgtx.cut(%s)", p.theirs_name),
+    "ranges": lambda c, p: query(c, "select msgtx.ranges(%s)", p.cut(c)),
+    "position": lambda c, p: query(c, "select msgtx.position('g', %s)", p.cut(c)),
     "try_lock_transactions": lambda c, p: call(
         c,
         calls.TRY_LOCK_TRANSACTIONS,

@@ -127,7 +127,7 @@ def test_every_block_says_what_becomes_of_it() -> None:
         for path in PAGES
         for fence in re.findall(r"(?m)^ *```(\w+|[^\n]+)$", path.read_text(encoding="utf-8"))
     }
-    known = {"python", "py", "js", "sql", "sh", "console", "text", "toml", "ini"}
+    known = {"python", "py", "js", "scala", "sql", "sh", "console", "text", "toml", "ini"}
     assert {(page, fence) for page, fence in opened if fence.split()[0] not in known} == set()
     titled = {each.title for each in snippets("python") if each.title is not None and each.page != TUTORIAL}
     assert titled == {"Spark"}

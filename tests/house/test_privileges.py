@@ -24,6 +24,7 @@ OF_THE_CALLER = {
 OF_USERS = {
     "find", "publish", "read", "take", "receive", "acknowledge", "acknowledge_all", "wait_for_records", "listen",
     "adopt_outbox", "release_outbox", "value_json", "value_text", "note_place",
+    "cut", "ranges", "position", "begin_batch", "write_batch", "commit_batch",
 }  # fmt: skip
 # They name partitions or topics of a group's own rows: they neither read nor write a topic.
 OF_A_GROUP = {"join_group", "ensure_dead_letters", "assign_partitions", "release_partitions"}
@@ -79,7 +80,7 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
     given = given_by(ANY, *Right) & CODE.keys()
     asks = {
         r"\bgroup_names?\b|\bin_group_name\b": (
-            r"msgtx\.(require_names\('group'|require_sight_of_groups|(check|commit|commit_batch)_offsets)"
+            r"msgtx\.(require_names\('group'|require_sight_of_groups|decide_batch|(check|commit|commit_batch)_offsets)"
         ),
         r"transactional_id|\bin_app_id\b": r"msgtx\.require_names\('transactional_id'",
         r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": r"msgtx\.(require_producers|decide|append)\(",
