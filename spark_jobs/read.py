@@ -10,7 +10,6 @@ from functools import reduce
 from typing import Final
 from uuid import UUID
 
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import ArrayType, StructField, StructType
@@ -121,14 +120,17 @@ def _relation(
         for at, part in enumerate(parts)
     ]
     try:
-        return spark.read.jdbc(url, jdbc.batches_of(bounds), predicates=predicates, properties=properties)
-    except Py4JJavaError as error:
+        rows = spark.read.jdbc(url, jdbc.batches_of(bounds), predicates=predicates, properties=properties)
+        _ = rows.columns  # Spark Connect connects when it is asked, Spark at once
+    except Exception as error:  # Py4J's or Spark Connect's
         if "ClassNotFoundException" in str(error) and jdbc.DRIVER in str(error):
             raise ConfigError(
                 "this Spark has no JDBC driver of PostgreSQL: start it with msgtx.spark_jobs.session, or with"
-                " --jars postgresql.jar (or --packages org.postgresql:postgresql:42.7.7), which executors get, too"
+                " --jars postgresql.jar (or --packages org.postgresql:postgresql:42.7.7), which executors get, too; on Spark"
+                " Connect, spark.addArtifacts('postgresql.jar')"
             ) from None
         raise
+    return rows
 
 
 # A row of the log becomes records: Spark's generated code takes elements out of the arrays by their number

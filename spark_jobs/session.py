@@ -1,8 +1,8 @@
 """Spark sessions that can read and write msgtx: Java, the JDBC driver, and the settings for it.
 
-A session is the one that runs, the one of `spark-submit`, or a new one with a JVM of its own. That JVM writes into a
-file instead of on the user's terminal, is out of reach of Ctrl-C, and ends with its standard input: so it ends with
-Python, however Python ends.
+A session is the one that runs, the one of `spark-submit`, one on a server of Spark Connect, or a new one with a JVM of its
+own. That JVM writes into a file instead of on the user's terminal, is out of reach of Ctrl-C, and ends with its standard
+input: so it ends with Python, however Python ends.
 """
 
 import contextlib
@@ -19,9 +19,10 @@ from typing import Any, Final
 
 import pyspark
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.runtime.java import find_java
@@ -29,6 +30,7 @@ from msgtx.spark_jobs.runtime.jdbc import DRIVER, has_driver, jdbc_jar
 from msgtx.spark_jobs.runtime.jvm_log import JvmLog
 
 LOCAL: Final = "local[*]"
+CONNECT: Final = "sc://"  # how the address of a server of Spark Connect begins
 ENDING_S: Final = 20.0  # for the JVM to remove its temporary files; killed afterwards
 UNRESPONSIVE: Final = "All masters are unresponsive"
 GIB: Final = 1 << 30
@@ -46,11 +48,15 @@ _output: JvmLog | None = None  # the output of the JVM that we started
 def session(name: str = "msgtx", *, master: str | None = None, debug: bool = False, **settings: object) -> SparkSession:
     """Return a Spark session that has the JDBC driver: the running one if there is one, else a new one.
 
-    `master` is spark-submit's or that of Spark's own configuration, else `local[*]`. `settings` are Spark's, by their names
-    with dots (`**{"spark.sql.shuffle.partitions": 8}`), and win over everything. `debug`: the JVM writes on stderr. Raise
-    `ConfigError` if there is no Java, no driver, or the JVM refuses the settings.
+    `master` is spark-submit's or that of Spark's own configuration, else `local[*]`; `sc://HOST:PORT`, or `SPARK_REMOTE`, is
+    a server of Spark Connect. `settings` are Spark's, by their names with dots (`**{"spark.sql.shuffle.partitions": 8}`),
+    and win over everything. `debug`: the JVM writes on stderr. Raise `ConfigError` if there is no Java, no driver, or the
+    JVM refuses the settings.
     """
     wanted = {key: _text(value) for key, value in settings.items()}
+    server = master if master is not None and master.startswith(CONNECT) else os.environ.get("SPARK_REMOTE")
+    if server is not None or is_remote():
+        return _connected(server, wanted)
     os.environ.setdefault("PYSPARK_PYTHON", wanted.get("spark.pyspark.python", sys.executable))
     _hush_py4j()
     if SparkContext._active_spark_context is None:
@@ -67,7 +73,7 @@ def session(name: str = "msgtx", *, master: str | None = None, debug: bool = Fal
 @contextlib.contextmanager
 def opened(name: str, *, master: str | None = None, debug: bool = False, **settings: object) -> Iterator[SparkSession]:
     """Hold a session for the block; one that was started for it ends with it, and its JVM as well."""
-    ran = SparkContext._active_spark_context is not None
+    ran = SparkContext._active_spark_context is not None or (is_remote() and SparkSession.getActiveSession() is not None)
     try:
         yield session(name, master=master, debug=debug, **settings)
     except BaseException:
@@ -84,6 +90,11 @@ def end() -> None:
     global _output  # noqa: PLW0603 - a process has one JVM
     gateway = SparkContext._gateway
     active = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if is_remote():
+        if active is not None:
+            active.stop()
+        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)  # else Spark would look for a server again
+        return
     try:
         if active is not None:
             active.stop()
@@ -121,6 +132,22 @@ def _text(value: object) -> str:
 
 
 # ── the start ──
+
+
+def _connected(server: str | None, settings: Mapping[str, str]) -> SparkSession:
+    """Return the session on a server of Spark Connect, with the driver if the server has none."""
+    builder = SparkSession.Builder()
+    if server is not None:
+        builder = builder.remote(server)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    made = builder.getOrCreate()
+    try:
+        _ = made.read.format("jdbc").options(driver=DRIVER, url="jdbc:none:", dbtable="none").load().columns
+    except PySparkException as error:
+        if "ClassNotFoundException" in str(error):
+            made.addArtifacts(str(jdbc_jar()))
+    return made
 
 
 def _start(name: str, *, master: str | None, settings: Mapping[str, str], debug: bool) -> None:

@@ -8,13 +8,14 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import types as spark_types
-from pyspark.sql.utils import is_remote
 
 from msgtx import errors
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
-from msgtx.spark_jobs.reading.columns import found_column, stream_batch
+from msgtx.spark_jobs.reading.columns import found_column
+from msgtx.spark_jobs.runtime.connect import is_orphan, named_to_tasks
+from msgtx.spark_jobs.runtime.micro_batch import batch_of_driver, written_batch
 from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of, patient, persevering
 from msgtx.spark_jobs.writing.attempt import Target, kept_alive, write_attempt
 from msgtx.store.spark import Attempt, BatchName, BatchRange, StreamBatch
@@ -33,6 +34,7 @@ def write_transactional(
     *,
     app_id: str,
     batch_id: int,
+    query_id: str | None = None,
     url: str | None = None,
     snapshot: Snapshot | None = None,
     start: Snapshot | None = None,
@@ -50,19 +52,18 @@ def write_transactional(
     its offsets; `start` is compared with where the group is (`BatchConflict`). In `foreachBatch` (in its own thread) a batch
     belongs to its query. A lost checkpoint, or an older one, is then an error (`CheckpointLost`, `BatchConflict`), each
     write needs an `app_id` of its own, and `group` without a snapshot commits the ranges that the query's sources read.
+    `query_id`: on Spark Connect, if several queries of a session run, the `queryName` or the id of the one of this batch.
     `statements(connection)` runs the user's own SQL just before the decision, at READ COMMITTED; after a lost answer it runs
     again, and is taken back if the first time counted. A batch that takes longer than `transaction_timeout_ms` (at most
     `transaction_max_timeout_ms` of the installation) is aborted. In an outage of the database it waits, up to
     `outage_timeout` (seconds, or `5min`): by default a minute, and in a stream as long as it lasts. Raise
     `InvalidRequest` for wrong columns, `UnknownTopicOrPartition`, `IncarnationChanged`.
     """
-    stream = _stream_of(df)
+    stream = batch_of_driver(df, batch_id, query_id)
+    if query_id is not None and stream is None:
+        raise errors.InvalidRequest("query_id names the query of a batch of foreachBatch, and this is none: leave it out")
     if group is not None and snapshot is None and stream is None:
         raise errors.InvalidRequest("the offsets of a group are the ends of a snapshot: give snapshot=, too")
-    if stream is not None and stream.batch_id != batch_id:
-        raise errors.InvalidRequest(
-            f"this is batch {stream.batch_id} of its query, and batch_id is {batch_id}: hand in what foreachBatch is given"
-        )
     limit = outage_timeout_of(outage_timeout, default=BATCH_OUTAGE_SECONDS if stream is None else None)
     with patient(open_engine(url), limit) as engine:
         return write_batch(
@@ -121,11 +122,11 @@ def write_batch(
     if begins_again(engine, batch, run_id=run_id):
         if stream is not None:
             # Its tasks write nothing; their sources tell whether the batch is another one now, of an old checkpoint (P20).
-            _run(rows, target, batch)
+            _run(rows, target, batch, stream)
         return BatchReport(app_id, batch_id, skipped=True, records=0, attempts=0, aborted=0)
     try:
-        with kept_alive(engine, batch, timeout_ms=transaction_timeout_ms):
-            accepted = _run(rows, target, batch)
+        with kept_alive(engine, batch, timeout_ms=transaction_timeout_ms, is_over=is_orphan):
+            accepted = _run(rows, target, batch, stream)
             return decide(
                 engine,
                 batch,
@@ -170,24 +171,24 @@ def sink_columns(schema: spark_types.StructType, topic: str | None) -> dict[str,
     return columns
 
 
-def _stream_of(df: DataFrame) -> StreamBatch | None:
-    """Return the micro-batch of this thread, as Spark also sets it in its tasks."""
-    return None if is_remote() else stream_batch(df.sparkSession.sparkContext.getLocalProperty)
-
-
 def _ranges(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> dict[int, BatchRange]:
     ids = persevering(engine, lambda connection: require_partitions(connection, snapshot.ends))
     starts = {} if start is None else start.ends
     return {ids[partition]: BatchRange(starts.get(partition), end) for partition, end in snapshot.ends.items()}
 
 
-def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:
+def _run(rows: DataFrame, target: Target, batch: BatchName, stream: StreamBatch | None) -> list[Attempt]:
     """Have the tasks write. Spark takes one answer per task, so the attempts that are in it are the accepted ones.
 
     Raise a task's refusal.
     """
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "a task writes"
+        written_batch(context.getLocalProperty)
         attempt = write_attempt(batches, target, batch)
         if attempt is not None:
             yield pa.RecordBatch.from_pydict(
@@ -200,7 +201,8 @@ def _run(rows: DataFrame, target: Target, batch: BatchName) -> list[Attempt]:
             )
 
     try:
-        answers = rows.mapInArrow(write, ANSWERS).collect()
+        with named_to_tasks(rows.sparkSession, stream):
+            answers = rows.mapInArrow(write, ANSWERS).collect()
     except PySparkException as error:
         from msgtx.spark_jobs.runtime.failure import named
 

@@ -23,10 +23,11 @@ from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange, packed
 from msgtx.spark_jobs.reading import arrow, offsets, read_options, table
-from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER, stream_batch
+from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER
 from msgtx.spark_jobs.reading.read_options import ReadOptions
 from msgtx.spark_jobs.runtime.jvm_log import speak_up
 from msgtx.spark_jobs.runtime.kept import lent
+from msgtx.spark_jobs.runtime.micro_batch import stream_batch
 from msgtx.spark_jobs.runtime.outage import again, patient, persevering
 from msgtx.store.spark import record_range
 from msgtx.store.topics.topics import describe_topics
@@ -198,12 +199,14 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
 def note(engine: Engine, partition: ReadPartition, noted: Noted) -> None:
     """Note the ranges of a batch for the sink of the query, in the sink's database.
 
-    Each task notes all ranges: later steps of the query need not ask for every task's rows.
+    Each task notes all ranges: later steps of the query need not ask for every task's rows. On Spark Connect, of the jobs of
+    `foreachBatch` only those of `write_transactional` are named; others commit nothing.
     """
     context = TaskContext.get()
     assert context is not None, "a task reads"
     stream = stream_batch(context.getLocalProperty)
-    assert stream is not None, "a streaming query reads"
+    if stream is None:
+        return
 
     def write(connection: RawConnection) -> None:
         record_range(

@@ -67,7 +67,8 @@ class Job(Command):
                 envvar="MSGTX_SPARK_MASTER",
                 expose_value=False,
                 callback=_set_master,
-                help="Where Spark runs.  [default: spark-submit's, Spark's configuration, local[*]]",
+                help="Where Spark runs; sc://HOST:PORT for Spark Connect."
+                "  [default: spark-submit's, Spark's configuration, local[*]]",
             ),
             click.Option(
                 ["--conf"],
@@ -87,6 +88,7 @@ def running(invocation: Invocation, name: str, *, show_tasks: bool = True) -> "I
     require_extra()
     with deferred():
         from pyspark.logger import PySparkLogger
+        from pyspark.sql.utils import is_remote
 
         from msgtx.spark_jobs.runtime.failure import translated
         from msgtx.spark_jobs.session import opened
@@ -97,7 +99,7 @@ def running(invocation: Invocation, name: str, *, show_tasks: bool = True) -> "I
     with (
         opened(f"msgtx {name}", master=wanted.master, debug=invocation.debug, **wanted.settings) as spark,
         translated(),  # as long as its Java is there, which is asked for causes
-        _tasks_shown(spark, name) if show_tasks else contextlib.nullcontext(),
+        _tasks_shown(spark, name) if show_tasks and not is_remote() else contextlib.nullcontext(),
     ):
         yield spark
 

@@ -10,7 +10,6 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, ParseExc
 from msgtx import errors
 from msgtx.database.translation import OWN, raised
 from msgtx.errors import ConfigError, DatabaseUnavailable, InvalidRequest, MsgtxError
-from msgtx.spark_jobs.session import told_by_jvm
 
 MOST_CAUSES: Final = 30  # a chain of Java's exceptions may have a ring
 _OF_MSGTX: Final = re.compile(r"^\W*msgtx\.errors\.(\w+)(?:: (.*))?$", re.MULTILINE)
@@ -68,6 +67,8 @@ def translate(error: Exception) -> Exception:
     if _LOST.search(text) and "postgresql" in text:
         return DatabaseUnavailable(_root(text))
     if type(error).__name__ in {"Py4JNetworkError", "Py4JError"} and "Java side" in text:
+        from msgtx.spark_jobs.session import told_by_jvm  # a client of Spark Connect has no Java
+
         lines = [line for line in told_by_jvm().splitlines() if "OutOfMemory" in line or "fatal error" in line]
         return SparkFailed(f"Spark's Java ended{': ' + lines[-1].strip() if lines else ''}; see --debug")
     if isinstance(error, AnalysisException | ParseException | IllegalArgumentException):

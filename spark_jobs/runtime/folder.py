@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from msgtx.errors import ConfigError
+from msgtx.spark_jobs.runtime.connect import require_classic
 
 HIDDEN: Final = ("_", ".")  # Hadoop's convention: readers pass by such names
 
@@ -28,6 +29,7 @@ class Folder:
     """A folder by its address or path. Names of its files are relative to it."""
 
     def __init__(self, spark: SparkSession, address: str) -> None:
+        require_classic()
         jvm, context = spark.sparkContext._jvm, spark.sparkContext._jsc
         assert jvm is not None, "a session has its JVM"
         self._spark = spark

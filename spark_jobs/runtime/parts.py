@@ -17,6 +17,7 @@ from msgtx import errors
 from msgtx.client import Client
 from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection
 from msgtx.database.pool import Engine
+from msgtx.spark_jobs.runtime.connect import require_classic
 from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, patient, persevering
 from msgtx.types import Snapshot
 
@@ -79,6 +80,7 @@ def on_executors(
 
     Raise the error of a task that fails.
     """
+    require_classic()
     context = spark.sparkContext
     count = min(len(parts), max(tasks, TASKS_PER_CORE * context.defaultParallelism), MOST_TASKS)
     if not count:

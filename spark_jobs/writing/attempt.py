@@ -9,7 +9,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Final
@@ -72,12 +72,14 @@ def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchNa
 
 
 @contextlib.contextmanager
-def kept_alive(engine: Engine, batch: BatchName, *, timeout_ms: int) -> Iterator[None]:
-    """Renew the attempts of a batch all the while, at most until `timeout_ms` after they began (I12)."""
+def kept_alive(
+    engine: Engine, batch: BatchName, *, timeout_ms: int, is_over: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
+    """Renew the attempts of a batch until `is_over`, at most until `timeout_ms` after they began (I12)."""
     ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(RENEW_SECONDS):
+        while not ended.wait(RENEW_SECONDS) and not is_over():
             # A database that is away ends nothing either; the next renewal may succeed.
             with contextlib.suppress(errors.MsgtxError, psycopg.Error), engine.connection() as connection:
                 renew_attempts(connection, batch, session_ms=SESSION_MS, timeout_ms=timeout_ms)

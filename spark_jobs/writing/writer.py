@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from msgtx import errors
 from msgtx.database.opening import open_engine
 from msgtx.spark_jobs.batch import abort, decide, make_target
-from msgtx.spark_jobs.reading.columns import stream_batch
 from msgtx.spark_jobs.runtime.kept import lent
+from msgtx.spark_jobs.runtime.micro_batch import stream_batch, written_batch
 from msgtx.spark_jobs.runtime.outage import patient
 from msgtx.spark_jobs.sink import sink_columns
 from msgtx.spark_jobs.writing import write_options
@@ -47,7 +47,9 @@ class _Writer:
         """Write a task's rows. In a micro-batch the batch is one of its query, which only tasks know."""
         context = TaskContext.get()
         assert context is not None, "a task writes"
-        stream = stream_batch(context.getLocalProperty)
+        # Without txnVersion a batch has a name of its own, which no other one repeats.
+        of_task = stream_batch if self.options.app_id is None else written_batch
+        stream = of_task(context.getLocalProperty)
         if stream is not None and self.options.version not in (None, stream.batch_id):
             raise errors.InvalidRequest(
                 f"this is batch {stream.batch_id} of its query, and txnVersion is {self.options.version}: hand in what"

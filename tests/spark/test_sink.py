@@ -1,5 +1,6 @@
 """write_transactional: a DataFrame's rows, offsets and the user's own rows in one commit (I1, I4, I6, I10; P20)."""
 
+import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -260,3 +261,13 @@ def test_a_batch_is_renewed_on_after_an_error_that_has_no_name_here(engine: Engi
     monkeypatch.setattr(attempt, "RENEW_SECONDS", 0.02)
     with attempt.kept_alive(engine, BatchName("app", "", 0), timeout_ms=60_000):
         wait_until(lambda: len(renewals) > 2, "it is renewed again")
+
+
+def test_a_batch_of_an_orphan_is_not_renewed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Spark Connect a process of foreachBatch outlives its server for minutes; its records shall hold no reader up."""
+    renewals: list[None] = []
+    monkeypatch.setattr(attempt, "renew_attempts", lambda *_, **__: renewals.append(None))
+    monkeypatch.setattr(attempt, "RENEW_SECONDS", 0.01)
+    with attempt.kept_alive(engine, BatchName("orphan", "", 0), timeout_ms=60_000, is_over=lambda: True):
+        wait_until(lambda: all("renews" not in each.name for each in threading.enumerate()), "renewals have ended")
+    assert not renewals

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 import msgtx
+from msgtx import errors
 from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange
@@ -574,6 +575,36 @@ def test_foreach_batch_is_named_by_its_query(pipe: Pipe) -> None:
         each_batch(pipe, f"{pipe.name}-twice", f"{pipe.name}-twice", checkpoint=pipe.folder / "twice")
     each_batch(pipe, f"{pipe.name}-alone", checkpoint=pipe.folder / "alone", group=pipe.name)
     assert pipe.position() == pipe.sent, "the group follows, though no write commits it"
+
+
+def test_a_write_in_another_thread_of_foreach_batch_is_refused(pipe: Pipe) -> None:
+    """P20: Spark names the query to its own thread only; under its number alone, a batch of a new checkpoint is skipped."""
+    refused: list[errors.MsgtxError] = []
+
+    def write(rows: DataFrame, number: int) -> None:
+        try:
+            write_transactional(rows.select("value"), pipe.target, app_id=pipe.name, batch_id=number, url=pipe.url)
+        except errors.MsgtxError as error:
+            refused.append(error)
+
+    def aside(rows: DataFrame, number: int) -> None:
+        thread = threading.Thread(target=write, args=(rows, number))
+        thread.start()
+        thread.join()
+
+    frame = pipe.spark.readStream.format("text").load(str(lines_of(pipe)))
+    query = frame.writeStream.foreachBatch(aside).option("checkpointLocation", str(pipe.checkpoint))
+    query.trigger(availableNow=True).start().awaitTermination()
+    assert [type(each) for each in refused] == [errors.InvalidRequest]
+    assert pipe.written() == []
+
+
+def lines_of(pipe: Pipe) -> Path:
+    """Return a folder with a file of one line."""
+    folder = pipe.folder / "lines"
+    folder.mkdir()
+    (folder / "one.txt").write_text("1\n")
+    return folder
 
 
 def test_a_batch_that_foreach_batch_repeats_counts_once(pipe: Pipe) -> None:
