@@ -209,7 +209,7 @@ def test_the_functions_of_sql_have_these_arguments(connection: Connection) -> No
                where p.pronamespace = 'msgtx'::regnamespace and p.proname = %s and a.kind is not null""",
             [name],
         ).fetchall()
-        full = {"timestamp with time zone": "timestamptz"}
+        full = {"timestamp with time zone": "timestamptz", "timestamp with time zone[]": "timestamptz[]"}
         assert told == {each: full.get(kind, kind) for each, kind in found}, name
 
 

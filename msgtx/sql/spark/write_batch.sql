@@ -73,7 +73,7 @@ begin
             array(select case when isfinite(u.moment) then floor(extract(epoch from u.moment) * 1000)::bigint
                               when u.moment is null then now_ms else -1 end  -- append refuses it
                   from unnest("values", timestamps) with ordinality u(value, moment, ordinal) order by u.ordinal),
-            coalesce(keys, array_fill(null::bytea, array[records])), "values", h.counts, h.keys, h."values")) b);
+            keys, "values", h.counts, h.keys, h."values")) b);
     select a.error, a.detail into refused from msgtx.append(batches, durable => false, wake => false) a
     where a.error is not null limit 1;
     if found then
