@@ -1,30 +1,27 @@
 """One Spark session for the run: starting one takes five seconds."""
 
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
 from msgtx.spark_jobs import session
-
-# Queries of tests run for a moment. To optimise their code, and to collect garbage in parallel, took half of the time.
-JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+from tests.spark import quick_java, quick_python
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_java(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every Java of the tests is as quick, also those of the programs that they start."""
-    folder = tmp_path_factory.mktemp("spark-conf")
-    lines = [f"spark.{process}.extraJavaOptions {JAVA}\n" for process in ("driver", "executor")]
-    (folder / "spark-defaults.conf").write_text("".join(lines), encoding="utf-8")
+def quick_starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every Java and every worker of the tests is as quick, also those of the programs that they start."""
+    folder = tmp_path_factory.mktemp("quick")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPARK_CONF_DIR", str(folder))
+        patch.delenv("SPARK_CONF_DIR", raising=False)
+        patch.setenv("JAVA_HOME", str(quick_java.make_home(folder)))
+        patch.setenv("PYSPARK_PYTHON", str(quick_python.make_program(folder)))
         yield
 
 
 @pytest.fixture(scope="session")
-def spark(quick_java: None) -> Iterator[SparkSession]:
+def spark(quick_starts: None) -> Iterator[SparkSession]:
     """A local Spark with two cores; tasks may be tried four times, as in a cluster."""
     made = session.session("msgtx-tests", master="local[2,4]")
     made.sparkContext.setLogLevel("OFF")

