@@ -2,8 +2,8 @@
 
 Order lines go into a topic, one transaction per invoice. `msgtx spark pipeline`, a process with executors of its own, turns
 them into stock movements and revenue per country, in one transaction per batch over two topics. One of its executors is
-killed, then the driver itself, each in the middle of a batch. At the end the committed records are compared with the
-input, exported and drawn.
+killed, then the driver itself, each in the middle of a batch. This process continues in its place. At the end the committed
+records are compared with the input, exported and drawn.
 """
 
 import contextlib
@@ -42,6 +42,7 @@ from msgtx.cli.programs.demo import (
 )
 from msgtx.client import Client, connect
 from msgtx.errors import ConfigError
+from msgtx.spark_jobs import pipeline
 from msgtx.spark_jobs import report as rates_of
 from msgtx.spark_jobs.export import export
 from msgtx.spark_jobs.runtime.chart import draw
@@ -54,6 +55,7 @@ REVENUE: Final = "demo-spark-revenue"
 GROUP: Final = "demo-spark"
 # Two executors, each a process with a core: a cluster on this machine.
 MASTER: Final = "local-cluster[2,1,1024]"
+SETTINGS: Final = {"spark.executor.memory": "512m"}
 BATCHES: Final = 6  # into which the input is divided, about: enough to kill in some, and to go on after
 WAIT_SECONDS: Final = 240.0  # for the driver's start, or its next batch
 LOOK_SECONDS: Final = 0.1  # a look takes 8 ms of a processor; a transaction of a batch is open for seconds
@@ -97,10 +99,12 @@ def run(*, url: str | None, input_path: Path | None, folder: Path, output: Conso
                 raise ConfigError(
                     f"the input has {read.transactions} invoices; --spark needs {BATCHES}: a batch holds whole ones"
                 )
-            _Drive(client, read, bars, report, output).run()
-            _check(client, read, report)
-            bar = bars.add_task("Parquet and a chart", total=2)
-            with opened("msgtx demo", debug=debug) as spark:
+            drive = _Drive(client, read, bars, report, output)
+            drive.kill()
+            with opened("msgtx demo", master=MASTER, debug=debug, **SETTINGS) as spark:
+                drive.succeed(spark)
+                _check(client, read, report)
+                bar = bars.add_task("Parquet and a chart", total=2)
                 _export(spark, client, read, report, folder / "parquet")
                 bars.advance(bar)
                 _draw(spark, client, folder)
@@ -123,7 +127,7 @@ class _Open:
 
 
 class _Drive:
-    """Runs the driver as a process; kills an executor of it, then the driver."""
+    """Runs the driver as a process; kills an executor of it, then the driver; continues in its place."""
 
     def __init__(self, client: Client, read: InputFile, bars: Progress, report: Report, output: Console) -> None:
         self._client = client
@@ -132,40 +136,50 @@ class _Drive:
         self._report = report
         self._output = output
         self._bar = bars.add_task("movements and revenue out, two executors", total=read.lines)
-        self._unread = self._lag()  # more than lines: aborted records, and the markers
-        self._most = self._unread // BATCHES
+        # More than lines: aborted records, and the markers.
+        self._offsets = sum(client.admin.partitions.describe(each).log_end_offset for each in _partitions(client))
+        self._most = self._offsets // BATCHES
+        self._killed: dict[str, _Open] = {}
+        self._began = time.monotonic()
 
-    def run(self) -> None:
-        began = time.monotonic()
+    def kill(self) -> None:
+        """Start a driver, and kill an executor of it and itself, in two batches."""
         driver = self._start()
         try:
-            self._await(driver, lambda: self._lag() < self._unread, "the first batch")
-            lost = self._kill_executor(driver)
-            left = self._lag()
-            self._await(driver, lambda: self._lag() < left, "a batch after the executor was killed")
-            killed = self._kill_driver(driver)
-            left = self._lag()
-            driver = self._start()
-            self._await(driver, lambda: self._lag() < left, "a batch of the driver's successor")
-            self._tell(lost, killed)
-            self._await(driver, lambda: self._lag() == 0, "the last batch")
-            driver.terminate()
-            if driver.wait(ENDING_SECONDS) != 0:
-                raise DemoFailed(f"the pipeline ended with exit code {driver.returncode}")
+            self._killed["executor"] = self._kill_executor(driver)
+            self._await(driver, self._passed, "the end of the batch whose executor was killed")
+            self._killed["driver"] = self._kill_driver(driver)
         finally:
             _end(driver)
-        seconds = time.monotonic() - began
-        rate = f"{self._read.lines / seconds:,.0f} records/s"
-        self._report.steps += [
-            Step("executor killed in a batch; driver killed in a batch, and started again", "2"),
-            Step("order lines through the pipeline", f"{self._read.lines:,}", seconds, rate),
-        ]
+
+    def succeed(self, spark: SparkSession) -> None:
+        """Run the pipeline to its end. The rate is that of its batches behind the first, which waits for the executors."""
+        batches: list[pipeline.PipelineReport] = []
+
+        def tell(done: pipeline.PipelineReport) -> None:
+            batches.append(done)
+            self._passed()
+
+        pipeline.run(
+            spark, SOURCE, movements_and_revenue, group=GROUP, url=self._client.secret_url, once=True,
+            max_offsets=self._most, on_batch=tell,
+        )  # fmt: skip
+        for name, each in self._killed.items():
+            found = self._client.admin.transactions.outcome(each.name)
+            self._report.checks.append((f"end of the {name}'s transaction", "ABORTED", str(found.outcome)))
+        took = time.monotonic() - self._began
+        self._report.steps.append(Step("order lines through the pipeline, with both kills", f"{self._read.lines:,}", took))
+        first, last = batches[0], batches[-1]
+        if written := last.records_out - first.records_out:
+            seconds = last.seconds - first.seconds
+            step = Step("records out of the last batches", f"{written:,}", seconds, f"{written / seconds:,.0f} records/s")
+            self._report.steps.append(step)
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [
             *(sys.executable, "-m", "msgtx.cli", "spark", "pipeline", SOURCE, f"{__name__}:movements_and_revenue"),
             *("--group", GROUP, "--max-offsets-per-trigger", str(self._most), "--interval-ms", "0", "--master", MASTER),
-            *("--conf", "spark.executor.memory=512m"),
+            *(part for name, value in SETTINGS.items() for part in ("--conf", f"{name}={value}")),
         ]
         environment = {**os.environ, "MSGTX_DATABASE_URL": self._client.secret_url}
         # Its own group: Ctrl-C reaches the parent alone, which ends it.
@@ -196,14 +210,9 @@ class _Drive:
             if sessions_idle(self._client, driver.pid) and self._end_of(seen) is None:
                 os.kill(driver.pid, signal.SIGKILL)
                 driver.wait()
-                self._output.print(f"Driver {driver.pid} killed with transaction {seen.name} open, and started again.")
+                self._output.print(f"Driver {driver.pid} killed with transaction {seen.name} open.")
                 return seen
             os.kill(driver.pid, signal.SIGCONT)
-
-    def _tell(self, lost: _Open, killed: _Open) -> None:
-        for what, each in (("the executor", lost), ("the driver", killed)):
-            found = self._client.admin.transactions.outcome(each.name)
-            self._report.checks.append((f"end of {what}'s transaction", "ABORTED", str(found.outcome)))
 
     def _end_of(self, seen: _Open) -> Outcome | None:
         outcome = self._client.transaction_outcome(seen.name)
@@ -214,12 +223,11 @@ class _Drive:
             return _Open(TransactionId(producer_id, epoch, number), process)
         return None
 
-    def _lag(self) -> int:
-        with self._client.consumer(group=GROUP, enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
-            consumer.assign(_partitions(self._client))
-            left = sum(consumer.lag().values())
-        self._bars.update(self._bar, completed=max(0, self._read.lines - left))
-        return left
+    def _passed(self) -> int:
+        """Return how many offsets the group has passed, and show it."""
+        passed = sum(each.offset for each in self._client.admin.groups.offsets(GROUP).values())
+        self._bars.update(self._bar, completed=self._read.lines * passed // self._offsets)
+        return passed
 
     def _await(self, driver: subprocess.Popen[bytes], condition: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + WAIT_SECONDS

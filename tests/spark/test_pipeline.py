@@ -14,11 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import msgtx
 from msgtx import errors
+from msgtx.cli.spark.pipeline import command
+from msgtx.cli.terminal import interruption
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs import pipeline
 from msgtx.spark_jobs.pipeline import PipelineReport
 from msgtx.store.operator.installation import change_incarnation
 from tests.databases import Connection, wait_until
+from tests.spark.jobs import Jobs
 from tests.spark.transforms import by_topic, upper
 
 _number = itertools.count(1)
@@ -180,6 +183,20 @@ def test_a_driver_that_is_killed_in_a_batch_has_a_successor_that_goes_on(
             driver.communicate()
     place.run(spark)
     assert place.found() == sorted(f"{n}" for n in range(20))
+
+
+def test_sigterm_ends_the_command_after_its_batch(
+    spark: SparkSession, place: Place, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    place.send("a")
+    before = signal.signal(signal.SIGTERM, interruption._handle)
+    try:
+        arguments = (place.source, "tests.spark.transforms:upper_and_stop", "--to", place.target, "--group", place.group)
+        done = Jobs(place.client.secret_url, capfdbinary).run(command, *arguments)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (done.code, [row["batches"] for row in done.rows]) == (0, [1])
+    assert place.found() == ["A"]
 
 
 def _waits(place: Place) -> bool:

@@ -1,5 +1,8 @@
 """Transforms that the tests of pipelines run, also in other processes."""
 
+import os
+import signal
+
 from pyspark.sql import DataFrame
 
 
@@ -17,3 +20,9 @@ def fails(rows: DataFrame) -> DataFrame:
 
 def returns_nothing(rows: DataFrame) -> None:
     rows.count()
+
+
+def upper_and_stop(rows: DataFrame) -> DataFrame:
+    """Ask the pipeline to stop in the middle of a batch."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return upper(rows)
