@@ -29,7 +29,7 @@ from msgtx.spark_jobs.runtime.jvm_log import speak_up
 from msgtx.spark_jobs.runtime.kept import lent
 from msgtx.spark_jobs.runtime.micro_batch import stream_batch
 from msgtx.spark_jobs.runtime.outage import again, patient, persevering
-from msgtx.store.spark import record_range
+from msgtx.store.spark import StreamBatch, record_range
 from msgtx.store.topics.topics import describe_topics
 
 NAME: Final = "msgtx"
@@ -87,10 +87,14 @@ def register(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class Noted:
-    """All that a source reads in a batch of its stream, start and end by partition id, to be noted for the query's sink."""
+    """All that a source reads in a batch of its stream, start and end by partition id, to be noted for the query's sink.
+
+    `number`: of the plan, counted by its source.
+    """
 
     group: str | None
     source_id: str
+    number: int
     ranges: Mapping[int, tuple[int, int]]
     url: str = field(repr=False)
 
@@ -199,14 +203,15 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
 def note(engine: Engine, partition: ReadPartition, noted: Noted) -> None:
     """Note the ranges of a batch for the sink of the query, in the sink's database.
 
-    Each task notes all ranges: later steps of the query need not ask for every task's rows. On Spark Connect, of the jobs of
-    `foreachBatch` only those of `write_transactional` are named; others commit nothing.
+    Each task notes all ranges: later steps of the query need not ask for every task's rows. On Spark Connect, a job of
+    `foreachBatch` that is not `write_transactional`'s has no name. Then the source's own serves, for a group that follows.
     """
     context = TaskContext.get()
     assert context is not None, "a task reads"
-    stream = stream_batch(context.getLocalProperty)
-    if stream is None:
+    named = stream_batch(context.getLocalProperty)
+    if named is None and noted.group is None:
         return
+    stream = named or StreamBatch(noted.source_id, "", noted.number)
 
     def write(connection: RawConnection) -> None:
         record_range(
@@ -216,7 +221,7 @@ def note(engine: Engine, partition: ReadPartition, noted: Noted) -> None:
             group=noted.group,
             ranges=noted.ranges,
             run_id=stream.run_id,
-            source_id=noted.source_id,
+            source_id=noted.source_id if named else "",  # no decision is known by the source's own name
         )
 
     other = lent(noted.url, partition.incarnation, partition.outage_timeout)

@@ -3,6 +3,7 @@
 Spark's questions to the driver are repeated while the database is away (`again`): the answers change this object last.
 """
 
+import itertools
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Snapshot | None = None  # where an AvailableNow run ends
         self._latest: Offset | None = None
         self._source_id = str(uuid.uuid4())  # of this run: another source of the same partitions has another
+        self._plans = itertools.count()
         self._followed: Offset | None = None  # up to which the group has followed; None: it is not known in this run
         self._few_since: float | None = None
         self._idle = Idle()
@@ -220,6 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         noted = Noted(
             options.group,
             self._source_id,
+            next(self._plans),
             {partition_id: (first, last) for partition_id, (first, last) in bounds.items() if first < last},
             engine.url,
         )

@@ -149,6 +149,14 @@ def test_foreach_batch_commits_the_offsets_of_its_group(pipe: Pipe) -> None:
     pipe.assert_all_is_there_once()
 
 
+def test_a_group_follows_what_foreach_batch_puts_elsewhere(pipe: Pipe) -> None:
+    """Nothing names the jobs of the function; a new group has its offsets all the same."""
+    for _ in range(2):
+        pipe.send(10)
+        each_batch(pipe, copy_to(pipe), group=pipe.name)
+        assert pipe.position() == pipe.sent
+
+
 def test_a_checkpoint_that_fell_behind_by_a_batch_is_noticed(pipe: Pipe) -> None:
     """P20: the batch is committed and has other contents now; skipped by its number, the new ones would be lost."""
     behind = pipe.folder / "behind"
