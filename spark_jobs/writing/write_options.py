@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgtx.arguments import LARGEST_INT8
 from msgtx.declared.spark import SINK, SOURCE, defaults
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs.reading.read_options import milliseconds_of, named
@@ -70,6 +71,6 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     value = given.get(name)
     if value is None:
         return None
-    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value):
-        raise ConfigError(f"{name} is a whole number, not {value!r}")
+    if not re.fullmatch(r"\s*[0-9]{1,19}\s*", value) or int(value) > LARGEST_INT8:
+        raise ConfigError(f"{name} is a whole number of 0 to {LARGEST_INT8}, not {value!r}")
     return int(value)

@@ -30,6 +30,9 @@ TARGETS = {
     "r8-write": ("spark_writing", "writing"),
     "r8-pipeline": ("spark_writing", "end_to_end"),
     "r8-micro": ("spark_writing", "micro_batches"),
+    "r8-kafka-read": ("spark_kafka", "reading"),
+    "r8-kafka-write": ("spark_kafka", "writing"),
+    "r8-kafka-micro": ("spark_kafka", "micro_batches"),
     "r8-cuts": ("spark_writing", "cuts"),
     "r9": ("memory", "memory"),
     "r9-outbox": ("outbox", "outbox"),
@@ -59,6 +62,9 @@ def main() -> int:
         default=os.environ.get("KAFKA_PYTHON", sys.executable),
         metavar="PROGRAM",
         help="with confluent-kafka",
+    )
+    parser.add_argument(
+        "--kafka-connector", type=Path, metavar="FOLDER", help="with the jars of spark-sql-kafka-0-10: r8-kafka-… with Kafka"
     )
     parser.add_argument(
         "--queues-script", default=os.environ.get("QUEUES_SCRIPT"), metavar="FILE", help="queue_bench.py: r13 with pgmq"
@@ -92,7 +98,14 @@ def main() -> int:
                 options.kafka_python, Path(options.kafka_scripts), bootstrap, fsync=name == "kafka_fsync",
                 seconds=options.seconds,
             )  # fmt: skip
-    settings = Settings(url, **brokers, rounds=options.rounds, seconds=options.seconds, queues=_queues(options, url))
+    settings = Settings(
+        url,
+        **brokers,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        queues=_queues(options, url),
+        connector=options.kafka_connector,
+    )
     compiled = Path(batches.__file__).suffix == ".so"
     progress("msgtx is compiled" if compiled else "msgtx is pure Python; wheel: python -m tests.compiled tests.benchmarks")
     lines: list[dict[str, object]] = []

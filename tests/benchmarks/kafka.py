@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ class Kafka:
 
     def __init__(self, python: str, scripts: Path, bootstrap: str, *, fsync: bool, seconds: float) -> None:
         self.name = "Kafka + fsync" if fsync else "Kafka"
+        self.python, self.bootstrap = python, bootstrap
         options = ["--bootstrap", bootstrap, "--seconds", str(seconds), *(["--flush"] if fsync else [])]
         self._process = subprocess.Popen(
             [python, str(DRIVER), str(scripts), *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -56,10 +59,16 @@ class Kafka:
 
     def call(self, function: str, *arguments: object) -> tuple[dict[str, float], Any]:
         """Run a function of the work sheet. Returns its figures by variant, and what it returned."""
+        with self.awake():
+            return self._called(function, *arguments)
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Let the broker run for the block."""
         self._rise()
         time.sleep(SETTLES_SECONDS)
         try:
-            return self._called(function, *arguments)
+            yield
         finally:
             self._rest()
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 from tests.benchmarks.kafka import Kafka
@@ -24,6 +25,7 @@ class Settings:
     rounds: int
     seconds: float
     queues: Sequence[Queues] = ()
+    connector: Path | None = None  # a folder with the jars of Spark's Kafka connector
 
     @property
     def brokers(self) -> list[Kafka]:
