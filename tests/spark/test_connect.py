@@ -29,7 +29,7 @@ WAIT_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
-def spark_server(tmp_path_factory: pytest.TempPathFactory, quick_java: None) -> Iterator[ConnectServer]:
+def spark_server(tmp_path_factory: pytest.TempPathFactory, quick_starts: None) -> Iterator[ConnectServer]:
     made = ConnectServer(tmp_path_factory.mktemp("connect"))
     made.start()
     yield made
