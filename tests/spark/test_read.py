@@ -216,6 +216,77 @@ def test_conditions_on_partition_and_topic_are_the_databases(
         assert sorted(bytes(row.value) for row in some.collect()) == values
 
 
+# A condition as SQL, and what it says of a record: null as None, as SQL has it.
+Condition = tuple[str, Callable[[Record], bool | None]]
+BEGIN = 1_767_225_600_000  # 2026-01-01 00:00 UTC, which is half past five in Kolkata
+
+
+def some_condition(dice: random.Random, topic: str, depth: int = 2) -> Condition:
+    number = dice.randrange(20)
+    if depth and dice.random() < 0.7:
+        one, first = some_condition(dice, topic, depth - 1)
+        other, second = some_condition(dice, topic, depth - 1)
+        match dice.randrange(3):
+            case 0:
+                return f"({one} and {other})", lambda record: both(first(record), second(record))
+            case 1:
+                return f"({one} or {other})", lambda record: opposite(
+                    both(opposite(first(record)), opposite(second(record)))
+                )
+            case _:
+                return f"not {one}", lambda record: opposite(first(record))
+    of_key: list[Condition] = [
+        ("(key = X'31')", lambda record: None if record.key is None else record.key == b"1"),
+        ("(key is null)", lambda record: record.key is None),
+        ("(partition in (1, null))", lambda record: True if record.partition == 1 else None),
+        (f"(partition in (0, {number}))", lambda record: record.partition in (0, number)),
+        (f"(partition <> {number % 3})", lambda record: record.partition != number % 3),
+        (f"(topic in ('{topic}', 'other'))", lambda record: True),
+        (f"(topic < '{topic}')", lambda record: False),
+        (f"(offset >= {number})", lambda record: record.offset >= number),
+        (f"(offset between 3 and {number})", lambda record: 3 <= record.offset <= number),
+        (
+            f"(timestamp < timestamp'2026-01-01 05:30:{number:02}')",
+            lambda record: record.timestamp < BEGIN + 1_000 * number,
+        ),
+    ]
+    return dice.choice(of_key)
+
+
+def both(one: bool | None, other: bool | None) -> bool | None:
+    return False if False in (one, other) else None if None in (one, other) else True
+
+
+def opposite(one: bool | None) -> bool | None:
+    return None if one is None else not one
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_condition_selects_the_same_records_wherever_it_is_evaluated(
+    spark: SparkSession, client: msgtx.Client, database_url: str, seed: int
+) -> None:
+    """Of any combination, in the session's time zone; through JDBC, and by Spark."""
+    topic, dice = new_topic(client, 3), random.Random(seed)
+    with client.producer() as producer:
+        for at in range(60):
+            key = None if at % 4 == 0 else b"%d" % (at % 3)
+            producer.send(topic, b"v", key=key, partition=at % 3, timestamp=BEGIN + 500 * (at // 3))
+    records = list(client.read(client.snapshot([topic])))
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        pushed = read_committed(spark, topic, url=database_url)
+        other = spark.read.format("msgtx").options(url=database_url, subscribe=topic).load()
+        for _ in range(10):
+            condition, says = some_condition(dice, topic)
+            wanted = sorted((record.partition, record.offset) for record in records if says(record))
+            for frame in (pushed, other):
+                rows = frame.where(condition).select("partition", "offset").collect()
+                assert sorted((row.partition, row.offset) for row in rows) == wanted, condition
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+
 def test_odd_records_are_read_as_they_are_in_both_ways(spark: SparkSession, client: msgtx.Client, database_url: str) -> None:
     """I16: accepted means readable."""
     topic = new_topic(client, max_message_bytes=4_000_000)
