@@ -149,6 +149,7 @@ def test_offsets_of_a_group_are_committed_with_the_batch(batch: Batch, group: st
         other.commit(receipt, group_name=group, cut=taken, start=begun)
     assert other.records() == []
     assert not is_batch_committed(batch.connection, BatchName(batch.app, "", 2))
+    assert other.commit(other.write(None, b"once", partitions=[0]), group_name=group, cut=taken), "without a start: anywhere"
 
 
 def test_a_batch_whose_records_were_lost_is_not_committed(batch: Batch) -> None:

@@ -25,9 +25,8 @@ begin
         select e.topic, e.partition, e.partition_id, b.first, e.end_offset as last, e.end_offset - b.first as size,
                sum(e.end_offset - b.first) over () as total
         from msgtx.cut_ends(ranges.cut, 'cut') e
-        left join (
-            select o.partition_id, o.end_offset from msgtx.cut_ends(ranges.start, 'start') o
-            where ranges.start is not null) s on s.partition_id = e.partition_id
+        left join msgtx.cut_ends(coalesce(ranges.start, split_part(ranges.cut, ' ', 1)), 'start') s
+            on s.partition_id = e.partition_id  -- without a start: a cut of nothing
         cross join lateral (
             select coalesce(s.end_offset, (
                 select p.log_start_offset from msgtx.partition p where p.partition_id = e.partition_id), 0) as first) b

@@ -41,9 +41,8 @@ begin
         select array_agg(e.partition_id), array_agg(coalesce(s.end_offset, anywhere)), array_agg(e.end_offset)
         into partition_ids, starts, ends
         from msgtx.cut_ends(commit_batch.cut, 'cut') e
-        left join (
-            select o.partition_id, o.end_offset from msgtx.cut_ends(commit_batch.start, 'start') o
-            where commit_batch.start is not null) s on s.partition_id = e.partition_id;
+        left join msgtx.cut_ends(coalesce(commit_batch.start, split_part(commit_batch.cut, ' ', 1)), 'start') s
+            on s.partition_id = e.partition_id;  -- without a start: a cut of nothing
     end if;
     answer := msgtx.decide_batch(
         app_id, '', batch_id, tasks.attempts, tasks.owners, tasks.partitions, tasks.sequences, group_name,
