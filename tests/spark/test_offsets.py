@@ -1,5 +1,6 @@
 """What is read: options become ranges that are committed, whole, and not removed (I14, I15, I16)."""
 
+import contextlib
 import json
 import logging
 import pickle
@@ -91,6 +92,14 @@ def test_each_option_of_a_sink_is_read(option: Option) -> None:
         batch = {} if streaming else {"txnVersion": "1"}
         with refuses(errors.ConfigError):
             write_options.parse({"txnAppId": "a", **batch, option.name: ""}, streaming=streaming)
+
+
+def test_a_version_is_as_large_as_a_column_holds() -> None:
+    """bigint; a time in ns fits."""
+    for version, fits in ((0, True), (2**63 - 1, True), (2**63, False), (-1, False)):
+        given = {"txnAppId": "a", "txnVersion": str(version)}
+        with contextlib.nullcontext() if fits else refuses(errors.ConfigError):
+            assert write_options.parse(given, streaming=False).version == version
 
 
 def test_a_password_is_in_no_text_of_the_options() -> None:
