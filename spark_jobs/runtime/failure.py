@@ -40,6 +40,11 @@ _ADVICE: Final = (
         re.compile(r"ClassNotFoundException: (org\.postgresql\.Driver)"),
         "Spark's workers have no JDBC driver for PostgreSQL ({0}): set MSGTX_JDBC_JAR to its jar",
     ),
+    (
+        re.compile(r"most recent failure: .* UnknownReason"),
+        "a task has failed with an error of the JDBC driver, which Spark's server has for one session only, so it cannot say"
+        " which: start the server with --jars postgresql.jar",
+    ),
 )
 _LOST: Final = re.compile(
     r"Connection to \S+ refused|connection attempt failed|terminating connection|An I/O error occurred while sending|"

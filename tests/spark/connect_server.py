@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,21 +30,14 @@ class ConnectServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        home = _without_archives(self.folder)
+        program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
         port = ("--conf", "spark.connect.grpc.binding.address=127.0.0.1", "--conf", "spark.connect.grpc.binding.port=0")
         place = ("--master", "local[2,4]", "--conf", "spark.ui.enabled=false")
         log = self.folder / "server.log"
         with log.open("wb") as told:
             self.process = subprocess.Popen(
-                [home / "bin" / "spark-submit", "--class", SERVER, *place, *port, "spark-internal"],
-                env={
-                    **os.environ,
-                    "SPARK_HOME": str(home),
-                    "JAVA_HOME": str(find_java().home),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                    "PYSPARK_PYTHON": sys.executable,
-                    "PYSPARK_DRIVER_PYTHON": sys.executable,
-                },
+                [program, "--class", SERVER, *place, *port, "spark-internal"],
+                env={**os.environ, "JAVA_HOME": str(find_java().home), "SPARK_LOCAL_IP": "127.0.0.1"},
                 stdin=subprocess.DEVNULL, stdout=told, stderr=told, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         found = wait_until(
@@ -69,14 +61,3 @@ class ConnectServer:
         for group in (*self.killed, self.process.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
-
-
-def _without_archives(folder: Path) -> Path:
-    """Return a home of Spark without its archives of Python: their modules would be compiled anew in each process."""
-    home = folder / "spark"
-    if not home.exists():
-        home.mkdir()
-        for path in Path(pyspark.__file__).parent.iterdir():
-            if path.name != "python":
-                (home / path.name).symlink_to(path)
-    return home

@@ -198,38 +198,37 @@ def test_a_write_that_nothing_names_is_refused(pipe: Pipe) -> None:
 
 def test_of_several_queries_each_has_a_name(pipe: Pipe) -> None:
     pipe.send(10)
-    together = pipe.folder / "together"
+    refused = pipe.folder / "refused"
 
-    def meeting(write: Write) -> Write:
-        """Wait in the function until both queries run."""
-        place = str(together)
+    def waiting(write: Write) -> Write:
+        """Keep the query active until another one was refused."""
+        place = str(refused)
 
-        def met(rows: DataFrame, number: int) -> None:
+        def waited(rows: DataFrame, number: int) -> None:
             deadline = time.monotonic() + WAIT_SECONDS
             while not Path(place).exists() and time.monotonic() < deadline:
                 time.sleep(0.1)
             write(rows, number)
 
-        return met
+        return waited
 
     named = [f"{pipe.name}-{end}" for end in "ab"]
     queries = [
-        begin(pipe, meeting(copy_to(pipe, name, query_id=name)), checkpoint=pipe.folder / name, name=name) for name in named
+        begin(pipe, waiting(copy_to(pipe, name, query_id=name)), checkpoint=pipe.folder / name, name=name) for name in named
     ]
-    queries.append(begin(pipe, meeting(copy_to(pipe, f"{pipe.name}-c")), checkpoint=pipe.folder / "c"))
-    together.touch()
-    for query in queries[:2]:
+    with refuses(errors.InvalidRequest):
+        each_batch(pipe, copy_to(pipe, f"{pipe.name}-c"), checkpoint=pipe.folder / "c")
+    refused.touch()
+    for query in queries:
         query.awaitTermination()
-    with refuses(errors.InvalidRequest), translated():
-        queries[2].awaitTermination()
     assert pipe.written() == sorted([*range(10), *range(10)])
     pipe.send(1)
     with refuses(errors.CheckpointLost):
         each_batch(pipe, copy_to(pipe, named[0]), checkpoint=pipe.folder / named[1])
 
 
-def test_a_killed_server_leaves_each_record_once(pipe: Pipe, spark_server: ConnectServer) -> None:
-    """P20: killed while the batch is written, and between its decision and Spark's own note of it."""
+def test_a_killed_server_leaves_each_record_once(pipe: Pipe, spark_server: ConnectServer, tmp_path: Path) -> None:
+    """P20: killed while the batch is written, and between its decision and Spark's own note of it; anywhere in a stream."""
     url, topic, app, folder = pipe.url, pipe.target, pipe.name, str(pipe.folder)
 
     def hold(place: str) -> None:
@@ -245,23 +244,28 @@ def test_a_killed_server_leaves_each_record_once(pipe: Pipe, spark_server: Conne
         chosen = rows.select("value")
         if not Path(folder, "writing").exists():
             chosen = chosen.mapInArrow(held, chosen.schema)
-        write_transactional(chosen, topic, app_id=app, batch_id=number, url=url)
+        write_transactional(chosen, topic, app_id=app, batch_id=number, query_id=app, url=url)
         if not Path(folder, "decided").exists():
             hold("decided")
 
+    stream = Pipe(pipe.spark, pipe.client, pipe.url, tmp_path / "stream")
     pipe.send(10)
     for place in ("writing", "decided"):
-        begin(pipe, write, checkpoint=pipe.checkpoint)
+        begin(pipe, write, checkpoint=pipe.checkpoint, name=app)
+        stream.start(trigger={"processingTime": "0 seconds"})
+        stream.send(10)
         wait_until(Path(folder, place).exists, place, seconds=WAIT_SECONDS)
         spark_server.kill()
         pipe.spark.release_session_on_close = False  # type: ignore[attr-defined] # it would ask the server, for minutes
         session.end()
         spark_server.start()
-        pipe.spark = session.session(master=spark_server.url)
+        pipe.spark = stream.spark = session.session(master=spark_server.url)
     pipe.send(10)
     Path(folder, "over").touch()
     each_batch(pipe, write)
     pipe.assert_all_is_there_once()
+    stream.run()
+    stream.assert_all_is_there_once()
 
 
 # Jobs
