@@ -342,7 +342,7 @@ class _Look:
             self._tell_loss(f"{partition}: offset {start} was removed, the log starts at {listed.log_start_offset}")
             start = listed.log_start_offset
             return start, max(start, end)
-        if start > listed.log_end_offset:
+        if start > max(listed.log_end_offset, end):  # a cut is taken later than the log's end
             self._tell_loss(f"{partition}: offset {start} is to be read next, and the log ends at {listed.log_end_offset}")
             return end, end
         if start > end and isinstance(self.options.ending, Mapping):

@@ -28,7 +28,7 @@ from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, 
 from msgtx.store.fetch import fetch
 from msgtx.store.fetch.cuts import spans_of_transactions
 from msgtx.store.fetch.fetch import list_offsets
-from msgtx.store.spark import follow_batch, noted_begins
+from msgtx.store.spark import first_begins, follow_batch, note_begin, noted_begins
 from msgtx.store.topics.topics import describe_topics, partitions_of
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
@@ -50,6 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offset | None = None
         self._source_id = str(uuid.uuid4())  # of this run: another source of the same partitions has another
         self._plans = itertools.count()
+        self._begin: Offset | None = None  # where the query begins, if its checkpoint does not say so
         self._followed: Offset | None = None  # up to which the group has followed; None: it is not known in this run
         self._few_since: float | None = None
         self._idle = Idle()
@@ -58,8 +59,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins: the group's offsets, else startingOffsets."""
-        self._followed = again(self._database(), self._initial_offset)
-        return self._followed
+        self._begin = self._followed = again(self._database(), self._initial_offset)
+        return self._begin
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return `maxOffsetsPerTrigger`."""
@@ -80,6 +81,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the plan of a batch's tasks. Asked again after a restart, it is the same."""
+        if start == self._begin and self._latest is None:
+            start = self._followed = again(self._database(), lambda: self._first_begin(start, end))
         if start == end:
             return []
         if self._followed is None:
@@ -143,11 +146,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         chosen = self._ends.choose(ranges, stable, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._latest["lag"] -= sum(each.size for each in chosen)
         reached = _offset(chosen, target.incarnation)
+        if start == self._begin != reached:
+            with self._database().connection() as connection:
+                note_begin(connection, {each.partition_id: (each.start, each.end) for each in chosen if each.size})
         if reached == start and all(stable[each.partition_id] == each.start for each in ranges):
             self._idle.begin(start, stable)
         else:
             self._idle.end()
         return reached
+
+    def _first_begin(self, start: Offset, end: Offset) -> Offset:
+        """Return where a first batch began that Spark repeats. `start`: where the query would begin by now."""
+        (begun, _), (reached, ids) = parsed(start), parsed(end)
+        with self._database().connection() as connection:
+            noted = first_begins(connection, {ids[each]: at for each, at in reached.ends.items()})
+        ends = {each: noted.get(ids[each], min(begun.ends.get(each, at), at)) for each, at in reached.ends.items()}
+        return offset_of(replace(begun, ends=ends), ids)
 
     def _stable(self, partitions: Collection[int]) -> dict[int, int]:
         with self._database().connection() as connection:

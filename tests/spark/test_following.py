@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import msgtx
 from msgtx.database.pool import Engine
-from msgtx.spark_jobs.reading import idle
+from msgtx.spark_jobs.reading import idle, offsets
 from msgtx.spark_jobs.reading.stream import StreamReader, parsed
 from msgtx.spark_jobs.source import LEAST_TASKS, SCHEMA, ReadPartition, read
 from msgtx.spark_jobs.writing.writer import StreamWriter
@@ -116,6 +116,35 @@ def test_a_group_follows_the_last_batch_of_the_run_before(source: Source, repeat
     again.latestOffset(end, ALL)
     again.stop()
     assert source.position() == [1, 1]
+
+
+def test_a_stream_begins_at_the_end_of_a_log_that_grows(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = offsets.stable_cut
+    monkeypatch.setattr(offsets, "stable_cut", lambda *asked: (source.send(), cut(*asked))[1])
+    reader = StreamReader({**source.options, "startingOffsets": "latest"}, SCHEMA)
+    assert list(parsed(reader.initialOffset())[0].ends.values()) == [1, 1]
+    reader.stop()
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_a_first_batch_that_began_at_the_end_of_the_log_is_repeated_as_it_was(source: Source, group: bool) -> None:
+    """I1: Spark asks where the query begins once more, and by then the end is elsewhere."""
+    options = {name: value for name, value in source.options.items() if group or name != "group"}
+    options["startingOffsets"] = "latest"
+    source.send()
+    one = StreamReader(options, SCHEMA)
+    start = one.initialOffset()
+    source.send()
+    end = one.latestOffset(start, ALL)
+    ranges = [task.ranges for task in one.partitions(start, end) if isinstance(task, ReadPartition)]
+    one.stop()
+    source.send()
+    again = StreamReader(options, SCHEMA)
+    asked = again.initialOffset()
+    assert asked != start
+    assert [task.ranges for task in again.partitions(asked, end) if isinstance(task, ReadPartition)] == ranges
+    again.stop()
+    assert len(ranges) == 2
 
 
 def test_a_batch_that_its_sink_has_committed_may_be_repeated(source: Source) -> None:

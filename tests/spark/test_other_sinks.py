@@ -1,5 +1,6 @@
 """Streams into files and other databases: each record once, and the group follows (I10). The page has the recipes."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import msgtx
 from msgtx.database.pool import Engine
+from tests.databases import wait_until
 from tests.docs.snippets import snippets
 from tests.spark.streams import Pipe
 from tests.store.steps import unique
@@ -161,3 +164,43 @@ def test_a_file_sink_of_spark_is_followed_also_where_a_run_is_one_batch(
         assert pipe.position() == followed
     found = spark.read.parquet(str(tmp_path / "files")).collect()
     assert sorted(int(row.value) for row in found) == list(range(pipe.sent))
+
+
+def test_a_join_of_two_topics_keeps_its_state_over_a_restart(
+    spark: SparkSession, client: msgtx.Client, database_url: str, tmp_path: Path
+) -> None:
+    """Two sources of one group; the halves of a pair come in different runs. A listener gets the lag."""
+    left, right = (Pipe(spark, client, database_url, tmp_path) for _ in range(2))
+    lags: list[int] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: object) -> None:  # noqa: N802 - Spark's name
+            pass
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+            lags.extend(json.loads(source.latestOffset)["lag"] for source in event.progress.sources)
+
+        def onQueryTerminated(self, event: object) -> None:  # noqa: N802 - Spark's name
+            pass
+
+    def side(pipe: Pipe, name: str) -> DataFrame:
+        options = {"url": database_url, "subscribe": pipe.source, "group": left.name}
+        frame = spark.readStream.format("msgtx").options(**options).load()
+        return frame.selectExpr("cast(value as string) as value", f"timestamp as {name}").withWatermark(name, "1 hour")
+
+    def run() -> None:
+        joined = side(left, "one").join(side(right, "two"), "value")
+        options = {"url": database_url, "topic": left.target, "group": left.name, "checkpointLocation": str(left.checkpoint)}
+        joined.select("value").writeStream.format("msgtx").options(**options).trigger(
+            availableNow=True
+        ).start().awaitTermination()
+
+    spark.streams.addListener(listener := Listener())
+    left.send(10)
+    run()
+    assert left.written() == []
+    right.send(10)
+    run()
+    left.assert_all_is_there_once()
+    wait_until(lambda: lags and not any(lags), "the listener was called", seconds=30)
+    spark.streams.removeListener(listener)
