@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -37,8 +38,15 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory, quick_starts: None) -
 
 
 @pytest.fixture
-def remote(spark_server: ConnectServer) -> Iterator[SparkSession]:
-    """A session on the server. Meanwhile this process is a client of Spark Connect, later again none."""
+def remote(spark_server: ConnectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
+    """A session on the server. Meanwhile this process is a client of Spark Connect, later again none.
+
+    The session of other modules' tests is hidden: a process has either kind.
+    """
+    for name in ("_active_spark_context", "_gateway", "_jvm"):
+        monkeypatch.setattr(SparkContext, name, None)
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    monkeypatch.setattr(session, "_output", None)
     yield session.session(master=spark_server.url)
     session.end()
 
