@@ -9,6 +9,7 @@ import click
 import pyarrow as pa
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,6 +28,7 @@ from tests.spark.jobs import Jobs
 from tests.spark.streams import Pipe
 
 WAIT_SECONDS = 120.0
+STARTS = 5  # of a query
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +124,15 @@ def begin(
     else:
         options = {"url": pipe.url, "subscribe": pipe.source, "startingOffsets": "earliest", **reading}
         frame = pipe.spark.readStream.format("msgtx").options(**options).load()
-    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
-    return (writer.queryName(name) if name else writer).trigger(availableNow=True).start()
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    for _ in range(STARTS):
+        try:
+            return (writer.queryName(name) if name else writer).start()
+        except PySparkException as error:
+            # Spark gives the function's process ten seconds; on a busy machine it starts later.
+            if "failed to connect back" not in str(error):
+                raise
+    raise AssertionError("the process of the function does not start")
 
 
 def each_batch(
