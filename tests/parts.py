@@ -1,11 +1,12 @@
 """What a part of the tests is: with `--part N` every test runs, but not with each of its cases.
 
 Of the cases behind a test's first one, a fifth run. A crash sweep tries each fifth boundary in all of its cases. A weave
-draws two choices of a schedule instead of trying their alternatives. A random history of Spark's queries has half of its
-steps. `.ci/run` takes N of the commit: each commit tries others, and the same commit the same ones. `make test-all` and
-`make test-spark` try all.
+draws two choices of a schedule instead of trying their alternatives. The model runs a fifth of its histories, with seeds of
+the part; a random history of Spark's queries has half of its steps. `.ci/run` takes N of the commit: each commit tries
+others, and the same commit the same ones. `make test-all` and `make test-spark` try all.
 """
 
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Final, TypeVar
@@ -35,6 +36,11 @@ def has(case: str) -> bool:
 def points(whole: range) -> range:
     """Return the boundaries of a sweep, or those of the part."""
     return whole if _part is None else whole[_part % PARTS :: PARTS]
+
+
+def histories(seed: int, whole: int) -> tuple[int, int]:
+    """Return a seed and a number of random histories: those of the whole, or of the part."""
+    return (seed, whole) if _part is None else (seed + _part % PARTS, math.ceil(whole / PARTS))
 
 
 def alternatives(able: Sequence[T], trace: Sequence[str]) -> Sequence[T]:

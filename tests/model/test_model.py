@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import hypothesis
 import pytest
 
+from tests import parts
 from tests.faults import CrashServer, crash_server
 from tests.model.deliveries import ACCEPT, LIMIT, LOCK_MS, REJECT, RELEASE, RENEW
 from tests.model.history import LONG_MS, PARTITIONS, SHORT_MS
@@ -27,7 +28,8 @@ def test_any_history_with_lost_connections_is_as_the_oracle_says(make_database: 
         if LONG:
             assert not run_rounds(where, minutes=minutes_wanted() / 2, first=None, report=print)
         else:
-            run_round(where, number=SEED, histories=50)
+            number, histories = parts.histories(SEED, 50)
+            run_round(where, number=number, histories=histories)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,8 @@ def test_any_history_with_crashes_of_the_server_is_as_the_oracle_says(crashing: 
         if LONG:
             assert not run_rounds(where, minutes=minutes_wanted() / 2, first=None, report=print)
         else:
-            run_round(where, number=SEED, histories=5)
+            number, histories = parts.histories(SEED, 5)
+            run_round(where, number=number, histories=histories)
 
 
 def test_a_crash_while_a_step_only_reads_takes_back_what_came_before_it(crashing: CrashServer) -> None:
