@@ -69,7 +69,7 @@ class JvmLog:
             for line in lines.splitlines():
                 if (found := LINE.fullmatch(line)) and line not in self._said:
                     level, name, text = (each.decode(errors="replace") for each in found.groups())
-                    if level == "INFO":
-                        self._said.clear()  # an outage is over: the next one has the same words
                     self._said.append(line)
+                    if level == "INFO":
+                        self._said.clear()  # an outage is over: the next one may have the same words, and the same length
                     logging.getLogger(name).log(logging.getLevelNamesMapping()[level], "%s", text)

@@ -27,6 +27,8 @@ from tests.spark.connect_server import ConnectServer
 from tests.spark.jobs import Jobs
 from tests.spark.streams import Pipe
 
+pytestmark = pytest.mark.slow  # begun among the first
+
 WAIT_SECONDS = 120.0
 STARTS = 5  # of a query
 

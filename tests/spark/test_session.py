@@ -24,6 +24,8 @@ from msgtx.spark_jobs.runtime.failure import SparkFailed, translate, translated
 from tests.spark.programs import PATIENCE_SECONDS, run_python, start_python, surroundings, wait_for_end
 from tests.store.steps import unique
 
+pytestmark = pytest.mark.slow  # begun among the first
+
 OLD_JAVA = """#!/bin/sh
 printf 'Property settings:\\n    java.home = /opt/old\\n    java.specification.version = %s\\n' {version} >&2
 """

@@ -36,6 +36,8 @@ from tests.databases import wait_until
 from tests.spark.streams import PARTITIONS, Pipe, through
 from tests.store.steps import Writer
 
+pytestmark = pytest.mark.slow  # begun among the first
+
 
 @pytest.fixture
 def pipe(spark: SparkSession, client: msgtx.Client, database_url: str, tmp_path: Path) -> Pipe:
