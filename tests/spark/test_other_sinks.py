@@ -53,7 +53,7 @@ class Recipe:
         return text
 
     def run(self, around: Callable[[Any], Any] = lambda write: write) -> None:
-        """Run it over all there is. `around`: what becomes of the function that writes a batch."""
+        """Run it over all there is. `around` wraps the page's function that writes a batch."""
         exec(compile(self.code(), "spark-streams.md", "exec"), {"around": around})  # noqa: S102 - our own page
 
     def written(self, connection: Any) -> list[int]:

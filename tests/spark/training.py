@@ -1,4 +1,4 @@
-"""A program that uses what the tests use of Spark: `quick_java` archives the classes that it has loaded."""
+"""A program for `quick_java`, which archives the classes that it loads. It uses Spark as the tests do."""
 
 import tempfile
 from collections.abc import Iterator

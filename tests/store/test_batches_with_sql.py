@@ -192,7 +192,7 @@ def test_what_cannot_be_written_is_refused(
 
 
 def test_other_refusals(batch: Batch) -> None:
-    """I16: of texts that are no receipt, a group without a cut, a topic that is not there, a record that is too large."""
+    """I16: refused are a forged receipt, a group without a cut, an unknown topic, and a record above the limit."""
     for call in (lambda: batch.write("x", b"a"), lambda: batch.commit("1 2")):
         with refuses(errors.InvalidRequest, name="receipt"):
             call()
