@@ -22,21 +22,12 @@ begin
         raise exception using errcode = 'MX042', message = 'a group needs the cut up to which the batch has read',
             detail = jsonb_build_object('name', 'cut');
     end if;
-    if exists (select from unnest(receipts) r where r !~ '^\d{1,19}( \d+=\d+)*$') then
-        raise exception using errcode = 'MX042', message = 'a receipt is what write_batch has returned',
-            detail = jsonb_build_object('name', 'receipt');
-    end if;
-    select coalesce(array_agg(r.producer_id) filter (where r.partition_id is null), '{}') as attempts,
-           coalesce(array_agg(r.producer_id) filter (where r.partition_id is not null), '{}') as owners,
-           coalesce(array_agg(r.partition_id) filter (where r.partition_id is not null), '{}') as partitions,
-           coalesce(array_agg(r.sequence) filter (where r.partition_id is not null), '{}') as sequences
+    select coalesce(array_agg(distinct p.producer_id), '{}') as attempts,
+           coalesce(array_agg(p.producer_id) filter (where p.partition_id is not null), '{}') as owners,
+           coalesce(array_agg(p.partition_id) filter (where p.partition_id is not null), '{}') as partitions,
+           coalesce(array_agg(p.last_sequence) filter (where p.partition_id is not null), '{}') as sequences
     into tasks
-    from (
-        select distinct split_part(r, ' ', 1)::bigint as producer_id, null::int as partition_id, null::bigint as sequence
-        from unnest(receipts) r where r is not null
-        union all
-        select split_part(r, ' ', 1)::bigint, t.tail[1]::int, t.tail[2]::bigint
-        from unnest(receipts) r cross join lateral regexp_matches(r, ' (\d+)=(\d+)', 'g') t(tail)) r;
+    from unnest(receipts) r cross join lateral msgtx.parts_of_receipt(r) p;
     if group_name is not null then
         select array_agg(e.partition_id), array_agg(coalesce(s.end_offset, anywhere)), array_agg(e.end_offset)
         into partition_ids, starts, ends

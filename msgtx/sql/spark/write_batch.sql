@@ -32,10 +32,10 @@ begin
         raise exception using errcode = 'MX042', message = 'a call takes records: as many keys, … as values, one at least',
             detail = jsonb_build_object('name', 'records', 'reason', 'columns');
     end if;
-    if receipt !~ '^\d{1,19}( \d+=\d+)*$' then
-        raise exception using errcode = 'MX042', message = 'receipt is null, or what the last call has returned',
-            detail = jsonb_build_object('name', 'receipt');
-    end if;
+    select min(r.producer_id),
+           coalesce(jsonb_object_agg(r.partition_id, r.last_sequence) filter (where r.partition_id is not null), '{}')
+    into attempt, tails
+    from msgtx.parts_of_receipt(receipt) r;
     ids := array(
         select p.partition_id from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id
         where t.name = write_batch.topic order by p.partition_index);
@@ -54,14 +54,11 @@ begin
             cardinality(ids) - 1),
             detail = jsonb_build_object('topic', topic, 'partition', partitions[array_position(chosen, null)]);
     end if;
-    attempt := coalesce(split_part(receipt, ' ', 1)::bigint, msgtx.begin_attempt(
+    attempt := coalesce(attempt, msgtx.begin_attempt(
         app_id, '', batch_id, least(extract(epoch from timeout) * 1000, 2147483647)::int));
     if attempt is null then
         return null;
     end if;
-    tails := (
-        select coalesce(jsonb_object_agg(t.tail[1], t.tail[2]::bigint), '{}')
-        from regexp_matches(receipt, ' (\d+)=(\d+)', 'g') t(tail));
     batches := (
         select array_agg(
             row(b.partition_id, attempt, 0, 0, 1 + coalesce((tails ->> b.partition_id::text)::bigint, -1), b.max_timestamp,
