@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyspark
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -176,9 +177,14 @@ def _start(name: str, *, master: str | None, settings: Mapping[str, str], debug:
     if not (conf.contains("spark.app.name") and gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ):
         conf.setAppName(name)
     try:
-        context = SparkContext(conf=conf, gateway=gateway)
-        _hush_accumulators(context)
-        _require_master(context)
+        try:
+            context = SparkContext(conf=conf, gateway=gateway)
+            _hush_accumulators(context)
+            stopped = context._jsc.sc().isStopped()
+        except Py4JJavaError:  # Spark stopped the context while it still made it
+            _require_master(conf)
+            raise
+        _require_master(conf, stopped=stopped)
     except BaseException:
         SparkContext._gateway = SparkContext._gateway or gateway
         with contextlib.suppress(Exception):
@@ -198,11 +204,11 @@ def _hush_accumulators(context: SparkContext) -> None:
     server.handle_error = handle_error
 
 
-def _require_master(context: SparkContext) -> None:
+def _require_master(conf: SparkConf, *, stopped: bool = False) -> None:
     """Raise `ConfigError` if the master does not answer: Spark says that only in its log, and stops a little later."""
-    if UNRESPONSIVE in told_by_jvm() or context._jsc.sc().isStopped():
+    if UNRESPONSIVE in told_by_jvm() or stopped:
         raise ConfigError(
-            f"Spark's master {context.master} does not answer: is it reachable from here, and of this version?"
+            f"Spark's master {conf.get('spark.master')} does not answer: is it reachable from here, and of this version?"
         )
 
 

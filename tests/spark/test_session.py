@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 
@@ -126,6 +128,25 @@ assert threading.active_count() == 1, threading.enumerate()
     assert re.fullmatch(r"ConfigError Spark's Java does not start: .*12x.*\n", done.stdout), done.stdout
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_a_master_is_told_also_if_spark_stops_before_the_context_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stopped:
+        _gateway = None
+
+        def __init__(self, **_: object) -> None:
+            raise Py4JJavaError("the context was stopped", SimpleNamespace(_target_id="o1", _gateway_client=None))
+
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr(session, "SparkContext", Stopped)
+    monkeypatch.setattr(session, "_launch", lambda *_, **__: None)
+    monkeypatch.setattr(session, "end", lambda: None)
+    monkeypatch.setattr(session, "told_by_jvm", lambda: f"ERROR {session.UNRESPONSIVE}! Giving up.")
+    with pytest.raises(ConfigError, match=r"spark://127\.0\.0\.1:1 does not answer"):
+        session._start("lost", master="spark://127.0.0.1:1", settings={}, debug=False)
+    monkeypatch.setattr(session, "told_by_jvm", lambda: "")
+    with pytest.raises(Py4JJavaError):
+        session._start("lost", master="spark://127.0.0.1:1", settings={}, debug=False)
 
 
 # ── the driver ──
