@@ -32,6 +32,7 @@ TARGETS = {
     "r8-micro": ("spark_writing", "micro_batches"),
     "r8-kafka-read": ("spark_kafka", "reading"),
     "r8-kafka-write": ("spark_kafka", "writing"),
+    "r8-kafka-pipeline": ("spark_kafka", "piping"),
     "r8-kafka-micro": ("spark_kafka", "micro_batches"),
     "r8-cuts": ("spark_writing", "cuts"),
     "r9": ("memory", "memory"),

@@ -1,4 +1,4 @@
-"""R8 beside Spark's Kafka connector: 5 million records read, one million written, and the delay of a micro-batch."""
+"""R8 beside Spark's Kafka connector: records read and written, a job from JSON to two topics, the delay of a micro-batch."""
 
 import contextlib
 import functools
@@ -16,9 +16,11 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from msgtx.cli.programs import perf
+from msgtx.cli.programs import perf, spark_demo
 from msgtx.client import Client
+from msgtx.spark_jobs import pipeline
 from msgtx.spark_jobs.session import session
+from msgtx.spark_jobs.sink import write_transactional
 from tests.benchmarks.bulk import ready
 from tests.benchmarks.kafka import Kafka
 from tests.benchmarks.sheet import Claim, Rounds, Settings, Step
@@ -30,6 +32,11 @@ WRITTEN: Final = 1_000_000
 SIZE: Final = 100
 PARTITIONS: Final = 6
 TASKS: Final = 2
+LINES: Final = 500_000
+ORDER_LINE_KEY: Final = "cast(cast(id div 20 as string) as binary) as key"
+ORDER_LINE: Final = """cast(to_json(struct(
+    id as line, cast(id div 20 as string) as invoice, concat('S', id % 4000) as stock_code, id % 12 as quantity,
+    cast(id % 997 as decimal(18, 3)) / 100 as unit_price, concat('Country ', id % 38) as country)) as binary) as value"""
 RATES: Final = (1, 100, 10_000)  # records/s
 SECONDS: Final = 20.0  # of sending, at each rate
 COLD: Final = 3  # batches that are left out
@@ -72,15 +79,20 @@ def writing(settings: Settings) -> list[dict[str, object]]:
             "cast(concat('key-', id % 10000) as binary) as key", f"{incompressible(SIZE)} as value"
         )
         rows.cache().count()
-        ours = {"url": client.secret_url, "topic": topic}
+        ours = {"url": client.secret_url, "topic": topic, "txnAppId": f"{topic}-format"}
         steps: dict[str, Step] = {
             "write_transactional": functools.partial(write_once, client, rows, topic, WRITTEN),
-            "format(msgtx)": lambda: saved(rows, "msgtx", {**ours, "txnAppId": topic, "txnVersion": str(next(_version))}),
+            "format(msgtx)": lambda: saved(
+                rows, "msgtx", {**ours, "txnAppId": f"{topic}-format", "txnVersion": str(next(_version))}
+            ),
             "Spark's JDBC": functools.partial(append, client, rows, REWRITTEN, WRITTEN),
         }
         if settings.kafka is not None:
-            options = {"kafka.bootstrap.servers": settings.kafka.bootstrap, "topic": next(_topic)}
-            steps["Kafka sink"] = awake(settings.kafka, functools.partial(saved, rows, "kafka", options))
+            there = {"kafka.bootstrap.servers": settings.kafka.bootstrap, "topic": next(_topic)}
+            # With a producer of its own: one that was idle while the broker stood still is out of sequence.
+            steps["Kafka sink"] = awake(
+                settings.kafka, lambda: saved(rows, "kafka", {**there, "kafka.client.id": next(_topic)})
+            )
         for step in steps.values():
             step()  # warms up
         rounds.run(steps, rounds=settings.rounds)
@@ -88,6 +100,36 @@ def writing(settings: Settings) -> list[dict[str, object]]:
     return rounds.judge(
         [claim(f"{WRITTEN:,} written by {one}", one, base) for one in ways for base in ("Spark's JDBC", "Kafka sink")]
     )
+
+
+def piping(settings: Settings) -> list[dict[str, object]]:
+    """The transform of the demo: lines of JSON in, movements and revenue out into two topics, in one batch."""
+    rounds = Rounds()
+    with (
+        connected(settings) as spark,
+        ready(settings) as client,
+        perf.temporary_topic(client, PARTITIONS) as source,
+        topics_of_demo(client),
+    ):
+        lines = spark.range(0, LINES, numPartitions=TASKS).selectExpr(ORDER_LINE_KEY, ORDER_LINE)
+        write_transactional(lines, source, app_id=source, batch_id=0, url=client.secret_url)
+        client.sweep(only=["markers"])
+        steps: dict[str, Step] = {
+            "pipeline": functools.partial(piped, spark, client, source),
+            "format(msgtx)": functools.partial(streamed, spark, "msgtx", {"url": client.secret_url, "subscribe": source}),
+        }
+        if settings.kafka is not None:
+            options = {"kafka.bootstrap.servers": settings.kafka.bootstrap}
+            name = next(_topic)
+            with settings.kafka.awake():
+                lines.write.format("kafka").options(topic=name, **options).save()
+            there = functools.partial(streamed, spark, "kafka", {**options, "subscribe": name})
+            steps["Kafka's source and sink"] = awake(settings.kafka, there)
+        for step in steps.values():
+            step()  # warms up
+        rounds.run(steps, rounds=settings.rounds)
+    ways = ("pipeline", "format(msgtx)")
+    return rounds.judge([claim(f"{LINES:,} lines through {one}", one, "Kafka's source and sink") for one in ways])
 
 
 def micro_batches(settings: Settings) -> list[dict[str, object]]:
@@ -144,6 +186,52 @@ def saved(rows: DataFrame, name: str, options: Mapping[str, str]) -> float:
     began = time.perf_counter()
     rows.write.format(name).options(**options).mode("append").save()
     return WRITTEN / (time.perf_counter() - began)
+
+
+@contextmanager
+def topics_of_demo(client: Client) -> Iterator[None]:
+    names = [spark_demo.MOVEMENTS, spark_demo.REVENUE]
+    for name in names:
+        client.topics.create(name, partitions=PARTITIONS)
+    try:
+        yield
+    finally:
+        for name in names:
+            client.topics.delete(name)
+
+
+def piped(spark: SparkSession, client: Client, source: str) -> float:
+    report = pipeline.run(
+        spark,
+        source,
+        spark_demo.movements_and_revenue,
+        group=f"{source}-{next(_version)}",
+        url=client.secret_url,
+        once=True,
+        max_offsets=10 * LINES,
+    )
+    assert report.batches == 1
+    return LINES / report.seconds
+
+
+def streamed(spark: SparkSession, name: str, options: Mapping[str, str]) -> float:
+    """Through a source of a stream and a sink, from the beginning of the topic to its end."""
+    sink = {option: value for option, value in options.items() if option != "subscribe"}
+    done: list[int] = []
+
+    def written(batch: DataFrame, batch_id: int) -> None:
+        numbered = {"txnAppId": folder, "txnVersion": str(batch_id)} if name == "msgtx" else {}
+        rows = spark_demo.movements_and_revenue(batch.select("value", "timestamp"))
+        rows.write.format(name).options(**sink, **numbered).mode("append").save()
+        done.append(batch_id)
+
+    with TemporaryDirectory(prefix="msgtx-benchmark-") as folder:
+        began = time.perf_counter()
+        reader = spark.readStream.format(name).options(startingOffsets="earliest", **options).load()
+        writer = reader.writeStream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+        writer.foreachBatch(written).start().awaitTermination()
+        assert done == [0]
+        return LINES / (time.perf_counter() - began)
 
 
 def delay_here(spark: SparkSession, client: Client, pace: int) -> float:
