@@ -1,8 +1,8 @@
 """What a part of the tests is: with `--part N` every test runs, but not with each of its cases.
 
 Of the cases behind a test's first one, a seventh run. A crash sweep tries each seventh boundary in all of its cases. A weave
-draws two choices of a schedule instead of trying their alternatives. The model runs a seventh of its histories, with seeds of
-the part; a random history of Spark's queries has half of its steps. `.ci/run` takes N of the commit: each commit tries
+draws two choices of a schedule instead of trying their alternatives. The model runs a seventh of its histories, with seeds
+of the part; a random history of Spark's queries has half of its steps. `.ci/run` takes N of the commit: each commit tries
 others, and the same commit the same ones. `make test-all` and `make test-spark` try all.
 """
 

@@ -13,9 +13,9 @@ from msgtx.cli.terminal.interruption import StopEvent, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import reader_has_left, require_stdout
 from msgtx.cli.terminal.quantities import earliest_latest_or_number, milliseconds
-from msgtx.cli.terminal.record_lines import line_of_record
 from msgtx.cli.terminal.record_templates import rendering
 from msgtx.cli.terminal.setting_options import isolation
+from msgtx.rows import line_of_record
 from msgtx.types import Record, TopicPartition
 
 if TYPE_CHECKING:

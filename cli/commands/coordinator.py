@@ -11,7 +11,8 @@ import click
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.interruption import deferred, stopping
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one
+from msgtx.cli.terminal.output import show_many, show_one
+from msgtx.rows import row_of
 
 
 @click.group("coordinator", cls=Group)

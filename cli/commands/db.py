@@ -13,8 +13,9 @@ from msgtx.cli.terminal.database import open_engine
 from msgtx.cli.terminal.failure import FAILED, CommandFailed
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one, write
+from msgtx.cli.terminal.output import show_many, show_one, write
 from msgtx.errors import ConfigError, InvalidRequest
+from msgtx.rows import row_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

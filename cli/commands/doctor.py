@@ -5,7 +5,8 @@ import click
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many
+from msgtx.cli.terminal.output import show_many
+from msgtx.rows import row_of
 from msgtx.types import Level
 
 

@@ -1,8 +1,5 @@
 """`msgtx find`: the place of a record, and the progress of each group with it."""
 
-import json
-from typing import Any
-
 import click
 
 from msgtx import units
@@ -11,10 +8,10 @@ from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import printable, row_of, show_many, write
+from msgtx.cli.terminal.output import show_many, write
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
-from msgtx.cli.terminal.record_lines import content_row, json_text, time_text
+from msgtx.rows import content_row, found_row, printable, time_text
 from msgtx.types import FoundRecord, RecordOutcome
 
 
@@ -89,7 +86,7 @@ def command(
                 where = "" if at is not None else f" in the last {units.lasting(since / 1_000)}; --since looks further back"
                 click.echo(f"no record of {topic} fits{where}", err=True)
         else:
-            show_many(invocation.format, map(_row, found), ())
+            show_many(invocation.format, map(found_row, found), ())
         if stop.is_set():
             return stop.exit_code
         return 0 if found else FAILED
@@ -129,16 +126,3 @@ def _fate(found: FoundRecord) -> str:
 def _content(name: str, content: bytes | None) -> str:
     ((_, text),) = content_row(name, content).items()
     return "" if text is None else f"  {name} {text}"
-
-
-def _row(found: FoundRecord) -> dict[str, Any]:
-    text = json_text(found.value)
-    value = content_row("value", found.value) if text is None else {"value": json.loads(text)}
-    row = {name: content for name, content in row_of(found).items() if name not in {"key", "value", "headers"}}
-    row |= {**content_row("key", found.key), **value}
-    row["headers"] = [{"key": name, **content_row("value", content)} for name, content in found.headers]
-    for name in ("timestamp", "stored_at", "decided_at", "deliver_at"):
-        row[name] = None if row[name] is None else time_text(row[name])
-    row["groups"] = [{**row_of(each), "at": None if each.at is None else time_text(each.at)} for each in found.groups]
-    row["dead_letters"] = [row_of(each) for each in found.dead_letters]
-    return row

@@ -18,7 +18,8 @@ from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
+from msgtx.cli.terminal.output import show_many, show_one, show_table
+from msgtx.rows import group_row, member_rows, row_of
 from msgtx.rules.group import GroupStatus
 from msgtx.rules.names import did_you_mean
 from msgtx.types import GroupDescription, TopicPartition
@@ -83,8 +84,8 @@ def describe(invocation: Invocation, group: str) -> None:
     """
     with connect(invocation) as client:
         found = _known(client, group)
-    rows = [{"group": group, **row_of(partition)} for partition in found.partitions]
-    summary = {**row_of(found), "partitions": rows}
+    summary = group_row(found)
+    rows = summary["partitions"]
     if invocation.format == "table":
         show_one("table", {**summary, "partitions": len(rows)})
         show_table(PARTITION_COLUMNS, [[row[column] for column in PARTITION_COLUMNS] for row in rows])
@@ -100,7 +101,7 @@ def members(invocation: Invocation, group: str) -> None:
     with connect(invocation) as client:
         _known(client, group)
         found = client.admin.groups.members(group)
-    show_many(invocation.format, [{"group": group, **row_of(member)} for member in found], MEMBER_COLUMNS)
+    show_many(invocation.format, member_rows(group, found), MEMBER_COLUMNS)
 
 
 @command.command(

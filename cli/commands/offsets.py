@@ -11,9 +11,10 @@ from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import confirmed_each, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import GroupWithDefault, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one, write
+from msgtx.cli.terminal.output import show_many, show_one, write
 from msgtx.cli.terminal.quantities import earliest_latest_or_number
 from msgtx.cli.terminal.setting_options import isolation
+from msgtx.rows import row_of
 from msgtx.types import Isolation, SavedSnapshot, Snapshot, TopicPartition, TransactionId
 
 if TYPE_CHECKING:

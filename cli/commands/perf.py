@@ -9,11 +9,12 @@ import click
 from msgtx.cli.terminal.confirmation import confirmed
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_one, show_table
+from msgtx.cli.terminal.output import show_one, show_table
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.cli.terminal.setting_options import isolation, setting_option
 from msgtx.declared.settings import PRODUCER
+from msgtx.rows import row_of
 from msgtx.types import Isolation
 from msgtx.units import counted
 

@@ -12,10 +12,11 @@ from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.functions import load_function, where
 from msgtx.cli.terminal.interruption import PATIENCE_S, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_one
+from msgtx.cli.terminal.output import show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_option
 from msgtx.declared.settings import FAILURE, WORKER
+from msgtx.rows import row_of
 from msgtx.settings import DeadLetter, Failure, Retry, Skip, Stop
 from msgtx.types import Acknowledgement, ProcessReport
 from msgtx.units import counted

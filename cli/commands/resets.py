@@ -12,8 +12,9 @@ import click
 from msgtx import errors, units
 from msgtx.cli.terminal.confirmation import Decorated, confirmed, destructive
 from msgtx.cli.terminal.invocation import Invocation, option
-from msgtx.cli.terminal.output import row_of, show_many, write
+from msgtx.cli.terminal.output import show_many, write
 from msgtx.errors import ConfigError
+from msgtx.rows import row_of
 from msgtx.types import OffsetReset, ShiftBy, TopicPartition
 from msgtx.units import counted
 

@@ -11,10 +11,11 @@ from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructi
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
+from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import SHARE_GROUP
+from msgtx.rows import row_of, share_row
 from msgtx.types import ShareGroupDescription
 from msgtx.units import counted
 
@@ -69,14 +70,14 @@ def describe(invocation: Invocation, group: str) -> None:
 
 
 def _show(invocation: Invocation, found: ShareGroupDescription) -> None:
-    rows = [{"group": found.group, **row_of(partition)} for partition in found.partitions]
+    summary = share_row(found)
+    rows = summary["partitions"]
     if invocation.format == "table":
-        summary = row_of(found)
         settings = summary.pop("settings")
         show_one("table", {**summary, "partitions": len(rows), **settings})
         show_table(PARTITION_COLUMNS, [[row[column] for column in PARTITION_COLUMNS] for row in rows])
     else:
-        show_one(invocation.format, {**row_of(found), "partitions": rows})
+        show_one(invocation.format, summary)
 
 
 @command.command(

@@ -4,7 +4,8 @@ import click
 
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_one
+from msgtx.cli.terminal.output import show_one
+from msgtx.rows import row_of
 
 
 @click.command("sweep", cls=Command)

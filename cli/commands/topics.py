@@ -9,10 +9,11 @@ from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one, show_table
+from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import TOPIC
 from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from msgtx.rows import row_of, topic_row
 from msgtx.types import TopicDescription, TopicPartition
 from msgtx.units import counted
 
@@ -66,15 +67,12 @@ def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: its settings, and the ends of its partitions."""
     with connect(invocation) as client:
         topic = client.topics.describe(name)
-        ends = [
-            {"partition": partition.partition, **row_of(found)}
-            for partition, found in client.admin.partitions.describe_all(name).items()
-        ]
+        row = topic_row(topic, client.admin.partitions.describe_all(name))
     if invocation.format == "table":
         show_one("table", _flat(topic))
-        show_table(ENDS, [[row[column] for column in ENDS] for row in ends])
+        show_table(ENDS, [[each[column] for column in ENDS] for each in row["ends"]])
     else:
-        show_one(invocation.format, {**row_of(topic), "ends": ends})
+        show_one(invocation.format, row)
 
 
 @command.command(

@@ -11,9 +11,9 @@ from msgtx.cli.terminal.confirmation import confirmed, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one
+from msgtx.cli.terminal.output import show_many, show_one
 from msgtx.cli.terminal.quantities import Quantity, milliseconds
-from msgtx.cli.terminal.record_lines import time_text
+from msgtx.rows import prepared_row, row_of
 from msgtx.rules.transaction import State
 from msgtx.types import Outcome, PreparedTransaction, TopicPartition, TransactionId
 
@@ -167,7 +167,7 @@ def prepared(invocation: Invocation) -> None:
         found = client.admin.transactions.prepared()
     show_many(
         invocation.format,
-        ({**row_of(one), "token": str(one.token), "prepared_at": time_text(one.prepared_at)} for one in found),
+        map(prepared_row, found),
         ("token", "transactional_id", "prepared_at", "partitions", "client_host"),
     )
 

@@ -7,8 +7,9 @@ from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Command, Invocation, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one
+from msgtx.cli.terminal.output import show_many, show_one
 from msgtx.cli.terminal.progress import progress
+from msgtx.rows import row_of
 
 COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "found")
 

@@ -6,7 +6,8 @@ from msgtx.cli.spark.running import Job, running
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one
+from msgtx.cli.terminal.output import show_many, show_one
+from msgtx.rows import row_of
 
 COLUMNS = ("topic", "partition", "offset", "check", "promise", "expected", "found")
 COUNTS = (

@@ -12,7 +12,8 @@ from click.core import ParameterSource
 from msgtx.cli.spark.running import Job, require_extra, running
 from msgtx.cli.terminal.interruption import deferred, stopping
 from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_one, write
+from msgtx.cli.terminal.output import show_one, write
+from msgtx.rows import row_of
 from msgtx.types import SweepReport
 
 

@@ -4,10 +4,11 @@ import click
 
 from msgtx.cli.spark.running import Job, running
 from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_one
+from msgtx.cli.terminal.output import show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.declared.spark import TRANSACTION_TIMEOUT
+from msgtx.rows import row_of
 
 FORMATS = ("parquet", "csv", "json")
 MIB = 1024 * 1024

@@ -10,12 +10,13 @@ from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.functions import load_function, where
 from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_one
+from msgtx.cli.terminal.output import show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.cli.terminal.setting_options import setting_option
 from msgtx.declared.settings import WORKER
 from msgtx.declared.spark import TRANSACTION_TIMEOUT
+from msgtx.rows import row_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,8 +10,9 @@ from msgtx.cli.spark.running import Job, running
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import row_of, show_many, show_one
+from msgtx.cli.terminal.output import show_many, show_one
 from msgtx.errors import ConfigError
+from msgtx.rows import row_of
 
 if TYPE_CHECKING:
     from msgtx.spark_jobs.report import GroupLag, RatesReport, TopicRates

@@ -1,31 +1,25 @@
 """Data on stdout: a table for people, JSON or JSON lines for programs, with the same names."""
 
-import dataclasses
 import json
 import select
 import sys
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgtx.cli.terminal.failure import CommandFailed
+from msgtx.rows import json_of, printable
 
 Row = Mapping[str, Any]
 PIPE_COLUMNS: Final = 100_000  # nothing is cut or wrapped for a program that reads a table
-
-
-def row_of(value: Any) -> dict[str, Any]:
-    """Return a result class of the library as a row: its fields by name."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def show_many(format_name: str, rows: Iterable[Row], columns: Sequence[str]) -> None:
     """Show rows: a table with these columns, a JSON array, or a JSON object per line."""
     rows = list(rows)
     if format_name == "json":
-        write(json.dumps([_plain(row) for row in rows], ensure_ascii=False, indent=2) + "\n")
+        write(json.dumps([json_of(row) for row in rows], ensure_ascii=False, indent=2) + "\n")
     elif format_name == "jsonl":
-        write("".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in rows))
+        write("".join(json.dumps(json_of(row), ensure_ascii=False) + "\n" for row in rows))
     else:
         show_table(columns, [[row[column] for column in columns] for row in rows])
 
@@ -35,7 +29,7 @@ def show_one(format_name: str, row: Row) -> None:
     if format_name == "table":
         show_table(("", ""), list(row.items()))
     else:
-        write(json.dumps(_plain(row), ensure_ascii=False, indent=2 if format_name == "json" else None) + "\n")
+        write(json.dumps(json_of(row), ensure_ascii=False, indent=2 if format_name == "json" else None) + "\n")
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
@@ -111,23 +105,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_cell(content)}" for name, content in value.items())
     return printable(f"{value:.3f}" if isinstance(value, float) else str(value))
-
-
-def printable(text: str) -> str:
-    """Return a text with the control characters of terminals escaped."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has them: a transaction id as its text, a partition as its two fields."""
-    from msgtx.types import TransactionId
-
-    if isinstance(value, TransactionId | uuid.UUID):
-        return str(value)
-    if hasattr(value, "_asdict"):
-        return {name: _plain(content) for name, content in value._asdict().items()}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(content) for name, content in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(content) for content in value]
-    return value

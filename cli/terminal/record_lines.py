@@ -8,71 +8,17 @@ or `value_base64`. Headers are a list of `{"key": …, "value": …}`, since nam
 import base64
 import binascii
 import json
-import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
-from msgtx.types import Headers, OutputRecord, Record, ShareRecord
+from msgtx.rules.record import EPOCH, MILLISECOND
+from msgtx.types import Headers, OutputRecord
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-MILLISECOND: Final = timedelta(milliseconds=1)
-# The times that ISO 8601 has four digits of a year for; others are written as the number they are.
-FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
-LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 _WHITE: Final = re.compile(r"[ \t\r\n]*")
 FIELDS: Final = frozenset(
     ("topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers", "delivery_count")
 )
-
-
-def line_of_record(record: Record) -> str:
-    """Return a record as a JSON object, on one line."""
-    place = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": time_text(record.timestamp),
-        **content_row("key", record.key),
-    }
-    value = json_text(record.value)
-    rest = {
-        **({} if value is not None else content_row("value", record.value)),
-        "headers": [{"key": name, **content_row("value", content)} for name, content in record.headers],
-        **({"delivery_count": record.delivery_count} if isinstance(record, ShareRecord) else {}),
-    }
-    head, tail = (json.dumps(part, ensure_ascii=False) for part in (place, rest))
-    return head[:-1] + ("" if value is None else f', "value": {value}') + f", {tail[1:]}"
-
-
-def json_text(value: bytes | None) -> str | None:
-    """Return a value that is a JSON object or array, in its own letters; None if it is none, or has several lines."""
-    if value is None or value[:1] not in {b"{", b"["} or value[-1:] not in {b"}", b"]"} or len(value.splitlines()) > 1:
-        return None
-    try:
-        text = value.decode()
-        json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):
-        return None
-    return text
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
-
-
-def _finite(text: str) -> float:
-    """Read a number. Refuse one that a reader of JSON would take for Infinity, which it could not write again."""
-    if math.isinf(number := float(text)):
-        _refuse(text)
-    return number
-
-
-def time_text(timestamp_ms: int) -> str | int:
-    """Return a time as ISO 8601 in UTC, to the millisecond."""
-    if not FIRST_MS <= timestamp_ms <= LAST_MS:
-        return timestamp_ms
-    return (EPOCH + timestamp_ms * MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def record_of_line(line: bytes) -> OutputRecord:
@@ -135,16 +81,6 @@ def text_bytes(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{text[:40]!a} holds half a surrogate pair; write such bytes as base64") from None
-
-
-def content_row(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Return bytes as JSON has them: as a text, else in base64."""
-    if content is None:
-        return {name: None}
-    try:
-        return {name: content.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(content).decode()}
 
 
 def _bytes(row: dict[str, Any], name: str) -> bytes | None:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from msgtx.cli.terminal.record_lines import line_of_record, record_of_line
+from msgtx.cli.terminal.record_lines import record_of_line
+from msgtx.rows import line_of_record
 from msgtx.types import OutputRecord, Record
 
 json_values = st.recursive(

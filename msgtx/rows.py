@@ -1,0 +1,160 @@
+"""Rows: the values of the library as JSON has them, for every door that shows them.
+
+`-o json` of the command line and the console take them from here. Fields keep their names; a row of several values names
+each.
+"""
+
+import base64
+import dataclasses
+import json
+import math
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from msgtx.rules.record import EPOCH, MILLISECOND
+from msgtx.types import (
+    FoundRecord,
+    GroupDescription,
+    MemberDescription,
+    PartitionDescription,
+    PreparedListing,
+    Record,
+    ShareGroupDescription,
+    ShareRecord,
+    TopicDescription,
+    TopicPartition,
+    TransactionId,
+)
+
+# The times that ISO 8601 has four digits of a year for; others are written as the number they are.
+FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+
+
+def row_of(value: Any) -> dict[str, Any]:
+    """Return a result class of the library as a row: its fields by name."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def json_of(value: Any) -> Any:
+    """Return a value as JSON has them: a transaction id as its text, a partition as its two fields."""
+    if isinstance(value, TransactionId | uuid.UUID):
+        return str(value)
+    if hasattr(value, "_asdict"):
+        return {name: json_of(content) for name, content in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(name): json_of(content) for name, content in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_of(content) for content in value]
+    return value
+
+
+def topic_row(topic: TopicDescription, ends: Mapping[TopicPartition, PartitionDescription]) -> dict[str, Any]:
+    """Return a topic: its settings, and the ends of its partitions."""
+    return {
+        **row_of(topic),
+        "ends": [{"partition": partition.partition, **row_of(found)} for partition, found in ends.items()],
+    }
+
+
+def group_row(found: GroupDescription) -> dict[str, Any]:
+    """Return a group with its partitions."""
+    return {**row_of(found), "partitions": [{"group": found.group, **row_of(each)} for each in found.partitions]}
+
+
+def member_rows(group: str, members: Iterable[MemberDescription]) -> list[dict[str, Any]]:
+    """Return the members of a group."""
+    return [{"group": group, **row_of(member)} for member in members]
+
+
+def share_row(found: ShareGroupDescription) -> dict[str, Any]:
+    """Return a share group with its settings and its partitions."""
+    return {**row_of(found), "partitions": [{"group": found.group, **row_of(each)} for each in found.partitions]}
+
+
+def prepared_row(one: PreparedListing) -> dict[str, Any]:
+    """Return a prepared transaction, with its token as a text."""
+    return {**row_of(one), "token": str(one.token), "prepared_at": time_text(one.prepared_at)}
+
+
+def found_row(found: FoundRecord) -> dict[str, Any]:
+    """Return a record with its outcome, the progress of each group, and its dead letters."""
+    text = json_text(found.value)
+    value = content_row("value", found.value) if text is None else {"value": json.loads(text)}
+    row = {name: content for name, content in row_of(found).items() if name not in {"key", "value", "headers"}}
+    row |= {**content_row("key", found.key), **value}
+    row["headers"] = [{"key": name, **content_row("value", content)} for name, content in found.headers]
+    for name in ("timestamp", "stored_at", "decided_at", "deliver_at"):
+        row[name] = None if row[name] is None else time_text(row[name])
+    row["groups"] = [{**row_of(each), "at": None if each.at is None else time_text(each.at)} for each in found.groups]
+    row["dead_letters"] = [row_of(each) for each in found.dead_letters]
+    return row
+
+
+# ── records, and what they hold ──
+
+
+def line_of_record(record: Record) -> str:
+    """Return a record as a JSON object, on one line."""
+    place = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": time_text(record.timestamp),
+        **content_row("key", record.key),
+    }
+    value = json_text(record.value)
+    rest = {
+        **({} if value is not None else content_row("value", record.value)),
+        "headers": [{"key": name, **content_row("value", content)} for name, content in record.headers],
+        **({"delivery_count": record.delivery_count} if isinstance(record, ShareRecord) else {}),
+    }
+    head, tail = (json.dumps(part, ensure_ascii=False) for part in (place, rest))
+    return head[:-1] + ("" if value is None else f', "value": {value}') + f", {tail[1:]}"
+
+
+def json_text(value: bytes | None) -> str | None:
+    """Return a value that is a JSON object or array, in its own letters; None if it is none, or has several lines."""
+    if value is None or value[:1] not in {b"{", b"["} or value[-1:] not in {b"}", b"]"} or len(value.splitlines()) > 1:
+        return None
+    try:
+        text = value.decode()
+        json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return None
+    return text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _finite(text: str) -> float:
+    """Read a number. Refuse one that a reader of JSON would take for Infinity, which it could not write again."""
+    if math.isinf(number := float(text)):
+        _refuse(text)
+    return number
+
+
+def time_text(timestamp_ms: int) -> str | int:
+    """Return a time as ISO 8601 in UTC, to the millisecond."""
+    if not FIRST_MS <= timestamp_ms <= LAST_MS:
+        return timestamp_ms
+    return (EPOCH + timestamp_ms * MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def content_row(name: str, content: bytes | None) -> dict[str, str | None]:
+    """Return bytes as JSON has them: as a text, else in base64."""
+    if content is None:
+        return {name: None}
+    try:
+        return {name: content.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(content).decode()}
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters, and marks that cannot be seen, as their escapes."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
