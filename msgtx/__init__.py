@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from msgtx.settings import DeadLetter, Retry, Skip, Stop
     from msgtx.types import (
         Acknowledgement,
+        ActivityPiece,
         BatchMetadata,
         CommittedRange,
         Coordinator,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         HangingTransaction,
         Isolation,
         Level,
+        LogRow,
         MemberDescription,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         Outcome,
         OutputRecord,
         PartitionDescription,
+        PartitionRows,
         PreparedListing,
         PreparedTransaction,
         ProcessReport,
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
         RecordOutcome,
         RecordState,
         RedriveReport,
+        RowState,
         SavedSnapshot,
         ShareGroupDescription,
         SharePartition,
@@ -99,6 +103,7 @@ else:
 
 __all__ = [
     "Acknowledgement",
+    "ActivityPiece",
     "BatchMetadata",
     "Client",
     "CommittedRange",
@@ -114,6 +119,7 @@ __all__ = [
     "HangingTransaction",
     "Isolation",
     "Level",
+    "LogRow",
     "MemberDescription",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -121,6 +127,7 @@ __all__ = [
     "Outcome",
     "OutputRecord",
     "PartitionDescription",
+    "PartitionRows",
     "PreparedListing",
     "PreparedTransaction",
     "ProcessReport",
@@ -135,6 +142,7 @@ __all__ = [
     "RecordState",
     "RedriveReport",
     "Retry",
+    "RowState",
     "SavedSnapshot",
     "ShareConsumer",
     "ShareGroupDescription",

@@ -11,6 +11,7 @@ import sqlalchemy
 
 from msgtx import arguments, errors, snapshot, units
 from msgtx.admin import doctor
+from msgtx.admin.activity import activity
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.find import Search, find
 from msgtx.admin.groups import GroupsAdmin
@@ -77,6 +78,7 @@ from msgtx.store.transactions.seal import complete_prepared
 from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
     Acknowledgement,
+    ActivityPiece,
     Coordinator,
     Finding,
     FoundRecord,
@@ -124,6 +126,15 @@ class Admin:
         """Return the 50 shards; one without a living lease has no owner."""
         with self._engine.connection() as connection:
             return list_shards(connection)
+
+    def activity(self, minutes: int = 60, *, pieces: int | None = None, topic: str | None = None) -> list[ActivityPiece]:
+        """Return how many records were stored and transactions decided in each piece of the last minutes, the oldest first.
+
+        `pieces`: 1 to 240, a minute each by default; the last one is under way. Of a topic, or of all that the role may
+        consume or observe. The cost is bounded: a busy piece is estimated, and says so. Raise `UnknownTopicOrPartition`,
+        `AuthorizationFailed`.
+        """
+        return activity(self._engine, minutes, pieces=pieces, topic=topic)
 
     def doctor(self, *, most: int = doctor.MOST_FINDINGS, limits: Limits | None = None) -> list[Finding]:
         """Report transactions that hold partitions back, other problems, and the remedies; the worst first.

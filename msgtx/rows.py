@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from msgtx.rules.record import EPOCH, MILLISECOND
 from msgtx.types import (
+    ActivityPiece,
     FoundRecord,
     GroupDescription,
     MemberDescription,
     PartitionDescription,
+    PartitionRows,
     PreparedListing,
     Record,
     ShareGroupDescription,
@@ -79,6 +81,16 @@ def prepared_row(one: PreparedListing) -> dict[str, Any]:
     return {**row_of(one), "token": str(one.token), "prepared_at": time_text(one.prepared_at)}
 
 
+def activity_row(piece: ActivityPiece) -> dict[str, Any]:
+    """Return what was stored and decided in a piece of time."""
+    return _timed(row_of(piece), "start", "end")
+
+
+def partition_rows_row(found: PartitionRows) -> dict[str, Any]:
+    """Return rows of a log, and its ends."""
+    return {**row_of(found), "rows": [_timed(row_of(row), "appended_at", "decided_at") for row in found.rows]}
+
+
 def found_row(found: FoundRecord) -> dict[str, Any]:
     """Return a record with its outcome, the progress of each group, and its dead letters."""
     text = json_text(found.value)
@@ -86,11 +98,14 @@ def found_row(found: FoundRecord) -> dict[str, Any]:
     row = {name: content for name, content in row_of(found).items() if name not in {"key", "value", "headers"}}
     row |= {**content_row("key", found.key), **value}
     row["headers"] = [{"key": name, **content_row("value", content)} for name, content in found.headers]
-    for name in ("timestamp", "stored_at", "decided_at", "deliver_at"):
-        row[name] = None if row[name] is None else time_text(row[name])
-    row["groups"] = [{**row_of(each), "at": None if each.at is None else time_text(each.at)} for each in found.groups]
+    row["groups"] = [_timed(row_of(each), "at") for each in found.groups]
     row["dead_letters"] = [row_of(each) for each in found.dead_letters]
-    return row
+    return _timed(row, "timestamp", "stored_at", "decided_at", "deliver_at")
+
+
+def _timed(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return a row with these times as texts."""
+    return row | {name: time_text(row[name]) for name in names if row[name] is not None}
 
 
 # ── records, and what they hold ──

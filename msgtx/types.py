@@ -723,6 +723,67 @@ class SweepReport:
     log_rows_removed: int = 0  # of deleted topics
 
 
+class RowState(enum.StrEnum):
+    """What became of a row of the log; `PLAIN`: it belongs to no transaction, and counts as committed."""
+
+    PLAIN = "plain"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    PREPARED = "prepared"
+    OPEN = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """A row of the log: the records of one batch, without their contents. Times in milliseconds since 1970 UTC.
+
+    `records`: those that are stored; `compacted`: how many of its offsets compaction has emptied. `bytes`: of the records.
+    `transactional_id`: None if there is none, or the role may not use it.
+    """
+
+    base_offset: int
+    last_offset: int
+    records: int
+    compacted: int
+    bytes: int
+    appended_at: int
+    producer_id: int | None
+    transaction_id: TransactionId | None
+    transactional_id: str | None
+    state: RowState
+    decided_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRows:
+    """Rows of a partition's log, in order, and the ends of the log at the same moment."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    rows: list[LogRow]
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityPiece:
+    """What was stored and decided from `start` to before `end`, in milliseconds since 1970 UTC.
+
+    `records`: None if retention has removed what could tell; `removed`: the partitions that do not count in it, because
+    their log does not reach back to `start`. `committed`, `aborted`: transactions with records, by the time of the
+    decision; None if their history is over. `estimated`: some partitions stand for all, or some moments for the whole piece.
+    """
+
+    start: int
+    end: int
+    records: int | None
+    removed: int
+    committed: int | None
+    aborted: int | None
+    estimated: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Coordinator:
     """A shard of the coordinator, and the process that leads it. `lease_until` is in milliseconds since 1970 UTC."""

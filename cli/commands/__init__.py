@@ -21,6 +21,7 @@ NAMES = (
     "sweep",
     "coordinator",
     "doctor",
+    "activity",
     "metrics",
     "verify",
     "perf",

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from msgtx.admin.partitions import MOST_LOG_ROWS
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
 from msgtx.cli.terminal.database import connect
@@ -13,11 +14,15 @@ from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import TOPIC
 from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from msgtx.rows import row_of, topic_row
+from msgtx.rows import partition_rows_row, row_of, topic_row
 from msgtx.types import TopicDescription, TopicPartition
 from msgtx.units import counted
 
 ENDS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset")
+ROWS = (
+    *("base_offset", "last_offset", "records", "compacted", "bytes", "appended_at", "state"),
+    *("transaction_id", "transactional_id"),
+)
 
 
 @click.group("topics", cls=Group)
@@ -71,6 +76,32 @@ def describe(invocation: Invocation, name: str) -> None:
     if invocation.format == "table":
         show_one("table", _flat(topic))
         show_table(ENDS, [[each[column] for column in ENDS] for each in row["ends"]])
+    else:
+        show_one(invocation.format, row)
+
+
+@command.command(
+    "rows",
+    examples=("msgtx topics rows orders --partition 0", "msgtx topics rows orders --partition 0 --from 4711 --most 20"),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=completion.topics)
+@option("--partition", type=click.IntRange(min=0), default=0)
+@option("--most", type=click.IntRange(1, MOST_LOG_ROWS), default=1_000, help="The most rows.")
+@option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="Begin with the row that holds this offset.")
+@option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Only rows in front of this offset.")
+@pass_invocation
+def rows(invocation: Invocation, name: str, *, partition: int, most: int, start: int | None, before: int | None) -> None:
+    """Show the last rows of a partition's log, without their records: each is a batch.
+
+    The state is committed, open, prepared or aborted, or plain for a row outside transactions. `compacted`: how many of the
+    row's offsets compaction has emptied.
+    """
+    with connect(invocation) as client:
+        found = client.admin.partitions.rows(TopicPartition(name, partition), most, from_offset=start, before_offset=before)
+    row = partition_rows_row(found)
+    if invocation.format == "table":
+        show_table(ENDS, [[row[column] for column in ENDS]])
+        show_table(ROWS, [[each[column] for column in ROWS] for each in row["rows"]])
     else:
         show_one(invocation.format, row)
 

@@ -5,12 +5,23 @@ from typing import Final
 
 from msgtx import arguments, errors
 from msgtx.database.pool import Engine
+from msgtx.store.append.append import epoch_ms
 from msgtx.store.fetch.fetch import LATEST, ListedOffset, list_offsets
+from msgtx.store.fetch.rows import DescribedRow, describe_rows
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.topics.topics import partitions_of, require_partitions, require_topics
-from msgtx.types import Isolation, PartitionDescription, TopicPartition
+from msgtx.types import (
+    Isolation,
+    LogRow,
+    PartitionDescription,
+    PartitionRows,
+    RowState,
+    TopicPartition,
+    TransactionId,
+)
 
 LISTED_AT_ONCE: Final = 1_000  # partitions of one call: some 50 ms
+MOST_LOG_ROWS: Final = 10_000  # of one answer
 
 
 class PartitionsAdmin:
@@ -49,6 +60,39 @@ class PartitionsAdmin:
                 listed |= list_offsets(connection, dict.fromkeys(some, timestamp), isolation)
         return {name: listed[partition_id] for partition_id, name in ids.items() if partition_id in listed}
 
+    def rows(
+        self,
+        partition: TopicPartition,
+        most: int = 1_000,
+        *,
+        from_offset: int | None = None,
+        before_offset: int | None = None,
+    ) -> PartitionRows:
+        """Return rows of a partition's log: the last ones, at most `most` (1 to 10,000), and the ends of the log.
+
+        `before_offset`: the last ones in front of it; `from_offset`: the first ones from the row that holds it on. Raise
+        `UnknownTopicOrPartition`, `AuthorizationFailed` without the right to consume or observe the topic.
+        """
+        partition = arguments.partition(partition)
+        most = arguments.whole("most", most, least=1, most=MOST_LOG_ROWS)
+        if from_offset is not None:
+            from_offset = arguments.whole("from_offset", from_offset)
+        if before_offset is not None:
+            before_offset = arguments.whole("before_offset", before_offset)
+        with self._engine.connection() as connection:
+            partition_id = require_partitions(connection, [partition])[partition]
+            found = describe_rows(connection, partition_id, from_offset=from_offset, before_offset=before_offset, most=most)
+        if not found:
+            raise errors.UnknownTopicOrPartition(f"there is no partition {partition}", at=partition)
+        return PartitionRows(
+            partition.topic,
+            partition.partition,
+            found[0].log_start_offset,
+            found[0].last_stable_offset,
+            found[0].log_end_offset,
+            [_row(one) for one in found if one.base_offset is not None],
+        )
+
     def delete_records(self, befores: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below these offsets (−1: all up to the log end). Returns the log starts, which move at once.
 
@@ -63,3 +107,21 @@ class PartitionsAdmin:
             ids = require_partitions(connection, wanted)
             starts = delete_records(connection, {ids[partition]: before for partition, before in wanted.items()})
         return {partition: starts[partition_id] for partition, partition_id in ids.items()}
+
+
+def _row(one: DescribedRow) -> LogRow:
+    return LogRow(
+        base_offset=one.base_offset,
+        last_offset=one.last_offset,
+        records=one.record_count,
+        compacted=one.last_offset + 1 - one.base_offset - one.record_count,
+        bytes=one.byte_size,
+        appended_at=epoch_ms(one.appended_at),
+        producer_id=one.producer_id,
+        transaction_id=None
+        if one.transaction_number is None
+        else TransactionId(one.producer_id, one.producer_epoch, one.transaction_number),
+        transactional_id=one.transactional_id,
+        state=RowState(one.state),
+        decided_at=None if one.decided_at is None else epoch_ms(one.decided_at),
+    )

@@ -435,6 +435,32 @@ DESCRIBE_PRODUCERS: Final = Function(
 )
 
 
+class DescribeRowsRow(NamedTuple):
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    base_offset: int | Any
+    last_offset: int | Any
+    record_count: int | Any
+    byte_size: int | Any
+    appended_at: datetime | Any
+    producer_id: int | Any
+    producer_epoch: int | Any
+    transaction_number: int | Any
+    transactional_id: str | Any
+    state: str | Any
+    decided_at: datetime | Any
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
+
+
+DESCRIBE_ROWS: Final = Function(
+    "describe_rows", "in_partition_id int4, from_offset int8, before_offset int8, most int4", DescribeRowsRow
+)
+
+
 class DescribeServerRow(NamedTuple):
     role: str
     sees_all: bool
@@ -903,6 +929,19 @@ MARK_PARTITIONS: Final = Function(
     "mark_partitions", "in_after int8[], most int4, shards int4[], epochs int4[]", MarkPartitionsRow, flushed=False
 )
 MAY_USE: Final = Function("may_use", "kind text, name text", tuple[bool])
+
+
+class MeasureActivityRow(NamedTuple):
+    piece_start: datetime
+    piece_end: datetime
+    records: int | Any
+    removed: int
+    committed: int | Any
+    aborted: int | Any
+    estimated: bool
+
+
+MEASURE_ACTIVITY: Final = Function("measure_activity", "in_topic text, pieces int4, piece_ms int8", MeasureActivityRow)
 
 
 class MeasureDeadLettersRow(NamedTuple):

@@ -33,6 +33,10 @@ MeasuredLag = calls.MeasureLagsRow
 MeasuredShare = calls.MeasureSharesRow
 
 
+# What was stored and decided in a piece of time.
+MeasuredPiece = calls.MeasureActivityRow
+
+
 def measure_partitions(
     connection: RawConnection, *, most: int, deadline: float = math.inf
 ) -> Iterator[MeasuredPartition | None]:
@@ -75,6 +79,14 @@ def measure_dead_letters(
 ) -> Iterator[calls.MeasureDeadLettersRow | None]:
     """Yield each share group and its dead letters that were not sent back; otherwise as `measure_lags`."""
     return _pages(connection, calls.MEASURE_DEAD_LETTERS, SHARES_AT_ONCE, most=most, deadline=deadline)
+
+
+def measure_activity(connection: RawConnection, topic: str | None, *, pieces: int, piece_ms: int) -> list[MeasuredPiece]:
+    """Return what was stored and decided in the last pieces of time, the oldest first, of a topic or of all that are seen.
+
+    Raise `AuthorizationFailed` for a topic that the role may neither consume nor observe.
+    """
+    return call(connection, calls.MEASURE_ACTIVITY, topic, pieces, piece_ms)
 
 
 def _pages(
