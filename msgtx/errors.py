@@ -525,6 +525,13 @@ class TransactionalIdNotFound(UsageError):
     code = 105
 
 
+class TransactionNotFound(UsageError):
+    """Nothing is stored of a transaction, or nothing that this role may see.
+
+    Correct the name; a transaction is stored from its first record until its history expires (`transaction_history_ms`).
+    """
+
+
 class SnapshotNotFound(UsageError):
     """No snapshot is saved under this name.
 

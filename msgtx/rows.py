@@ -32,6 +32,7 @@ from msgtx.types import (
 
 # The times that ISO 8601 has four digits of a year for; others are written as the number they are.
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+TIMES: Final = ("_at", "_since", "_deadline")  # the last parts of the names of fields that are times
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 
 
@@ -51,6 +52,19 @@ def json_of(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [json_of(content) for content in value]
     return value
+
+
+def row_with_times(value: Any) -> dict[str, Any]:
+    """Return a result class of the library as a row, with those inside it, and with times as `time_text` writes them."""
+    row = row_of(value)
+    for name, content in row.items():
+        if isinstance(content, list):
+            row[name] = [row_with_times(each) if dataclasses.is_dataclass(each) else each for each in content]
+        elif dataclasses.is_dataclass(content):
+            row[name] = row_with_times(content)
+        elif isinstance(content, int) and f"_{name}".endswith(TIMES):
+            row[name] = time_text(content)
+    return row
 
 
 def topic_row(topic: TopicDescription, ends: Mapping[TopicPartition, PartitionDescription]) -> dict[str, Any]:

@@ -519,6 +519,177 @@ class HangingTransaction:
     advice: str
 
 
+@dataclass(frozen=True, slots=True)
+class ShownPartition:
+    """What a transaction wrote to a partition, as far as it is stored.
+
+    `last_offset`: of its newest row if it is undecided. `batches`, `bytes` (and `records`, where the first row is gone) are
+    estimated if there are very many rows (`is_estimate`). `marked`: "marker", with the epoch of the coordinator that wrote
+    it; "floor" if the partition's floor is above it; None: phase two has not come by. `removed`: why not all of it is stored
+    any more: "retention", "compaction", or "topic", which was deleted and has no name. Times in milliseconds since 1970 UTC.
+    """
+
+    topic: str | None
+    partition: int | None
+    first_offset: int
+    last_offset: int | None
+    batches: int | None
+    records: int | None
+    bytes: int | None
+    is_estimate: bool
+    first_appended_at: int | None
+    last_appended_at: int | None
+    marked: str | None
+    coordinator_epoch: int | None
+    removed: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOffset:
+    """A group's offset that was committed with a transaction, or waits for its decision."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAcknowledgement:
+    """Records of a share group that a transaction has acknowledged; they wait for its decision, or to be settled."""
+
+    group: str
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEvent:
+    """A point of a transaction's timeline.
+
+    `event`: opened, first_batch, last_batch, sealed, decided or marked. `at`: in milliseconds, None if no row has the time
+    (phase two notes none). `who`: the client's process, the decider, or the coordinator's epoch. `told`: all of it in words.
+    """
+
+    event: str
+    at: int | None
+    topic: str | None
+    partition: int | None
+    who: str | None
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTransaction:
+    """All that is stored of a transaction. Times in milliseconds since 1970 UTC.
+
+    `opened_at`, client and `database_backend` are None if it came in one call with its commit: nothing was open. `deadline`:
+    when it is aborted if nothing else ends it. `partition_count`: those that the role may see; `partitions`: a page of them.
+    `offsets`: those that no newer commit has replaced, of some thousand pairs of group and partition; `offsets_next`: where
+    the search goes on, None at the end.
+    `app_id`, `query_id`, `batch_id`: the batch of Spark for which a task wrote it.
+    """
+
+    transaction_id: TransactionId
+    transactional_id: str | None
+    state: str
+    current_epoch: int | None
+    opened_at: int | None
+    timeout_ms: int | None
+    deadline: int | None
+    client_host: str | None
+    client_process: int | None
+    database_backend: int | None
+    seal_kind: str | None
+    sealed_at: int | None
+    seal_deadline: int | None
+    outcome: Outcome
+    decided_at: int | None
+    decided_by: str | None
+    app_id: str | None
+    query_id: str | None
+    batch_id: int | None
+    partition_count: int
+    partitions: list[ShownPartition]
+    offsets: list[ShownOffset]
+    offsets_next: list[int] | None
+    acknowledgements: list[ShownAcknowledgement]
+    events: list[TransactionEvent]
+    checked_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """A group that has read a partition up to where readers stop. `since`: in milliseconds since 1970 UTC."""
+
+    group: str
+    is_share_group: bool
+    since: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedPartition:
+    """A partition that a transaction holds back. Readers stop at `last_stable_offset`, its first record there.
+
+    `waits_since`: when that was stored, in milliseconds. `groups_searched`: False if there were too many groups to look for
+    those that wait here.
+    """
+
+    topic: str
+    partition: int
+    last_stable_offset: int
+    log_end_offset: int
+    records_waiting: int
+    waits_since: int | None
+    groups: list[WaitingGroup]
+    groups_searched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSession:
+    """A session as `pg_stat_activity` shows it to the role. Times in milliseconds since 1970 UTC.
+
+    `visible`: False if PostgreSQL hides its state; a member of `pg_read_all_stats` sees it. `query`: its first 200 letters.
+    """
+
+    pid: int
+    role: str | None
+    application_name: str | None
+    client_address: str | None
+    visible: bool
+    state: str | None
+    state_since: int | None
+    wait_event: str | None
+    query_started_at: int | None
+    query: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingTransaction:
+    """An undecided transaction, and the partitions, records and groups that wait for its end.
+
+    `opened_at`, `age_ms`: None if its row is missing. `session`: that will decide it or has opened it, None if it is gone.
+    `advice`: how to end it. Times in milliseconds since 1970 UTC.
+    """
+
+    transaction_id: TransactionId
+    transactional_id: str | None
+    state: str
+    opened_at: int | None
+    age_ms: int | None
+    timeout_ms: int | None
+    client_host: str | None
+    client_process: int | None
+    records_waiting: int
+    partitions: list[BlockedPartition]
+    session: DatabaseSession | None
+    advice: str
+
+
 class Level(enum.StrEnum):
     """How bad a finding of `doctor` is."""
 

@@ -1,5 +1,7 @@
 """`msgtx transactions`: open transactions, the outcome of one, and ending one."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -11,11 +13,19 @@ from msgtx.cli.terminal.confirmation import confirmed, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import show_many, show_one
+from msgtx.cli.terminal.output import show_many, show_one, write
 from msgtx.cli.terminal.quantities import Quantity, milliseconds
-from msgtx.rows import prepared_row, row_of
+from msgtx.rows import prepared_row, printable, row_of, row_with_times, time_text
 from msgtx.rules.transaction import State
-from msgtx.types import Outcome, PreparedTransaction, TopicPartition, TransactionId
+from msgtx.types import (
+    BlockingTransaction,
+    Outcome,
+    PreparedTransaction,
+    ShownPartition,
+    ShownTransaction,
+    TopicPartition,
+    TransactionId,
+)
 
 # Kafka's columns, in Kafka's order.
 PRODUCER_COLUMNS: Final = (
@@ -91,6 +101,67 @@ def describe(invocation: Invocation, transactional_id: str) -> None:
     show_one(invocation.format, row_of(found))
 
 
+@command.command("show")
+@click.argument("transaction", metavar="ID")
+@option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many partitions, for the next page.")
+@option("--most", type=click.IntRange(min=1, max=5000), default=1000, help="The most partitions.")
+@pass_invocation
+def show(invocation: Invocation, transaction: str, *, skip: int, most: int) -> None:
+    """Show all that is stored of the transaction ID: its timeline, its records, its offsets.
+
+    ID is a transaction (producer_id.epoch.number), or a transactional id: then it is the newest one of that.
+    """
+    with connect(invocation) as client:
+        found = client.admin.transactions.show(transaction, skip=skip, most=most)
+        while found.offsets_next is not None:
+            more = client.admin.transactions.show(
+                found.transaction_id, skip=found.partition_count, offsets_after=found.offsets_next
+            )
+            found = replace(found, offsets=[*found.offsets, *more.offsets], offsets_next=more.offsets_next)
+    if invocation.format == "table":
+        write("".join(f"{printable(line)}\n" for line in _block(found)))
+    else:
+        show_one(invocation.format, row_with_times(found))
+
+
+def _block(found: ShownTransaction) -> Iterator[str]:
+    of = "" if found.transactional_id is None else f" of {found.transactional_id!r}"
+    yield f"transaction {found.transaction_id}{of}  {found.state}"
+    if found.outcome is Outcome.OPEN and found.deadline is not None:
+        yield f"  is aborted at {time_text(found.deadline)} if nothing else ends it"
+    if found.database_backend is not None:
+        yield f"  opened in database session {found.database_backend}"
+    if found.app_id is not None:
+        query = f", query {found.query_id}" if found.query_id else ""
+        yield f"  written by Spark: application {found.app_id}{query}, batch {found.batch_id}"
+    for each in found.partitions:
+        yield f"  {_written(each)}"
+    if (left := found.partition_count - len(found.partitions)) > 0:
+        yield f"  and {units.counted(left, 'other partition')}: --skip, -o json"
+    for offset in found.offsets:
+        yield f"  group {offset.group}  {offset.topic}-{offset.partition}@{offset.offset}"
+    for range_ in found.acknowledgements:
+        offsets = f"{range_.first_offset} to {range_.last_offset}"
+        yield f"  share group {range_.group}  {range_.topic}-{range_.partition} {offsets}: {range_.answer}"
+    yield "timeline"
+    for event in found.events:
+        yield f"  {'' if event.at is None else time_text(event.at):<24}  {event.told}"
+
+
+def _written(each: ShownPartition) -> str:
+    place = "a deleted topic" if each.topic is None else f"{each.topic}-{each.partition}"
+    line = f"{place}  offsets {each.first_offset} to {'?' if each.last_offset is None else each.last_offset}"
+    if each.records is not None:
+        about = "about " if each.is_estimate else ""
+        line += f", {about}{units.counted(each.records, 'record')} of {each.bytes} bytes"
+    why = {
+        "topic": ", whose records are gone",
+        "retention": ", those below the log start were removed by retention or `topics delete-records`",
+        "compaction": ", the others were removed by compaction",
+    }
+    return line + why.get(each.removed or "", "")
+
+
 @command.command("describe-producers")
 @click.argument("topic", shell_complete=completion.topics)
 @option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]")
@@ -123,6 +194,45 @@ def find_hanging(
     with connect(invocation) as client:
         found = client.admin.transactions.find_hanging(max_transaction_timeout, topic=topic, partition=partition)
     show_many(invocation.format, map(row_of, found), HANGING_COLUMNS)
+
+
+@command.command("blocking")
+@option("--most", type=click.IntRange(min=1), default=100, help="The most transactions, the oldest ones.")
+@pass_invocation
+def blocking(invocation: Invocation, most: int) -> None:
+    """Show the transactions that hold partitions back, all that waits for their end, and how to end each."""
+    with connect(invocation) as client:
+        found = client.admin.transactions.blocking(most)
+    if invocation.format == "table":
+        write("\n".join("".join(f"{printable(line)}\n" for line in _blocked(one)) for one in found))
+    else:
+        show_many(invocation.format, map(row_with_times, found), ())
+
+
+def _blocked(found: BlockingTransaction) -> Iterator[str]:
+    of = "" if found.transactional_id is None else f" of {found.transactional_id!r}"
+    age = "" if found.age_ms is None else f" for {units.lasting(found.age_ms / 1_000)}"
+    limit = "" if found.timeout_ms is None else f", its timeout is {units.lasting(found.timeout_ms / 1_000)}"
+    yield f"transaction {found.transaction_id}{of} is {found.state}{age}{limit}"
+    if found.client_host is not None:
+        yield f"  opened by process {found.client_process} on {found.client_host}"
+    for each in found.partitions:
+        waiting = units.counted(each.records_waiting, "record")
+        yield f"  {each.topic}-{each.partition}  readers stop at offset {each.last_stable_offset} in front of {waiting}"
+        for group in each.groups:
+            since = "" if group.since is None else f" since {time_text(group.since)}"
+            yield f"    group {group.group} waits{since}"
+        if not each.groups_searched:
+            yield "    the groups that wait here were not looked for"
+    if (session := found.session) is not None:
+        state = (session.state or "without a state") if session.visible else "hidden from this role"
+        since = "" if session.state_since is None else f" since {time_text(session.state_since)}"
+        yield f"  database session {session.pid} of {session.role}: {state}{since}"
+        if session.wait_event is not None:
+            yield f"    waits in {session.wait_event}"
+        if session.query:
+            yield f"    query: {session.query}"
+    yield f"  to end it: {found.advice}"
 
 
 @command.command("outcome")

@@ -2,12 +2,14 @@
 
 import shlex
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from msgtx import arguments, errors
 from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
 from msgtx.store.append.append import epoch_ms
+from msgtx.store.operator.server import Session
 from msgtx.store.topics.topics import require_partitions, require_topics
 from msgtx.store.transactions.undecided import Undecided, undecided_transactions
 from msgtx.types import HangingTransaction, TopicPartition, TransactionId
@@ -64,6 +66,11 @@ def how_to_end(transaction_id: TransactionId, *, seal_kind: str | None, transact
         return f"`msgtx transactions abort {transaction_id}`"
     decide = "decide it where it was prepared, by its token (`msgtx transactions prepared`)"
     return decide if transactional_id is None else f"{decide}, or `msgtx transactions fence {shlex.quote(transactional_id)}`"
+
+
+def is_of(session: Session, opened_at: datetime | None) -> bool:
+    """Return whether a session may have opened a transaction: its number may have been given to a later session."""
+    return session.started_at is None or opened_at is None or session.started_at <= opened_at
 
 
 def _hanging(one: Undecided) -> HangingTransaction:

@@ -177,6 +177,39 @@ BEGIN_ATTEMPT: Final = Function(
 BEGIN_BATCH: Final = Function("begin_batch", "app_id text, batch_id int8", tuple[bool])
 
 
+class BlockingPartitionsRow(NamedTuple):
+    partition_id: int
+    topic: str
+    partition_index: int
+    first_offset: int
+    log_end_offset: int | Any
+    producer_id: int
+    producer_epoch: int
+    transaction_number: int
+    transactional_id: str | Any
+    opened_at: datetime | Any
+    timeout_ms: int | Any
+    client_host: str | Any
+    client_process: int | Any
+    database_backend: int | Any
+    seal_kind: str | Any
+    waits_since: datetime | Any
+    deciding_session: int | Any
+    checked_at: datetime
+    found: int
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+    @property
+    def transaction_id(self) -> TransactionId:
+        return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
+
+
+BLOCKING_PARTITIONS: Final = Function("blocking_partitions", "most int4", BlockingPartitionsRow)
+
+
 class BuryDeadSharesRow(NamedTuple):
     buried: int
     next_after: list[int] | Any
@@ -486,6 +519,7 @@ class DescribeSessionsRow(NamedTuple):
     wait_event: str | Any
     query_start: datetime | Any
     started_at: datetime | Any
+    query: str | Any
 
 
 DESCRIBE_SESSIONS: Final = Function("describe_sessions", "pids int4[]", DescribeSessionsRow)
@@ -1371,6 +1405,100 @@ class ShareGroupNamesRow(NamedTuple):
 SHARE_GROUP_NAMES: Final = Function("share_group_names", "", ShareGroupNamesRow)
 
 
+class ShowAcknowledgementsRow(NamedTuple):
+    group_name: str
+    topic: str
+    partition_index: int
+    first_offset: int
+    last_offset: int
+    answer: str | Any
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+
+SHOW_ACKNOWLEDGEMENTS: Final = Function(
+    "show_acknowledgements",
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8",
+    ShowAcknowledgementsRow,
+)
+
+
+class ShowOffsetsRow(NamedTuple):
+    group_name: str | Any
+    topic: str | Any
+    partition_index: int | Any
+    committed_offset: int | Any
+    committed_at: datetime | Any
+    next_after: list[int] | Any
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+
+SHOW_OFFSETS: Final = Function(
+    "show_offsets",
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, in_after int4[], most int4",
+    ShowOffsetsRow,
+)
+
+
+class ShowPartitionsRow(NamedTuple):
+    topic: str | Any
+    partition_index: int | Any
+    first_offset: int
+    last_offset: int | Any
+    batches: int | Any
+    records: int | Any
+    bytes: int | Any
+    is_estimate: bool
+    first_appended_at: datetime | Any
+    last_appended_at: datetime | Any
+    marked: str | Any
+    coordinator_epoch: int | Any
+    removed: str | Any
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+
+SHOW_PARTITIONS: Final = Function(
+    "show_partitions",
+    "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, skip int4, most int4",
+    ShowPartitionsRow,
+)
+
+
+class ShowTransactionRow(NamedTuple):
+    state: str
+    transactional_id: str | Any
+    current_epoch: int | Any
+    opened_at: datetime | Any
+    timeout_ms: int | Any
+    client_host: str | Any
+    client_process: int | Any
+    database_backend: int | Any
+    seal_kind: str | Any
+    sealed_at: datetime | Any
+    seal_deadline: datetime | Any
+    outcome: str | Any
+    decided_at: datetime | Any
+    decided_by: str | Any
+    partitions: int
+    app_id: str | Any
+    query_id: str | Any
+    batch_id: int | Any
+    checked_at: datetime
+
+
+SHOW_TRANSACTION: Final = Function(
+    "show_transaction", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", ShowTransactionRow
+)
+
+
 class SnapshotHoldersRow(NamedTuple):
     kind: str
     name: str
@@ -1667,6 +1795,17 @@ class VerifyPartitionRow(NamedTuple):
 
 VERIFY_PARTITION: Final = Function("verify_partition", "in_partition_id int4", VerifyPartitionRow)
 WAIT_FOR_RECORDS: Final = Function("wait_for_records", "topic text, group_name text, timeout interval", tuple[bool])
+
+
+class WaitingGroupsRow(NamedTuple):
+    partition_id: int | Any
+    group_name: str | Any
+    is_share_group: bool | Any
+    since: datetime | Any
+    searched: int
+
+
+WAITING_GROUPS: Final = Function("waiting_groups", "partition_ids int4[], stable_ends int8[]", WaitingGroupsRow)
 
 
 class WaitingSharesRow(NamedTuple):

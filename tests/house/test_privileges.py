@@ -89,6 +89,12 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
     # are the administrator's own.
     looks = {
         "describe_transaction",
+        "show_transaction",
+        "show_partitions",
+        "show_offsets",
+        "show_acknowledgements",
+        "blocking_partitions",
+        "waiting_groups",
         "transaction_outcome",
         "undecided_prepared",
         "is_committed",

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from msgtx.admin.doctor.findings import Limits, Look, data_of, more_of, since, span
-from msgtx.admin.hanging import how_to_end, why
+from msgtx.admin.hanging import how_to_end, is_of, why
 from msgtx.store.operator.server import Session, describe_sessions
 from msgtx.store.transactions.undecided import (
     Undecided,
@@ -85,8 +85,7 @@ def client_of(one: Opened, session: Session | None) -> str:
     if one.database_backend is None:
         return ""
     name = f"{process}database session {one.database_backend}"
-    reused = session and session.started_at and one.opened_at and session.started_at > one.opened_at
-    if session is None or reused:
+    if session is None or not is_of(session, one.opened_at):
         return f"{name}, which has ended"
     if not session.visible:
         return f"{name} (its state is hidden from this role)"

@@ -51,6 +51,11 @@ def epoch_ms(time: datetime) -> int:
     return int(time.timestamp() * 1000)
 
 
+def epoch_ms_or_none(time: datetime | None) -> int | None:
+    """Return milliseconds since 1970 UTC; None for None."""
+    return None if time is None else epoch_ms(time)
+
+
 def error_of(name: str | None, detail: str | None) -> MsgtxError | None:
     """Return the error that a database function names in its answer."""
     return None if name is None else answered(name, detail or name)

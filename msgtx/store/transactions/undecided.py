@@ -1,10 +1,10 @@
 """Undecided transactions, as an operator looks for them: per partition, and prepared ones."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
-from msgtx.database.wire import Int4Array
+from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 
 # A transaction without a decision on one partition. If it lacks a row, `opened_at` or `current_epoch` is None.
@@ -15,6 +15,12 @@ UndecidedSeal = calls.UndecidedSealsRow
 
 # A decided transaction whose markers are missing on some partitions.
 Unfinished = calls.UnfinishedDecisionsRow
+
+# A partition that an undecided transaction holds back.
+Blocking = calls.BlockingPartitionsRow
+
+# A group that waits for the end of a transaction.
+Waiting = calls.WaitingGroupsRow
 
 
 def undecided_transactions(
@@ -45,3 +51,16 @@ def unfinished_decisions(connection: RawConnection, *, older_than_ms: int, most:
     """Return decided transactions that are not complete, the oldest first, at most `most`; and how many there are."""
     rows = call(connection, calls.UNFINISHED_DECISIONS, older_than_ms, most)
     return rows, rows[0].found if rows else 0
+
+
+def blocking_partitions(connection: RawConnection, *, most: int) -> list[Blocking]:
+    """Return the partitions that are held back, each with the transaction that does it; the oldest ones first."""
+    return call(connection, calls.BLOCKING_PARTITIONS, most)
+
+
+def waiting_groups(connection: RawConnection, stable_ends: Mapping[int, int]) -> tuple[list[Waiting], int]:
+    """Return the groups that wait at these offsets, by partition id; and for how many partitions they were looked up."""
+    if not stable_ends:
+        return [], 0
+    rows = call(connection, calls.WAITING_GROUPS, Int4Array(stable_ends), Int8Array(stable_ends.values()))
+    return [row for row in rows if row.group_name is not None], rows[0].searched
