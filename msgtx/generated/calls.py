@@ -732,14 +732,6 @@ FINISH_COMPACTION: Final = Function(
 )
 
 
-class FirstBeginsRow(NamedTuple):
-    partition_id: int
-    start_offset: int
-
-
-FIRST_BEGINS: Final = Function("first_begins", "partition_ids int4[], end_offsets int8[]", FirstBeginsRow)
-
-
 class FirstRecordsRow(NamedTuple):
     partition_id: int
     record_offset: int

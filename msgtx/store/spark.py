@@ -1,6 +1,5 @@
 """Batches of Spark: attempts of their tasks, and the one decision over all of them."""
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -18,7 +17,6 @@ _BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int
 # Attempts that one SQL transaction aborts, each with a place of the lock table; also in decide_batch.sql.
 AT_ONCE: Final = 250
 ANYWHERE: Final = -1  # a start that is not compared
-BEGIN: Final = "begin"  # in place of a source: the range of a stream's first batch; also in first_begins.sql
 
 
 class BatchName(NamedTuple):
@@ -210,14 +208,3 @@ def follow_batch(connection: RawConnection, group: str, ranges: Mapping[int, tup
     )
     if name is not None:
         raise answered(name, detail, group=group)
-
-
-def note_begin(connection: RawConnection, ranges: Mapping[int, tuple[int, int]]) -> None:
-    """Note the first batch of a stream, by partition id, under a name of its own: its source does not know the query's."""
-    record_range(connection, str(uuid.uuid4()), 0, group=None, ranges=ranges, source_id=BEGIN)
-
-
-def first_begins(connection: RawConnection, ends: Mapping[int, int]) -> dict[int, int]:
-    """Return where the first batch of a stream began that ended at these offsets, by partition id, if that was noted."""
-    rows = call(connection, calls.FIRST_BEGINS, Int4Array(ends), Int8Array(ends.values()))
-    return {partition_id: start for partition_id, start in rows}  # noqa: C416 - of a named row

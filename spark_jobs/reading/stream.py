@@ -28,11 +28,12 @@ from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, 
 from msgtx.store.fetch import fetch
 from msgtx.store.fetch.cuts import spans_of_transactions
 from msgtx.store.fetch.fetch import list_offsets
-from msgtx.store.spark import first_begins, follow_batch, note_begin, noted_begins
+from msgtx.store.spark import follow_batch, noted_begins
 from msgtx.store.topics.topics import describe_topics, partitions_of
 from msgtx.types import Isolation, Snapshot, TopicPartition
 
 LOOK_SECONDS: Final = 0.05  # between two looks for a cut with all records of a run's begin: half a short transaction
+BEGUN: Final = "begun"  # in the end of a stream's first batch: where it began, which its checkpoint tells nowhere else
 Offset = dict[
     str, Any
 ]  # as Spark logs it: {"incarnation": "…", "topics": {"orders": {"0": 42}}, "ids": {"orders": {"0": 7}}}
@@ -82,7 +83,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """Return the plan of a batch's tasks. Asked again after a restart, it is the same."""
         if start == self._begin and self._latest is None:
-            start = self._followed = again(self._database(), lambda: self._first_begin(start, end))
+            # Spark repeats the first batch. `start`: where the query would begin by now.
+            start = self._followed = end.get(BEGUN, end)
         if start == end:
             return []
         if self._followed is None:
@@ -146,22 +148,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         chosen = self._ends.choose(ranges, stable, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         self._latest["lag"] -= sum(each.size for each in chosen)
         reached = _offset(chosen, target.incarnation)
-        if start == self._begin != reached:
-            with self._database().connection() as connection:
-                note_begin(connection, {each.partition_id: (each.start, each.end) for each in chosen if each.size})
+        if parsed(reached) == parsed(start):
+            reached = start
+        elif start == self._begin:
+            reached[BEGUN] = start
         if reached == start and all(stable[each.partition_id] == each.start for each in ranges):
             self._idle.begin(start, stable)
         else:
             self._idle.end()
         return reached
-
-    def _first_begin(self, start: Offset, end: Offset) -> Offset:
-        """Return where a first batch began that Spark repeats. `start`: where the query would begin by now."""
-        (begun, _), (reached, ids) = parsed(start), parsed(end)
-        with self._database().connection() as connection:
-            noted = first_begins(connection, {ids[each]: at for each, at in reached.ends.items()})
-        ends = {each: noted.get(ids[each], min(begun.ends.get(each, at), at)) for each, at in reached.ends.items()}
-        return offset_of(replace(begun, ends=ends), ids)
 
     def _stable(self, partitions: Collection[int]) -> dict[int, int]:
         with self._database().connection() as connection:
@@ -306,7 +301,7 @@ def _offset(ranges: Sequence[PartitionRange], incarnation: str) -> Offset:
 
 
 def parsed(offset: Offset) -> tuple[Snapshot, dict[TopicPartition, int]]:
-    """Return the argument of `offset_of`."""
+    """Return the arguments of `offset_of`."""
     ends, ids = (
         {TopicPartition(topic, int(index)): number for topic, each in offset[key].items() for index, number in each.items()}
         for key in ("topics", "ids")

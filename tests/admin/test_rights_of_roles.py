@@ -32,7 +32,7 @@ from msgtx.store.monitoring import measure_groups
 from msgtx.store.operator.installation import describe_installation
 from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.shares.shares import Acquiring, acquire_records, join_share_group, redrive_dead_letters
-from msgtx.store.spark import first_begins, follow_batch, noted_begins, record_range
+from msgtx.store.spark import follow_batch, noted_begins, record_range
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
 from msgtx.store.transactions.producers import describe_producers, init_producer_id
@@ -474,7 +474,6 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "check_offsets_of_a_session": lambda c, p: commit_in_session(c, [], offsets_of(("g", p.theirs, 1))),
     "record_range": lambda c, p: record_range(c, unique("query"), 0, group="g", ranges={p.ours: (0, 1), p.theirs: (0, 1)}),
     "follow_batch": lambda c, p: follow_batch(c, "g", {p.ours: (0, 1), p.theirs: (0, 1)}, source_id="a"),
-    "first_begins": lambda c, p: first_begins(c, {p.ours: 1, p.theirs: 1}),
     "noted_begins": lambda c, p: noted_begins(c, "g", {p.ours: 1, p.theirs: 1}),
     "base_offset_of": lambda c, p: c.execute("select msgtx.base_offset_of(%s, 0)", [p.theirs]),
     "check_range": lambda c, p: c.execute("select msgtx.check_range(%s, 0, 1, gen_random_uuid(), true)", [p.theirs]),
