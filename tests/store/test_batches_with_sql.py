@@ -191,11 +191,16 @@ def test_what_cannot_be_written_is_refused(
     assert count(batch.connection, "producer") == before
 
 
-def test_other_refusals(batch: Batch) -> None:
-    """I16: refused are a forged receipt, a group without a cut, an unknown topic, and a record above the limit."""
-    for call in (lambda: batch.write("x", b"a"), lambda: batch.commit("1 2")):
+@pytest.mark.parametrize("receipt", ["x", "1 2", f"{2**63}", f"1 {2**31}=1", f"1 1={2**63 - 1}"])
+def test_a_forged_receipt_is_refused(batch: Batch, receipt: str) -> None:
+    """I16: also one with numbers that no id and no sequence can have."""
+    for call in (lambda: batch.write(receipt, b"a"), lambda: batch.commit(receipt)):
         with refuses(errors.InvalidRequest, name="receipt"):
             call()
+
+
+def test_other_refusals(batch: Batch) -> None:
+    """I16: refused are a group without a cut, an unknown topic, and a record above the limit."""
     with refuses(errors.InvalidRequest, name="cut"):
         batch.commit(None, group_name="g")
     with refuses(errors.RecordTooLarge):

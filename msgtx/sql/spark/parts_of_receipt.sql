@@ -5,7 +5,7 @@ create function msgtx.parts_of_receipt(receipt text)
 returns table (producer_id bigint, partition_id int, last_sequence bigint)
 language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
 begin
-    if receipt !~ '^\d{1,19}( \d+=\d+)*$' then
+    if receipt !~ '^\d{1,18}( \d{1,9}=\d{1,18})*$' then
         raise exception using errcode = 'MX042', message = 'a receipt is null, or what write_batch has returned',
             detail = jsonb_build_object('name', 'receipt');
     end if;
