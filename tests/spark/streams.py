@@ -25,11 +25,12 @@ class Pipe:
     url: str
     folder: Path
     name: str = field(default_factory=lambda: unique("pipe"))
+    partitions: int = PARTITIONS
     sent: int = 0
 
     def __post_init__(self) -> None:
         for topic in (self.source, self.target):
-            self.client.topics.create(topic, partitions=PARTITIONS, retention_ms=-1)
+            self.client.topics.create(topic, partitions=self.partitions, retention_ms=-1)
 
     @property
     def source(self) -> str:
@@ -47,7 +48,7 @@ class Pipe:
         """Send the next numbers, each of at least `size` bytes, in one transaction."""
         with self.client.producer(transactional_id=self.name) as producer, producer.transaction():
             for at in range(self.sent, self.sent + count):
-                producer.send(self.source, b"%d" % at + b" " * size, partition=at % PARTITIONS)
+                producer.send(self.source, b"%d" % at + b" " * size, partition=at % self.partitions)
         self.sent += count
 
     def start(
@@ -94,7 +95,7 @@ class Pipe:
     def position(self) -> int:
         """Return the sum of the group's committed offsets."""
         consumer = self.client.consumer(group=self.name, enable_auto_commit=False)
-        places = [msgtx.TopicPartition(self.source, each) for each in range(PARTITIONS)]
+        places = [msgtx.TopicPartition(self.source, each) for each in range(self.partitions)]
         with consumer:
             return sum(at.offset for at in consumer.committed(places).values() if at is not None)
 

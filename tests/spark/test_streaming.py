@@ -69,6 +69,30 @@ def test_stopped_and_started_again_at_another_place(pipe: Pipe) -> None:
     pipe.assert_all_is_there_once()
 
 
+def test_batches_of_one_a_hundred_and_a_hundred_thousand_records(pipe: Pipe) -> None:
+    """One query with batches of all sizes; it is stopped within the large one, and started again."""
+    sizes = (1, 100, 100_000)
+    taken = []
+    for count in sizes[:2]:
+        pipe.send(count)
+        taken += rows(pipe.run())
+    pipe.send(sizes[2])
+    stopped = pipe.start(trigger={"processingTime": "0 seconds"})
+    wait_until(
+        lambda: any(each.state == "Ongoing" for each in pipe.client.admin.transactions.list()),
+        "the large batch is being written",
+        seconds=90,
+    )
+    stopped.stop()
+    taken += rows(stopped) + rows(pipe.run())
+    for count in sizes:
+        pipe.send(count)
+        taken += rows(pipe.run())
+    pipe.assert_all_is_there_once()
+    assert pipe.position() == pipe.sent
+    assert set(taken) == set(sizes)
+
+
 def test_a_checkpoint_that_fell_behind_is_noticed(pipe: Pipe) -> None:
     """P20: a committed batch would now have other contents."""
     pipe.send(10)
