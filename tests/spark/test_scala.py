@@ -1,10 +1,15 @@
 """Scala without Python: the recipe of the documentation, run by spark-shell (I5, I6, I10, I15)."""
 
+import contextlib
+import os
+import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import psycopg
 import pyspark
 import pytest
 import sqlalchemy
@@ -12,6 +17,7 @@ import sqlalchemy
 import msgtx
 from msgtx.spark_jobs.runtime.java import find_java
 from msgtx.spark_jobs.runtime.jdbc import jdbc_jar
+from tests.databases import wait_until
 from tests.docs.snippets import snippets
 from tests.spark.programs import PATIENCE_SECONDS, surroundings
 
@@ -87,37 +93,36 @@ println(s"TOLD view: ${seen.collect().map(_.getLong(0)).sorted.mkString(" ")}")
 System.exit(0)
 """
 
+# Two batches of a program that is killed in each: the second one is of a stream.
+KILLED: Final = """
+import org.apache.spark.sql.streaming.Trigger
 
-@pytest.fixture
-def url(database_url: str) -> str:
-    given = sqlalchemy.make_url(database_url)
-    return f"jdbc:postgresql://{given.host}:{given.port}/{given.database}?user={given.username}&password={given.password}"
+println("TOLD run: " + run(url, "killed", 1, "in", "out")(_.select("key", "value")))
+spark.readStream.text("lines").selectExpr("binary(value) as key", "binary(value) as value").writeStream
+  .foreachBatch { (rows: DataFrame, batch: Long) =>
+    writeBatch("out")(rows, batch)
+    if (sys.env.contains("STAYS")) Thread.sleep(Long.MaxValue)
+  }
+  .option("checkpointLocation", "checkpoint").trigger(Trigger.AvailableNow()).start().awaitTermination()
+println("TOLD stream: true")
+System.exit(0)
+"""
 
 
-def test_the_recipe_reads_and_writes_exactly_once(client: msgtx.Client, url: str, tmp_path: Path) -> None:
+def test_the_recipe_reads_and_writes_exactly_once(client: msgtx.Client, database_url: str, tmp_path: Path) -> None:
     for name in ("orders", "invoices"):
         client.topics.create(name, partitions=3, retention_ms=-1)
     with client.producer() as producer:
         for at in range(1, 101):
             producer.send("orders", b"%d" % at, key=b"%d" % at)
-    (recipe,) = snippets("scala", page="docs/how-to/spark-sql.md")
-    (tmp_path / "recipe.scala").write_text(recipe.text + FURTHER, encoding="utf-8")
-    done = subprocess.run(
-        [
-            Path(pyspark.__file__).parent / "bin" / "spark-shell", "--master", "local[2,4]", "--jars", jdbc_jar(),
-            "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=OFF", "-i", tmp_path / "recipe.scala",
-        ],
-        env=surroundings({
-            "JDBC_URL": url, "JAVA_HOME": str(find_java().home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": "/none",
-        }),
-        cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
-    told = dict(line[5:].split(": ", 1) for line in done.stdout.splitlines() if line.startswith("TOLD "))
+    with shell(tmp_path, database_url, FURTHER) as program:
+        out, error = program.communicate(timeout=PATIENCE_SECONDS)
+    told = answers(out)
     conflict, failed = told.pop("conflict", ""), told.pop("failed", "")
     assert told == {
         "again": "false", "retried": "true", "next run": "true", "nothing new": "true", "rows": "165 165", "wrong": "0",
         "pushed": "partition offset timestamp topic", "view": "3 4",
-    }, done.stdout + done.stderr  # fmt: skip
+    }, out + error  # fmt: skip
     assert "is at offset" in conflict
     assert "hopeless" in failed or "aborted due to stage failure" in failed
     orders, invoices = (
@@ -127,3 +132,71 @@ def test_the_recipe_reads_and_writes_exactly_once(client: msgtx.Client, url: str
     orders.subtract({(b"1", b"1"): 1})  # the last record came behind the last batch
     assert invoices == orders
     assert sum(invoices.values()) == 165
+
+
+@pytest.mark.long
+def test_a_driver_that_is_killed_in_its_batch_loses_and_repeats_nothing(
+    make_database: Callable[[], str], tmp_path: Path
+) -> None:
+    """I4: killed within commit_batch; then behind it, before Spark's checkpoint knows of the batch."""
+    url = make_database()
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "1.txt").write_text("".join(f"{at}\n" for at in range(100, 200)))
+    with msgtx.connect(url) as client, psycopg.connect(url, autocommit=True) as connection:
+        for name in ("orders", "invoices", "in", "out"):  # the recipe itself has nothing to do
+            client.topics.create(name, partitions=3, retention_ms=-1)
+        with client.producer() as producer:
+            for at in range(100):
+                producer.send("in", b"%d" % at, key=b"%d" % at)
+
+        def kill(program: "subprocess.Popen[str]", moment: str, query: str) -> None:
+            wait_until(lambda: connection.execute(query).fetchone(), moment, seconds=PATIENCE_SECONDS)
+            os.killpg(program.pid, signal.SIGKILL)
+
+        def written() -> list[int]:
+            return sorted(int(record.value or b"") for record in client.read(client.snapshot(["out"])))
+
+        with psycopg.connect(url) as other, shell(tmp_path, url, KILLED) as program:
+            other.execute("select pg_advisory_xact_lock(1836279554, hashtext('killed'))")
+            waits = "select 1 from pg_locks join pg_stat_activity using (pid) where not granted and query ~ 'commit_batch'"
+            kill(program, "the commit waits for its group", waits)
+        assert written() == []
+        with shell(tmp_path, url, KILLED, STAYS="1") as program:
+            committed = "select 1 from msgtx.spark_batch where app_id not in ('invoicing', 'killed')"
+            kill(program, "the stream's batch is committed", committed)
+        with shell(tmp_path, url, KILLED) as program:
+            out, error = program.communicate(timeout=PATIENCE_SECONDS)
+        assert answers(out) == {"run": "false", "stream": "true"}, out + error
+        assert written() == list(range(200))
+
+
+@contextlib.contextmanager
+def shell(folder: Path, url: str, program: str, **environment: str) -> "Iterator[subprocess.Popen[str]]":
+    """Run spark-shell with the recipe of the documentation and a program behind it. It ends with the block."""
+    recipe = "".join(each.text for each in snippets("scala", page="docs/how-to/spark-sql.md"))
+    (folder / "recipe.scala").write_text(recipe + program, encoding="utf-8")
+    given = sqlalchemy.make_url(url)
+    process = subprocess.Popen(
+        [
+            Path(pyspark.__file__).parent / "bin" / "spark-shell", "--master", "local[2,4]", "--jars", jdbc_jar(),
+            "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=OFF", "-i", folder / "recipe.scala",
+        ],
+        env=surroundings({
+            "JDBC_URL": f"jdbc:postgresql://{given.host}:{given.port}/{given.database}"
+                        f"?user={given.username}&password={given.password}",
+            "JAVA_HOME": str(find_java().home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": "/none", **environment,
+        }),
+        cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def answers(out: str) -> dict[str, str]:
+    """Return what a program has told, by name."""
+    return dict(line[5:].split(": ", 1) for line in out.splitlines() if line.startswith("TOLD "))
