@@ -17,6 +17,7 @@ from msgtx.admin.find import Search, find
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
+from msgtx.admin.search import search
 from msgtx.admin.shares import SharesAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
@@ -87,6 +88,7 @@ from msgtx.types import (
     PreparedTransaction,
     ProcessReport,
     Record,
+    SearchAnswer,
     ShareRecord,
     Snapshot,
     SweepReport,
@@ -758,9 +760,9 @@ class Client(Closing):
             raise errors.InvalidRequest("an offset needs its partition", name="partition")
         if key is not None:
             arguments.an_instance("key", key, (str, bytes), "a text or bytes")
-        search = Search(
-            topic=arguments.topic(topic),
-            partition=None if partition is None else arguments.whole("partition", partition),
+        topic = arguments.topic(topic)
+        partition = None if partition is None else arguments.whole("partition", partition)
+        asked = Search(
             offset=None if offset is None else arguments.whole("offset", offset),
             key=key.encode() if isinstance(key, str) else key,
             json=None if json is None else arguments.text("json", json),
@@ -771,7 +773,41 @@ class Client(Closing):
             limit=arguments.whole("limit", limit, least=1, most=1_000),
         )
         arguments.function("progress", progress)
-        return find(self.runtime.engine, search, stop=arguments.stop_signal("stop", stop), progress=progress)
+        stop = arguments.stop_signal("stop", stop)
+        return find(self.runtime.engine, topic, asked, partition=partition, stop=stop, progress=progress)
+
+    def search(
+        self,
+        text: str,
+        *,
+        since: Duration | None = "1d",
+        limit: int = 10,
+        contents: bool = True,
+        stop: StopSignal | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> SearchAnswer:
+        """Find what a text may mean: the places to go, and what they hold.
+
+        A place as messages write it (`orders/0/4711`, `orders-0@4711`), the name of a transaction (`7.3.12`), and what is
+        named so or begins so: transactional ids, topics, groups, share groups, snapshots; a producer id. Then the records
+        with this key, or with these words in a value that is JSON, of all topics that the role may consume, the last stored
+        ones first, at most `limit` (1 to 100); `since`: how long ago they may have been stored (None: any time);
+        `contents=False` leaves them out. If nothing is found, `similar` has names that are like it. The search for records
+        is made of short calls and has an end: `is_complete` says whether it came to it. `stop`, `progress`: as in `find`.
+        """
+        text = arguments.text("text", text).strip()
+        if not text:
+            raise errors.InvalidRequest("a search needs a text", name="text")
+        arguments.function("progress", progress)
+        return search(
+            self.runtime.engine,
+            text,
+            since_ms=None if since is None else arguments.whole("since", units.milliseconds("since", since, unit="s")),
+            limit=arguments.whole("limit", limit, least=1, most=100),
+            contents=arguments.flag("contents", contents),
+            stop=arguments.stop_signal("stop", stop),
+            progress=progress,
+        )
 
     def transaction_outcome(self, transaction_id: TransactionId | str, *, resolve: bool = False) -> Outcome:
         """Return how a transaction ended: OPEN, COMMITTED, ABORTED or UNKNOWN. Never raises for an id it does not know.

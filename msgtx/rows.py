@@ -23,6 +23,7 @@ from msgtx.types import (
     PartitionRows,
     PreparedListing,
     Record,
+    SearchAnswer,
     ShareGroupDescription,
     ShareRecord,
     TopicDescription,
@@ -93,6 +94,15 @@ def share_row(found: ShareGroupDescription) -> dict[str, Any]:
 def prepared_row(one: PreparedListing) -> dict[str, Any]:
     """Return a prepared transaction, with its token as a text."""
     return {**row_of(one), "token": str(one.token), "prepared_at": time_text(one.prepared_at)}
+
+
+def search_row(answer: SearchAnswer) -> dict[str, Any]:
+    """Return what a search has found; of a record its row, too."""
+    return {
+        "hits": [{**row_of(hit), "record": None if hit.record is None else found_row(hit.record)} for hit in answer.hits],
+        "similar": [row_of(hit) for hit in answer.similar],
+        "is_complete": answer.is_complete,
+    }
 
 
 def activity_row(piece: ActivityPiece) -> dict[str, Any]:

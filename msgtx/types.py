@@ -894,6 +894,42 @@ class SweepReport:
     log_rows_removed: int = 0  # of deleted topics
 
 
+class SearchKind(enum.StrEnum):
+    """The kind of a place that `client.search` has found."""
+
+    RECORD = "record"
+    PARTITION = "partition"
+    TRANSACTION = "transaction"
+    TRANSACTIONAL_ID = "transactional_id"
+    TOPIC = "topic"
+    GROUP = "group"
+    SHARE_GROUP = "share_group"
+    SNAPSHOT = "snapshot"
+    PRODUCER = "producer"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A place that `client.search` has found: its kind, its name, and a line about it. `record`: of a record, itself."""
+
+    kind: SearchKind
+    name: str
+    text: str
+    record: FoundRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """What `client.search` has found: places that the text names, then records. `similar`: names like it, if it found none.
+
+    `is_complete`: false if the search for records was stopped, or has more to look at than one search may.
+    """
+
+    hits: list[SearchHit]
+    similar: list[SearchHit]
+    is_complete: bool
+
+
 class RowState(enum.StrEnum):
     """What became of a row of the log; `PLAIN`: it belongs to no transaction, and counts as committed."""
 

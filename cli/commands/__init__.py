@@ -13,6 +13,7 @@ NAMES = (
     "produce",
     "consume",
     "find",
+    "search",
     "process",
     "transactions",
     "groups",

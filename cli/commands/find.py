@@ -81,7 +81,7 @@ def command(
                 progress=lambda count: told(count, f"{count} found"),
             )
         if invocation.format == "table":
-            write("\n".join(map(_block, found)))
+            write("\n".join(map(block, found)))
             if not found and not stop.is_set():
                 where = "" if at is not None else f" in the last {units.lasting(since / 1_000)}; --since looks further back"
                 click.echo(f"no record of {topic} fits{where}", err=True)
@@ -92,7 +92,8 @@ def command(
         return 0 if found else FAILED
 
 
-def _block(found: FoundRecord) -> str:
+def block(found: FoundRecord) -> str:
+    """Return a record, what became of it, and the progress of each group, as lines for people."""
     lines = [f"{found.topic}-{found.partition}@{found.offset}  {time_text(found.timestamp)}{_content('key', found.key)}"]
     if found.value is not None:
         lines.append(_content("value", found.value).strip())

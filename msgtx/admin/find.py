@@ -22,49 +22,65 @@ from msgtx.types import (
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The records that are looked for: all that is not None must fit."""
+    """The records of a partition that are looked for: all that is not None must fit. `words`: see `client.search`."""
 
-    topic: str
-    partition: int | None = None
     offset: int | None = None
     key: bytes | None = None
     json: str | None = None
     header: str | None = None
+    words: str | None = None
     since_ms: int | None = None
     limit: int = 10
 
 
 def find(
-    engine: Engine, asked: Search, *, stop: StopSignal | None, progress: Callable[[int], None] | None
+    engine: Engine,
+    topic: str,
+    asked: Search,
+    *,
+    partition: int | None,
+    stop: StopSignal | None,
+    progress: Callable[[int], None] | None,
 ) -> list[FoundRecord]:
     """Return the last stored records that fit. Each step is a call of its own; `stop` ends the search after one."""
     hits: list[tuple[FoundRow, TopicPartition, int]] = []
     with engine.connection() as connection:
-        topic = require_topics(connection, [asked.topic])[asked.topic]
-    ids = topic.partition_ids if asked.partition is None else (topic.partition_id(asked.partition),)
-    for index, partition_id in enumerate(ids, asked.partition or 0):
+        known = require_topics(connection, [topic])[topic]
+    ids = known.partition_ids if partition is None else (known.partition_id(partition),)
+    for index, partition_id in enumerate(ids, partition or 0):
         before: int | None = BEHIND_ALL if asked.offset is None else asked.offset + 1
         fitting = 0
         while before is not None and fitting < asked.limit and not (stop is not None and stop.is_set()):
-            with engine.connection() as connection:
-                rows, before = find_records(
-                    connection,
-                    partition_id,
-                    before,
-                    since_ms=asked.since_ms,
-                    offset=asked.offset,
-                    key=asked.key,
-                    json=asked.json,
-                    header=asked.header,
-                    most=asked.limit,
-                )
-            hits += ((row, TopicPartition(asked.topic, index), partition_id) for row in rows)
+            rows, before = look_back(engine, partition_id, before, asked)
+            hits += ((row, TopicPartition(topic, index), partition_id) for row in rows)
             fitting += len(rows)
             if progress is not None:
                 progress(len(hits))
-    hits.sort(key=lambda hit: (hit[0].stored_at, hit[0].record_offset), reverse=True)
+    return newest(engine, hits, asked.limit)
+
+
+def look_back(engine: Engine, partition_id: int, before: int, asked: Search) -> tuple[list[FoundRow], int | None]:
+    """Return the records in front of `before` that fit, of one step, and where the next begins; None: it was the last."""
     with engine.connection() as connection:
-        return [_found(connection, *hit) for hit in hits[: asked.limit]]
+        return find_records(
+            connection,
+            partition_id,
+            before,
+            since_ms=asked.since_ms,
+            offset=asked.offset,
+            key=asked.key,
+            json=asked.json,
+            header=asked.header,
+            words=asked.words,
+            most=asked.limit,
+        )
+
+
+def newest(engine: Engine, hits: list[tuple[FoundRow, TopicPartition, int]], most: int) -> list[FoundRecord]:
+    """Return the last stored ones of some records, with the progress of each group. A hit has its partition, and its id."""
+    hits = sorted(hits, key=lambda hit: (hit[0].stored_at, hit[0].record_offset), reverse=True)
+    with engine.connection() as connection:
+        return [_found(connection, *hit) for hit in hits[:most]]
 
 
 def _found(connection: RawConnection, row: FoundRow, place: TopicPartition, partition_id: int) -> FoundRecord:

@@ -695,6 +695,15 @@ FIND_DIRTY_LOG: Final = Function(
 )
 
 
+class FindNamesRow(NamedTuple):
+    kind: str
+    name: str
+    told: str | Any
+
+
+FIND_NAMES: Final = Function("find_names", "in_text text, most int4", FindNamesRow)
+
+
 class FindRecordsRow(NamedTuple):
     next_before: int | Any
     record_offset: int | Any
@@ -720,7 +729,7 @@ class FindRecordsRow(NamedTuple):
 FIND_RECORDS: Final = Function(
     "find_records",
     "in_partition_id int4, before int8, since_ms int8, at_offset int8, in_key bytea, in_json text, in_header text, "
-    "most int4",
+    "most int4, in_words text",
     FindRecordsRow,
 )
 FINISH_COMPACTION: Final = Function(
@@ -1155,6 +1164,19 @@ READ_RECORDS: Final = Function(
     "read_records", "partition_ids int4[], first_offsets int8[], last_offsets int8[]", ReadRecordsRow
 )
 RECEIVE: Final = Function("receive", "topic text, share_group text, max_records int8, max_bytes int8", tuple[Any])
+
+
+class RecentPartitionsRow(NamedTuple):
+    partition_id: int
+    topic: str
+    partition_index: int
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+
+RECENT_PARTITIONS: Final = Function("recent_partitions", "since_ms int8, most int4", RecentPartitionsRow)
 
 
 class RecordRangeRow(NamedTuple):

@@ -6,5 +6,10 @@ from collections.abc import Iterable
 
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
     """Return a question with the nearest known name, to stand behind an error; without one, what to do `otherwise`."""
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+    near = similar_names(name, known, most=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def similar_names(name: str, known: Iterable[str], *, most: int = 5) -> list[str]:
+    """Return the known names that are most like this one, the nearest first."""
+    return difflib.get_close_matches(name, sorted(known), n=most, cutoff=0.7)

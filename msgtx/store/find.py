@@ -21,6 +21,14 @@ GroupRow = calls.GroupsOfRecordRow
 LetterRow = calls.LettersOfRecordRow
 
 
+# A partition that was written to.
+RecentPartition = calls.RecentPartitionsRow
+
+
+# Something with a name: its kind, and a few words about it.
+FoundName = calls.FindNamesRow
+
+
 def find_records(
     connection: RawConnection,
     partition_id: int,
@@ -31,13 +39,14 @@ def find_records(
     key: bytes | None,
     json: str | None,
     header: str | None,
+    words: str | None,
     most: int,
 ) -> tuple[list[FoundRow], int | None]:
     """Return the records in front of `before` that fit, of one step, and where the next step begins; None: it was the last.
 
     Raise `InvalidRequest`, `AuthorizationFailed`.
     """
-    rows = call(connection, calls.FIND_RECORDS, partition_id, before, since_ms, offset, key, json, header, most)
+    rows = call(connection, calls.FIND_RECORDS, partition_id, before, since_ms, offset, key, json, header, most, words)
     return [row for row in rows if row.record_offset is not None], rows[0].next_before
 
 
@@ -49,3 +58,16 @@ def groups_of_record(connection: RawConnection, partition_id: int, offset: int) 
 def letters_of_record(connection: RawConnection, row: FoundRow, *, topic: str, partition: int) -> Sequence[LetterRow]:
     """Return the dead letters that name a record."""
     return call(connection, calls.LETTERS_OF_RECORD, topic, partition, row.record_offset, row.stored_at)
+
+
+def recent_partitions(connection: RawConnection, since_ms: int | None, most: int) -> Sequence[RecentPartition]:
+    """Return the partitions that were written to within this time (None: ever) and may be consumed, the last one first.
+
+    Raise `AuthorizationFailed` for a role that may consume nothing.
+    """
+    return call(connection, calls.RECENT_PARTITIONS, since_ms, most)
+
+
+def find_names(connection: RawConnection, text: str, most: int) -> Sequence[FoundName]:
+    """Return the named things whose name is this text, then those whose name begins with it; of each kind at most `most`."""
+    return call(connection, calls.FIND_NAMES, text, most)

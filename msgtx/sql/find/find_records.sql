@@ -3,6 +3,7 @@
 -- nulls if none fits. They may be open or aborted. All that is given must fit:
 --   since_ms   how long ago a record may have been stored   at_offset   this record alone
 --   in_json    path.of.names=text, in a value that is JSON  in_header   name=content
+--   in_words   the record's key, or words in a text of a value that is JSON, or a number there
 --   outcome    committed, aborted, prepared (sealed, undecided) or open
 -- To search in contents takes the right to consume. Without it, keys, values and headers are null. A row is read without its
 -- values as long as none is asked for.
@@ -13,7 +14,7 @@
 -- plan: look-ups, nested loops
 create function msgtx.find_records(
     in_partition_id int, before bigint, since_ms bigint, at_offset bigint, in_key bytea, in_json text, in_header text,
-    most int)
+    most int, in_words text default null)
 returns table (
     next_before bigint, record_offset bigint, record_timestamp bigint, stored_at timestamptz, record_key bytea,
     record_value bytea, header_keys text[], header_values bytea[], producer_id bigint, producer_epoch int,
@@ -29,6 +30,9 @@ declare
     needle constant bytea := case when json_text ~ '^[a-zA-Z0-9_ .:@,-]+$'
             and (json_text ~ '^[0-9]{1,6}$' or json_text !~ '^[0-9.eE+-]+$')
         then convert_to(json_text, 'UTF8') end;
+    -- The longest part of the words that JSON writes in one way.
+    words_needle constant bytea := convert_to((
+        select m[1] from regexp_matches(in_words, '[a-zA-Z0-9 _.:@,-]+', 'g') m order by length(m[1]) desc limit 1), 'UTF8');
     header_name constant text := split_part(in_header, '=', 1);
     header_content constant bytea := convert_to(substr(in_header, strpos(in_header, '=') + 1), 'UTF8');
     longest_ms constant bigint := 100000000000000;  -- some 3,000 years
@@ -43,7 +47,7 @@ begin
     end if;
     if not msgtx.acts_for_owner() then
         ignored := msgtx.require_rights(
-            case when in_key is null and in_json is null and in_header is null then '{consume,observe}'::text[]
+            case when in_key is null and concat(in_json, in_header, in_words) = '' then '{consume,observe}'::text[]
                 else '{consume}' end, array[in_partition_id]);
         shows := msgtx.shows_records(in_partition_id);
     end if;
@@ -64,13 +68,16 @@ begin
             select r.*, c.base_offset + coalesce(c.offset_deltas[r.ordinal], r.ordinal - 1) as at,
                    case when r.header_count > 0 then coalesce((
                        select sum(n) from unnest(c.header_counts[:r.ordinal - 1]) n), 0)::int end as headers_before
-            from unnest(c.keys, case when in_json is not null then c."values" end, c.timestamps, c.header_counts,
-                        array_fill(null::int, array[c.record_count]))
+            from unnest(c.keys, case when in_json is not null or in_words is not null then c."values" end, c.timestamps,
+                        c.header_counts, array_fill(null::int, array[c.record_count]))
                 with ordinality r(key, value, record_timestamp, header_count, filler, ordinal)
             where (in_key is null or r.key = in_key)
               and case when in_json is null then true
                   when needle is not null and position(needle in r.value) = 0 then false
-                  else msgtx.value_json(r.value) #>> json_path = json_text end) u
+                  else msgtx.value_json(r.value) #>> json_path = json_text end
+              and case when in_words is null or r.key = convert_to(in_words, 'UTF8') then true
+                  when words_needle is not null and position(words_needle in r.value) = 0 then false
+                  else msgtx.value_has_words(r.value, in_words) end) u
         where (since is null or c.appended_at >= since)
           and u.at >= (select p.log_start_offset from msgtx.partition p where p.partition_id = in_partition_id)
           and (at_offset is null or u.at = at_offset)
