@@ -526,7 +526,7 @@ class TransactionalIdNotFound(UsageError):
 
 
 class TransactionNotFound(UsageError):
-    """Nothing is stored of a transaction, or nothing that this role may see.
+    """Nothing is stored of a transaction, or of a producer, or nothing that this role may see.
 
     Correct the name; a transaction is stored from its first record until its history expires (`transaction_history_ms`).
     """

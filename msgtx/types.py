@@ -690,6 +690,61 @@ class BlockingTransaction:
     advice: str
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerEpoch:
+    """An epoch of a producer, as its stored transactions tell it. Times in milliseconds since 1970 UTC.
+
+    `first_number`, `last_number`: of its stored transactions. `committed`, `aborted`: of those from `counted_from` on; older
+    ones are not counted, or not stored any more. `is_open`: its last one is undecided. `fenced_by`: the newer epoch that
+    aborted its open transaction, and its client if that is known. `raised_from`: the producer began this epoch by itself.
+    """
+
+    epoch: int
+    is_current: bool
+    first_number: int | None
+    first_at: int | None
+    last_number: int | None
+    last_at: int | None
+    client_host: str | None
+    client_process: int | None
+    committed: int
+    aborted: int
+    counted_from: int | None
+    is_open: bool
+    fenced_by: str | None
+    raised_from: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerSequence:
+    """The last sequence of a producer on a partition; None where the partition does not know it any more."""
+
+    topic: str
+    partition: int
+    epoch: int | None
+    last_sequence: int | None
+    last_offset: int | None
+    appended_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerHistory:
+    """The epochs of a producer, the newest first, and its sequences on the partitions of its newest transaction.
+
+    `initialized_at`: when its current epoch began, in milliseconds since 1970 UTC. `epochs_before`: the argument for the
+    older ones; None: these are all.
+    """
+
+    producer_id: int
+    transactional_id: str | None
+    current_epoch: int
+    timeout_ms: int
+    initialized_at: int
+    epochs: list[ProducerEpoch]
+    epochs_before: int | None
+    sequences: list[ProducerSequence]
+
+
 class Level(enum.StrEnum):
     """How bad a finding of `doctor` is."""
 

@@ -21,6 +21,7 @@ from msgtx.types import (
     BlockingTransaction,
     Outcome,
     PreparedTransaction,
+    ProducerHistory,
     ShownPartition,
     ShownTransaction,
     TopicPartition,
@@ -233,6 +234,51 @@ def _blocked(found: BlockingTransaction) -> Iterator[str]:
         if session.query:
             yield f"    query: {session.query}"
     yield f"  to end it: {found.advice}"
+
+
+@command.command("history")
+@click.argument("producer", metavar="ID")
+@option("--before", type=click.IntRange(min=0), help="Only epochs below this one, for the next page.")
+@option("--most", type=click.IntRange(min=1, max=1000), default=100, help="The most epochs, the newest ones.")
+@pass_invocation
+def history(invocation: Invocation, producer: str, *, before: int | None, most: int) -> None:
+    """Show the epochs of a producer over time, their transactions, and who fenced whom.
+
+    ID is a producer id (a number) or a transactional id.
+    """
+    asked: int | str = int(producer) if producer.isascii() and producer.isdigit() else producer
+    with connect(invocation) as client:
+        found = client.admin.producers.history(asked, epochs_before=before, most=most)
+    if invocation.format == "table":
+        write("".join(f"{printable(line)}\n" for line in _epochs(found)))
+    else:
+        show_one(invocation.format, row_with_times(found))
+
+
+def _epochs(found: ProducerHistory) -> Iterator[str]:
+    of = "" if found.transactional_id is None else f" of {found.transactional_id!r}"
+    yield f"producer {found.producer_id}{of}  epoch {found.current_epoch} since {time_text(found.initialized_at)}"
+    for each in found.epochs:
+        yield f"epoch {each.epoch}{'  (current)' if each.is_current else ''}"
+        if each.client_host is not None:
+            yield f"  process {each.client_process} on {each.client_host}"
+        if each.first_at is not None and each.last_at is not None:
+            numbers = f"transactions {each.first_number} to {each.last_number}"
+            yield f"  {numbers}, {time_text(each.first_at)} to {time_text(each.last_at)}"
+        if each.counted_from is not None:
+            since = f", from {each.counted_from} on" if each.counted_from != each.first_number else ""
+            yield f"  {each.committed:,} committed, {each.aborted:,} aborted{since}"
+        if each.is_open:
+            yield f"  {each.last_number} is open"
+        if each.fenced_by is not None:
+            yield f"  fenced by {each.fenced_by}"
+        if each.raised_from is not None:
+            yield f"  the producer began it by itself, after epoch {each.raised_from}"
+    if found.epochs_before is not None:
+        yield f"older epochs: --before {found.epochs_before}"
+    for place in found.sequences:
+        known = "not known there any more" if place.last_sequence is None else f"last sequence {place.last_sequence}"
+        yield f"{place.topic}-{place.partition}  {known}"
 
 
 @command.command("outcome")

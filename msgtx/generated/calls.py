@@ -1096,6 +1096,45 @@ OFFSET_COUNTS: Final = Function(
 )
 PARTITION_ID_OF: Final = Function("partition_id_of", "in_topic text, in_partition int4", tuple[int])
 POSITION: Final = Function("position", "group_name text, cut text", tuple[str])
+
+
+class ProducerEpochsRow(NamedTuple):
+    transactional_id: str | Any
+    current_epoch: int
+    epoch_before: int | Any
+    timeout_ms: int
+    initialized_at: datetime
+    epoch: int
+    first_number: int | Any
+    first_at: datetime | Any
+    last_number: int | Any
+    last_at: datetime | Any
+    last_outcome: str | Any
+    last_decided_by: str | Any
+    client_host: str | Any
+    client_process: int | Any
+    committed: int
+    aborted: int
+    counted_from: int | Any
+
+
+PRODUCER_EPOCHS: Final = Function("producer_epochs", "in_producer_id int8, before int4, most int4", ProducerEpochsRow)
+
+
+class ProducerSequencesRow(NamedTuple):
+    topic: str
+    partition_index: int
+    producer_epoch: int | Any
+    last_sequence: int | Any
+    last_offset: int | Any
+    appended_at: datetime | Any
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+
+PRODUCER_SEQUENCES: Final = Function("producer_sequences", "in_producer_id int8, most int4", ProducerSequencesRow)
 PUBLISH: Final = Function(
     "publish",
     "topic text, value text, key text, value_bytes bytea, key_bytes bytea, partition int4, headers jsonb, "

@@ -95,6 +95,8 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
         "show_acknowledgements",
         "blocking_partitions",
         "waiting_groups",
+        "producer_epochs",
+        "producer_sequences",
         "transaction_outcome",
         "undecided_prepared",
         "is_committed",

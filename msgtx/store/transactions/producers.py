@@ -54,6 +54,23 @@ def lock_producers(connection: RawConnection, producer_ids: Iterable[int]) -> No
     call(connection, calls.LOCK_PRODUCERS, Int8Array(producer_ids))
 
 
+# An epoch of a producer, with what belongs to the producer as a whole.
+EpochRow = calls.ProducerEpochsRow
+
+# The last sequence of a producer on a partition.
+SequenceRow = calls.ProducerSequencesRow
+
+
+def producer_epochs(connection: RawConnection, producer_id: int, before: int | None, *, most: int) -> list[EpochRow]:
+    """Return the epochs of a producer below `before` (None: all), the newest first; none if it is not known."""
+    return call(connection, calls.PRODUCER_EPOCHS, producer_id, before, most)
+
+
+def producer_sequences(connection: RawConnection, producer_id: int, *, most: int) -> list[SequenceRow]:
+    """Return the last sequence of a producer on the partitions of its newest transaction."""
+    return call(connection, calls.PRODUCER_SEQUENCES, producer_id, most)
+
+
 def describe_producers(connection: RawConnection, partition_id: int) -> list[ProducerState]:
     """Return the producers that a partition knows, by id."""
     found: list[ProducerState] = []
