@@ -19,6 +19,7 @@ from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.search import search
 from msgtx.admin.shares import SharesAdmin
+from msgtx.admin.spark import SparkAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
@@ -108,7 +109,7 @@ MOST_CONNECTIONS: Final = 10_000  # of one client: more than a server takes
 
 
 class Admin:
-    """`client.admin`: groups, share groups, transactions, producers, partitions and coordinators; what hurts."""
+    """`client.admin`: groups, share groups, transactions, producers, partitions, coordinators, Spark; what hurts."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -117,6 +118,7 @@ class Admin:
         self.producers = ProducersAdmin(engine)
         self.transactions = TransactionsAdmin(engine)
         self.partitions = PartitionsAdmin(engine)
+        self.spark = SparkAdmin(engine)
 
     def find_coordinator(self, transactional_id: str) -> Coordinator:
         """Return the leader of the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""

@@ -26,6 +26,7 @@ from msgtx.types import (
     SearchAnswer,
     ShareGroupDescription,
     ShareRecord,
+    SparkQuery,
     TopicDescription,
     TopicPartition,
     TransactionId,
@@ -108,6 +109,11 @@ def search_row(answer: SearchAnswer) -> dict[str, Any]:
 def activity_row(piece: ActivityPiece) -> dict[str, Any]:
     """Return what was stored and decided in a piece of time."""
     return _timed(row_of(piece), "start", "end")
+
+
+def spark_row(query: SparkQuery) -> dict[str, Any]:
+    """Return a query of an application of Spark."""
+    return _timed(row_of(query), "decided_at", "undecided_since")
 
 
 def partition_rows_row(found: PartitionRows) -> dict[str, Any]:

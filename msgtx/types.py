@@ -1029,6 +1029,26 @@ class PartitionRows:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkQuery:
+    """A query of an application of Spark. Times in milliseconds since 1970 UTC.
+
+    `query_id`: None where a program counts its batches itself. `last_batch`, `decided_at`, `run_id`: of its fence row, the
+    newest committed batch. `undecided_…`: attempts of tasks without a decision, the first batch of theirs, and since when.
+    `rerun`: what a batch does that runs again.
+    """
+
+    application: str
+    query_id: str | None
+    last_batch: int | None
+    decided_at: int | None
+    run_id: str | None
+    undecided_attempts: int
+    undecided_batch: int | None
+    undecided_since: int | None
+    rerun: str
+
+
+@dataclass(frozen=True, slots=True)
 class ActivityPiece:
     """What was stored and decided from `start` to before `end`, in milliseconds since 1970 UTC.
 

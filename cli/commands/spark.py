@@ -14,6 +14,7 @@ MODULES: Final = {
     "expire": "expire",
     "audit": "audit",
     "report": "report",
+    "status": "status",
 }
 
 
@@ -35,9 +36,9 @@ class Jobs(Group):
 
 @click.group("spark", cls=Jobs)
 def command() -> None:
-    """Run a job on Spark: in this process, or on a cluster (--master).
+    """Run a job on Spark: in this process, or on a cluster (--master). `status` shows what jobs have committed.
 
-    It needs the extra `spark`: pip install 'msgtx[spark]'. Java and PostgreSQL's
+    A job needs the extra `spark`: pip install 'msgtx[spark]'. Java and PostgreSQL's
     JDBC driver are found on the machine, or fetched. On a cluster, the workers'
     Python needs msgtx, too (PYSPARK_PYTHON names it). Each job
     can also be run with `spark-submit spark_jobs/JOB.py` and the same options.

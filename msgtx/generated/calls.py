@@ -468,6 +468,20 @@ DESCRIBE_PRODUCERS: Final = Function(
 )
 
 
+class DescribeQueriesRow(NamedTuple):
+    app_id: str
+    query_id: str
+    batch_id: int | Any
+    decided_at: datetime | Any
+    run_id: str | Any
+    undecided: int
+    undecided_batch_id: int | Any
+    undecided_since: datetime | Any
+
+
+DESCRIBE_QUERIES: Final = Function("describe_queries", "most int4", DescribeQueriesRow)
+
+
 class DescribeRowsRow(NamedTuple):
     log_start_offset: int
     last_stable_offset: int

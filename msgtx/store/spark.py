@@ -12,6 +12,9 @@ from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
 
+# A query of an application: its newest committed batch, and its undecided attempts.
+DescribedQuery = calls.DescribeQueriesRow
+
 _BATCH: Final = {"in_app_id": "text", "in_query_id": "text", "in_batch_id": "int8"}
 
 # Attempts that one SQL transaction aborts, each with a place of the lock table; also in decide_batch.sql.
@@ -208,3 +211,8 @@ def follow_batch(connection: RawConnection, group: str, ranges: Mapping[int, tup
     )
     if name is not None:
         raise answered(name, detail, group=group)
+
+
+def describe_queries(connection: RawConnection, most: int) -> list[DescribedQuery]:
+    """Return the queries of all applications, in order of their names, at most `most`. Raise `AuthorizationFailed`."""
+    return call(connection, calls.DESCRIBE_QUERIES, most)
