@@ -10,7 +10,7 @@ from msgtx.database.pool import Engine
 from msgtx.store.append.append import epoch_ms
 from msgtx.store.fetch.fetch import EARLIEST, Position, fetch, list_offsets
 from msgtx.store.fetch.holders import stable_cut
-from msgtx.store.fetch.ranges import Range, measure_ranges
+from msgtx.store.fetch.ranges import Range, count_transactions, measure_ranges
 from msgtx.store.fetch.records import records_of
 from msgtx.store.fetch.snapshots import SavedText, delete_snapshot, save_snapshot, saved_snapshots
 from msgtx.store.operator.installation import require_incarnation
@@ -181,7 +181,7 @@ class Snapshots:
     def ranges(
         self, topics: Iterable[str] | None = None, *, start: Snapshot | None = None, end: Snapshot | None = None
     ) -> dict[TopicPartition, CommittedRange]:
-        """Return the committed records between two cuts, counted in the database, in order of the partitions.
+        """Return the difference of two cuts, by partition, in order: the committed records and transactions between them.
 
         `start`: None, or without a partition: from its log start. `end`: None: now's cut. `topics`: only these; None: those
         of `end`, else of `start`, else all. Raise `IncarnationChanged`, `UnknownTopicOrPartition`, and `InvalidRequest`
@@ -218,7 +218,9 @@ def _measured(
     ranges: Mapping[TopicPartition, Range],
 ) -> dict[TopicPartition, CommittedRange]:
     sizes = {ids[partition]: [0, 0] for partition in ranges}
-    for piece in measure_ranges(connection, {ids[partition]: each for partition, each in ranges.items()}, None):
+    by_id = {ids[partition]: each for partition, each in ranges.items()}
+    transactions = count_transactions(connection, by_id)
+    for piece in measure_ranges(connection, by_id, None):
         sizes[piece.partition_id][0] += piece.records
         sizes[piece.partition_id][1] += piece.bytes
     found = {}
@@ -229,7 +231,12 @@ def _measured(
                 f"{partition}: the start, {first}, lies behind the end, {last}", at=partition, offset=first, limit=last
             )
         found[partition] = CommittedRange(
-            min(first, last), last, max(min(log_start, last) - first, 0), *sizes[ids[partition]]
+            start=min(first, last),
+            end=last,
+            removed=max(min(log_start, last) - first, 0),
+            records=sizes[ids[partition]][0],
+            bytes=sizes[ids[partition]][1],
+            transactions=transactions[ids[partition]],
         )
     return found
 

@@ -134,7 +134,8 @@ class CommittedRange:
     """A partition between two cuts: offsets in [start, end).
 
     `removed`: how many of its offsets, at its front, retention has removed since. `records`: the records that a reader
-    would get now (no aborted, compacted or removed ones). `bytes`: of them as stored, about.
+    would get now (no aborted, compacted or removed ones). `bytes`: of them as stored, about. `transactions`: committed ones
+    that begin there; one on several partitions counts on each.
     """
 
     start: int
@@ -142,6 +143,7 @@ class CommittedRange:
     removed: int
     records: int
     bytes: int
+    transactions: int
 
 
 class Isolation(enum.StrEnum):

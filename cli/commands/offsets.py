@@ -20,7 +20,7 @@ from msgtx.types import Isolation, SavedSnapshot, Snapshot, TopicPartition, Tran
 if TYPE_CHECKING:
     from msgtx.client import Client
 
-RANGE_COLUMNS: Final = ("topic", "partition", "start", "end", "records", "bytes", "removed")
+RANGE_COLUMNS: Final = ("topic", "partition", "start", "end", "records", "transactions", "bytes", "removed")
 SAVED_COLUMNS: Final = ("name", "taken_at", "topics", "partitions", "readable")
 TOLD: Final = 10  # holders that are named, further ones are counted
 A_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\s.*)?", re.DOTALL)
@@ -121,10 +121,11 @@ def delete_snapshot(invocation: Invocation, names: tuple[str, ...], *, dry_run: 
 @option("--to", "end", metavar="NAME|TEXT", help="The snapshot to end at.  [default: a cut taken now]")
 @pass_invocation
 def ranges(invocation: Invocation, topics: tuple[str, ...], *, start: str | None, end: str | None) -> None:
-    """Show what is committed between two cuts, per partition: offsets from `start` to below `end`.
+    """Show the difference of two cuts, per partition: what is committed from `start` to below `end`.
 
-    `records` counts the records for a reader now, `bytes` estimates their stored size, and `removed` counts the offsets that
-    retention has removed from the front since then. Without TOPIC, it shows the topics of the snapshots, or all topics.
+    `records` counts the records for a reader now, `transactions` those that begin there, `bytes` estimates the stored size,
+    and `removed` counts the offsets that retention has removed from the front since then. Without TOPIC, it shows the topics
+    of the snapshots, or all topics.
     """
     with connect(invocation) as client:
         first, last = cuts_of(client, topics, start, end)

@@ -318,6 +318,17 @@ class CountRecordsRow(NamedTuple):
 
 
 COUNT_RECORDS: Final = Function("count_records", "partition_ids int4[], positions int8[], isolation text", CountRecordsRow)
+
+
+class CountTransactionsRow(NamedTuple):
+    partition_id: int
+    next_offset: int
+    transactions: int
+
+
+COUNT_TRANSACTIONS: Final = Function(
+    "count_transactions", "partition_ids int4[], starts int8[], ends int8[], max_rows int4", CountTransactionsRow
+)
 CREATE_TOPIC: Final = Function("create_topic", "topic_name text, partition_count int4, settings jsonb", tuple[int])
 CUT: Final = Function("cut", "topics text", tuple[str])
 

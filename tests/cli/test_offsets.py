@@ -112,7 +112,7 @@ def test_ranges_reach_from_a_cut_to_now_or_to_a_cut(msgtx: Msgtx, client: Client
     assert records("--from", f"{wide}.begin", "--to", middle) == 3
     assert records("--to", middle) == 5
     table = msgtx("offsets", "ranges", wide).out.decode()
-    assert table.split()[:7] == ["topic", "partition", "start", "end", "records", "bytes", "removed"]
+    assert table.split()[:8] == ["topic", "partition", "start", "end", "records", "transactions", "bytes", "removed"]
     msgtx("offsets", "ranges", "--from", middle, "--to", begin).refuses("behind the end")
 
 

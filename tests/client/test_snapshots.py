@@ -243,7 +243,9 @@ def test_after_compaction_a_cut_reads_what_is_left_below_it(
     assert values(client, cut) == [b"1"]
     at = TopicPartition(topic, 0)
     assert client.snapshots.ranges(end=cut)[at].records == 1
-    assert client.snapshots.ranges(start=cut)[at] == CommittedRange(3, 9, 0, 2, client.snapshots.ranges(start=cut)[at].bytes)
+    assert client.snapshots.ranges(start=cut)[at] == CommittedRange(
+        3, 9, 0, 2, client.snapshots.ranges(start=cut)[at].bytes, 0
+    )
     assert values(client, client.snapshot([topic])) == [b"1", b"2", b"2"]
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from msgtx import errors
 from msgtx.store.fetch import ranges
-from msgtx.store.fetch.ranges import measure_ranges
+from msgtx.store.fetch.ranges import count_transactions, measure_ranges
 from tests.databases import Connection
 from tests.refusals import refuses
-from tests.store.steps import Writer, new_topic, plain, plain_batches, spent
+from tests.store.steps import Writer, ends, new_topic, plain, plain_batches, spent
 
 SIZE = 100
 
@@ -89,3 +89,25 @@ def test_a_bucket_without_a_width_is_refused(connection: Connection, bucket_ms: 
     (partition,) = new_topic(connection, 1)
     with refuses(errors.InvalidRequest, name="bucket_ms"):
         list(measure_ranges(connection, {partition: (0, 1)}, bucket_ms))
+
+
+def test_transactions_count_where_they_begin_however_many_rows_they_have(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read in pages of two rows, one that lies in two pages counts once; aborted and open ones do not count."""
+    first, second = new_topic(connection, 2)
+    monkeypatch.setattr(ranges, "RANGE_ROWS", 2)
+    wide, short, aborted, opened = (Writer(connection) for _ in range(4))
+    for partition in (first, first, first, second):
+        wide.send(partition, b"x")
+    plain(connection, first, b"x")
+    wide.commit()
+    short.send_and_commit(first, b"x", b"y")
+    wide.send_and_commit(first, b"x")
+    cut = ends(connection, first)[2]
+    aborted.send_and_abort(first, b"x")
+    opened.send(first, b"x")
+    log_end = ends(connection, first)[2]
+    for start, end, expected in ((0, log_end, 3), (0, cut, 3), (cut, log_end, 0), (4, cut, 2), (0, 0, 0)):
+        assert count_transactions(connection, {first: (start, end), second: (0, 1)}) == {first: expected, second: 1}
+    assert count_transactions(connection, {}) == {}
