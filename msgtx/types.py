@@ -672,7 +672,9 @@ class DatabaseSession:
 
 @dataclass(frozen=True, slots=True)
 class BlockingTransaction:
-    """An undecided transaction, and the partitions, records and groups that wait for its end.
+    """An undecided transaction, and all that waits for its end: partitions with records and groups, and what it will commit.
+
+    `offsets`: of groups, which move when it commits. `acknowledgements`: records that no other member of a share group gets.
 
     `opened_at`, `age_ms`: None if its row is missing. `session`: that will decide it or has opened it, None if it is gone.
     `advice`: how to end it. Times in milliseconds since 1970 UTC.
@@ -688,6 +690,8 @@ class BlockingTransaction:
     client_process: int | None
     records_waiting: int
     partitions: list[BlockedPartition]
+    offsets: list[ShownOffset]
+    acknowledgements: list[ShownAcknowledgement]
     session: DatabaseSession | None
     advice: str
 

@@ -1,6 +1,6 @@
 """`msgtx transactions`: open transactions, the outcome of one, and ending one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -22,6 +22,8 @@ from msgtx.types import (
     Outcome,
     PreparedTransaction,
     ProducerHistory,
+    ShownAcknowledgement,
+    ShownOffset,
     ShownPartition,
     ShownTransaction,
     TopicPartition,
@@ -139,14 +141,18 @@ def _block(found: ShownTransaction) -> Iterator[str]:
         yield f"  {_written(each)}"
     if (left := found.partition_count - len(found.partitions)) > 0:
         yield f"  and {units.counted(left, 'other partition')}: --skip, -o json"
-    for offset in found.offsets:
-        yield f"  group {offset.group}  {offset.topic}-{offset.partition}@{offset.offset}"
-    for range_ in found.acknowledgements:
-        offsets = f"{range_.first_offset} to {range_.last_offset}"
-        yield f"  share group {range_.group}  {range_.topic}-{range_.partition} {offsets}: {range_.answer}"
+    yield from _with_it(found.offsets, found.acknowledgements)
     yield "timeline"
     for event in found.events:
         yield f"  {'' if event.at is None else time_text(event.at):<24}  {event.told}"
+
+
+def _with_it(offsets: Sequence[ShownOffset], acknowledgements: Sequence[ShownAcknowledgement]) -> Iterator[str]:
+    for each in offsets:
+        yield f"  group {each.group}  {each.topic}-{each.partition}@{each.offset}"
+    for answer in acknowledgements:
+        place = f"{answer.topic}-{answer.partition}"
+        yield f"  share group {answer.group}  {place} {answer.first_offset} to {answer.last_offset}: {answer.answer}"
 
 
 def _written(each: ShownPartition) -> str:
@@ -225,6 +231,7 @@ def _blocked(found: BlockingTransaction) -> Iterator[str]:
             yield f"    group {group.group} waits{since}"
         if not each.groups_searched:
             yield "    the groups that wait here were not looked for"
+    yield from _with_it(found.offsets, found.acknowledgements)
     if (session := found.session) is not None:
         state = (session.state or "without a state") if session.visible else "hidden from this role"
         since = "" if session.state_since is None else f" since {time_text(session.state_since)}"

@@ -70,9 +70,9 @@ def show(
         batch_id=found.batch_id,
         partition_count=found.partitions,
         partitions=partitions,
-        offsets=[_offset(row) for row in offsets],
+        offsets=[offset_of(row) for row in offsets],
         offsets_next=None if offsets_next is None else list(offsets_next),
-        acknowledgements=[_acknowledgement(row) for row in acknowledged],
+        acknowledgements=[acknowledgement_of(row) for row in acknowledged],
         events=_events(found, partitions),
         checked_at=epoch_ms(found.checked_at),
     )
@@ -103,11 +103,13 @@ def _partition(row: PartitionRow) -> ShownPartition:
     )
 
 
-def _offset(row: OffsetRow) -> ShownOffset:
+def offset_of(row: OffsetRow) -> ShownOffset:
+    """Return an offset that belongs to a transaction."""
     return ShownOffset(row.group_name, row.topic, row.partition_index, row.committed_offset, epoch_ms(row.committed_at))
 
 
-def _acknowledgement(row: AcknowledgementRow) -> ShownAcknowledgement:
+def acknowledgement_of(row: AcknowledgementRow) -> ShownAcknowledgement:
+    """Return records that a transaction has acknowledged."""
     return ShownAcknowledgement(
         row.group_name, row.topic, row.partition_index, row.first_offset, row.last_offset, row.answer
     )

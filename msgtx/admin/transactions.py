@@ -195,9 +195,10 @@ class TransactionsAdmin:
         return find_hanging(self._engine, max_transaction_timeout_ms, topic=topic, partition=partition)
 
     def blocking(self, most: int = 100) -> "builtins.list[BlockingTransaction]":
-        """Return the undecided transactions that hold partitions back, with all that waits there; the oldest first.
+        """Return the undecided transactions for whose end something waits, with all of it; the oldest first.
 
-        Of the topics that the role may consume or observe. The advice is the one of `find_hanging`.
+        Partitions with their groups, offsets that it will commit, records that it has acknowledged: of the topics that the
+        role may consume or observe. The advice is the one of `find_hanging`.
         """
         return blocking(self._engine, most=arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4))
 

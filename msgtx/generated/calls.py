@@ -178,10 +178,10 @@ BEGIN_BATCH: Final = Function("begin_batch", "app_id text, batch_id int8", tuple
 
 
 class BlockingPartitionsRow(NamedTuple):
-    partition_id: int
-    topic: str
-    partition_index: int
-    first_offset: int
+    partition_id: int | Any
+    topic: str | Any
+    partition_index: int | Any
+    first_offset: int | Any
     log_end_offset: int | Any
     producer_id: int
     producer_epoch: int
@@ -196,7 +196,6 @@ class BlockingPartitionsRow(NamedTuple):
     waits_since: datetime | Any
     deciding_session: int | Any
     checked_at: datetime
-    found: int
 
     @property
     def partition(self) -> TopicPartition:

@@ -11,11 +11,13 @@ from msgtx.store.append.append import append
 from msgtx.store.groups.groups import commit_offsets
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer
+from msgtx.store.transactions.seal import seal as seal_it
+from msgtx.store.transactions.seal import take_seat
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.admin.conftest import Realm
 from tests.databases import Connection
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, named_topic, plain, seal, unique
+from tests.store.steps import Writer, named_topic, offsets_of, plain, seal, unique
 
 
 def blocking(client: msgtx.Client, *writers: Writer) -> list[BlockingTransaction]:
@@ -83,9 +85,6 @@ def test_the_oldest_one_comes_first_and_the_number_is_bounded(
 def test_a_sealed_one_tells_the_session_that_will_decide_it(
     client: msgtx.Client, connection: Connection, open_connection: Callable[..., Connection]
 ) -> None:
-    from msgtx.store.transactions.seal import seal as seal_it
-    from msgtx.store.transactions.seal import take_seat
-
     topic, (first, second) = named_topic(connection, 2)
     writer, prepared, session = Writer(connection), Writer(connection), open_connection()
     with session.transaction():
@@ -102,6 +101,25 @@ def test_a_sealed_one_tells_the_session_that_will_decide_it(
         assert topic in {place.topic for place in other.partitions}
     fence_producer(connection, prepared.transactional_id)
     fence_producer(connection, writer.transactional_id)
+
+
+def test_offsets_and_acknowledgements_that_wait_are_told_too(client: msgtx.Client, connection: Connection) -> None:
+    topic, (partition, taken) = named_topic(connection, 2)
+    sealed, answering, group = Writer(connection), Writer(connection), unique("group")
+    offsets = offsets_of((group, partition, 7))
+    assert seal_it(connection, sealed.name, "external", tails={}, offsets=offsets).error is None
+    plain(connection, taken, b"a", b"b")
+    share = ShareGroup(connection, taken)
+    share.acquire("a")
+    share.answer_in(answering.name, "a", {1: "accept"})
+    prepared, ongoing = blocking(client, sealed, answering)
+    assert (prepared.state, prepared.partitions, prepared.acknowledgements) == ("Prepared", [], [])
+    assert [(each.group, each.topic, each.partition, each.offset) for each in prepared.offsets] == [(group, topic, 0, 7)]
+    assert (ongoing.state, ongoing.partitions, ongoing.offsets) == ("Ongoing", [], [])
+    assert [(each.group, each.first_offset, each.answer) for each in ongoing.acknowledgements] == [(share.name, 1, "accept")]
+    fence_producer(connection, sealed.transactional_id)
+    answering.abort()
+    assert blocking(client, sealed, answering) == []
 
 
 def test_a_transaction_of_many_partitions_is_one_and_its_groups_are_bounded(
@@ -129,6 +147,9 @@ def test_a_role_sees_what_waits_on_its_topics(realm: Realm) -> None:
     both.send(other, b"a")
     both.send(mine, b"b")
     hidden.send(named_topic(realm.connection)[1][0], b"c")
+    elsewhere = Writer(realm.connection)
+    offsets = offsets_of((unique("group"), other, 1))
+    assert seal_it(realm.connection, elsewhere.name, "external", tails={}, offsets=offsets).error is None
     group = unique("group")
     commit(realm.connection, group, mine, 0)
     try:
@@ -144,6 +165,7 @@ def test_a_role_sees_what_waits_on_its_topics(realm: Realm) -> None:
             assert client.admin.transactions.blocking() == []
     finally:
         both.abort(), hidden.abort()
+        fence_producer(realm.connection, elsewhere.transactional_id)
 
 
 def test_the_command_shows_it_to_people_and_programs(

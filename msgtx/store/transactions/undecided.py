@@ -16,7 +16,7 @@ UndecidedSeal = calls.UndecidedSealsRow
 # A decided transaction whose markers are missing on some partitions.
 Unfinished = calls.UnfinishedDecisionsRow
 
-# A partition that an undecided transaction holds back.
+# A partition that an undecided transaction holds back; without a partition: it has offsets or acknowledgements that wait.
 Blocking = calls.BlockingPartitionsRow
 
 # A group that waits for the end of a transaction.
