@@ -12,6 +12,7 @@ import sqlalchemy
 from msgtx import arguments, errors, snapshot, units
 from msgtx.admin import doctor
 from msgtx.admin.activity import activity
+from msgtx.admin.database import database
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.find import Search, find
 from msgtx.admin.groups import GroupsAdmin
@@ -82,6 +83,7 @@ from msgtx.types import (
     Acknowledgement,
     ActivityPiece,
     Coordinator,
+    DatabaseDescription,
     Finding,
     FoundRecord,
     K,
@@ -139,6 +141,14 @@ class Admin:
         `AuthorizationFailed`.
         """
         return activity(self._engine, minutes, pieces=pieces, topic=topic)
+
+    def database(self) -> DatabaseDescription:
+        """Describe the database below: tables, holders of snapshots, standbys, connections, and the rights of roles.
+
+        PostgreSQL hides other roles' sessions and standbys from roles without pg_read_all_stats. Raise
+        `AuthorizationFailed` without the right to observe every topic.
+        """
+        return database(self._engine)
 
     def doctor(self, *, most: int = doctor.MOST_FINDINGS, limits: Limits | None = None) -> list[Finding]:
         """Report transactions that hold partitions back, other problems, and the remedies; the worst first.

@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgtx.rules.record import EPOCH, MILLISECOND
 from msgtx.types import (
     ActivityPiece,
+    DatabaseDescription,
     FoundRecord,
     GroupDescription,
     MemberDescription,
@@ -109,6 +110,17 @@ def search_row(answer: SearchAnswer) -> dict[str, Any]:
 def activity_row(piece: ActivityPiece) -> dict[str, Any]:
     """Return what was stored and decided in a piece of time."""
     return _timed(row_of(piece), "start", "end")
+
+
+def database_row(found: DatabaseDescription) -> dict[str, Any]:
+    """Return the database below: its tables, holders of snapshots, standbys and roles."""
+    return {
+        **row_of(found),
+        "tables": [_timed(row_of(each), "last_vacuum") for each in found.tables],
+        "snapshot_holders": [_timed(row_of(each), "since") for each in found.snapshot_holders],
+        "standbys": [row_of(each) for each in found.standbys],
+        "rights": [row_of(each) for each in found.rights],
+    }
 
 
 def spark_row(query: SparkQuery) -> dict[str, Any]:

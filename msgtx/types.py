@@ -1035,6 +1035,87 @@ class PartitionRows:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleRight:
+    """A right of a role on a name of `resource` (topic, group, transactional_id), or on all names with a prefix (`*`).
+
+    `exists` is false when the role was dropped, even if another one of its name was made: it may nothing, and the next
+    change or upgrade forgets this right.
+    """
+
+    role: str
+    can: str
+    resource: str
+    name: str
+    exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """A table of msgtx, as PostgreSQL's statistics know it; `bytes`: with indexes. `last_vacuum`: in milliseconds."""
+
+    name: str
+    bytes: int
+    live_rows: int
+    dead_rows: int
+    rows_since_vacuum: int
+    last_vacuum: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotHolder:
+    """A session, standby, slot or prepared transaction of PostgreSQL that keeps VACUUM from removing dead rows.
+
+    `age`: in transactions. `since`: in milliseconds since 1970 UTC. `retained_bytes`: WAL that a slot keeps.
+    """
+
+    kind: str
+    name: str
+    pid: int | None
+    role: str | None
+    client_address: str | None
+    state: str | None
+    since: int | None
+    age: int | None
+    retained_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """A server that follows this one, and how far what it shows is behind.
+
+    `behind_ms`: as PostgreSQL measured it lately, None if it did not. `behind_records`: about as many records as would fit
+    into `behind_bytes` of WAL, which hold other things, too; so it is hardly more. None: not known to the role.
+    """
+
+    name: str
+    role: str
+    client_address: str | None
+    state: str | None
+    sync_state: str | None
+    behind_bytes: int | None
+    behind_ms: int | None
+    behind_records: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseDescription:
+    """The database below msgtx. `connections`: of the server; `connection_limit`: those that ordinary roles may have.
+
+    `sees_all`: whether the role may see other roles' sessions (pg_read_all_stats); else some values are None.
+    """
+
+    server_version: str
+    in_recovery: bool
+    sees_all: bool
+    connections: int
+    connection_limit: int
+    tables: list[TableDescription]
+    snapshot_holders: list[SnapshotHolder]
+    standbys: list[Standby]
+    rights: list[RoleRight]
+
+
+@dataclass(frozen=True, slots=True)
 class SparkQuery:
     """A query of an application of Spark. Times in milliseconds since 1970 UTC.
 

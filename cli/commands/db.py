@@ -9,21 +9,27 @@ import click
 
 from msgtx import units
 from msgtx.cli.terminal.confirmation import Decorated, confirmed, destructive
-from msgtx.cli.terminal.database import open_engine
+from msgtx.cli.terminal.database import connect, open_engine
 from msgtx.cli.terminal.failure import FAILED, CommandFailed
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import show_many, show_one, write
+from msgtx.cli.terminal.output import show_many, show_one, show_table, write
 from msgtx.errors import ConfigError, InvalidRequest
-from msgtx.rows import row_of
+from msgtx.rows import database_row, row_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from msgtx.database.schema.privileges import Resource
-    from msgtx.database.schema.rights import RoleRight
+    from msgtx.types import RoleRight
 
 RIGHTS: Final = ("produce", "consume", "observe", "admin")
+STATUS: Final = {
+    "tables": ("name", "bytes", "live_rows", "dead_rows", "last_vacuum"),
+    "snapshot_holders": ("kind", "name", "pid", "role", "state", "since", "age", "retained_bytes"),
+    "standbys": ("name", "client_address", "state", "sync_state", "behind_bytes", "behind_ms", "behind_records"),
+    "rights": ("role", "can", "resource", "name", "exists"),
+}
 
 
 @contextlib.contextmanager
@@ -93,6 +99,27 @@ def check(invocation: Invocation) -> int:
     else:
         show_one(invocation.format, {"ok": not problems, "problems": problems})
     return FAILED if problems else 0
+
+
+@command.command("status", examples=("msgtx db status", "msgtx db status -o json | jq .standbys"))
+@pass_invocation
+def status(invocation: Invocation) -> None:
+    """Show the tables, holders of snapshots, standbys, connections and rights of the database.
+
+    A holder of a snapshot keeps VACUUM from removing dead rows. `behind_records` says about how many records a standby does
+    not show yet: as many as fit into the WAL that it lacks. It takes the right to observe every topic; other roles'
+    sessions and standbys are shown to members of pg_read_all_stats alone.
+    """
+    with connect(invocation) as client:
+        row = database_row(client.admin.database())
+    if invocation.format != "table":
+        show_one(invocation.format, row)
+        return
+    show_one("table", {name: value for name, value in row.items() if name not in STATUS})
+    for name, columns in STATUS.items():
+        if row[name]:
+            write("\n")
+            show_table(columns, [[each[column] for column in columns] for each in row[name]], title=name.replace("_", " "))
 
 
 @command.command("url")

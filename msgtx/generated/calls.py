@@ -492,6 +492,17 @@ class DescribeQueriesRow(NamedTuple):
 DESCRIBE_QUERIES: Final = Function("describe_queries", "most int4", DescribeQueriesRow)
 
 
+class DescribeRightsRow(NamedTuple):
+    role: str
+    can: str
+    resource: str
+    name: str
+    exists: bool
+
+
+DESCRIBE_RIGHTS: Final = Function("describe_rights", "", DescribeRightsRow)
+
+
 class DescribeRowsRow(NamedTuple):
     log_start_offset: int
     last_stable_offset: int
@@ -567,6 +578,19 @@ class DescribeShareGroupsRow(NamedTuple):
 
 
 DESCRIBE_SHARE_GROUPS: Final = Function("describe_share_groups", "names text[]", DescribeShareGroupsRow)
+
+
+class DescribeStandbysRow(NamedTuple):
+    name: str
+    role: str
+    client_address: str | Any
+    state: str | Any
+    sync_state: str | Any
+    behind_bytes: int | Any
+    behind_ms: int | Any
+
+
+DESCRIBE_STANDBYS: Final = Function("describe_standbys", "", DescribeStandbysRow)
 
 
 class DescribeTopicsRow(NamedTuple):
@@ -1253,6 +1277,7 @@ RECORD_RANGE: Final = Function(
     "end_offsets int8[], in_run_id text, in_source_id text",
     RecordRangeRow,
 )
+RECORD_WAL_BYTES: Final = Function("record_wal_bytes", "", tuple[float | Any])
 
 
 class RedriveDeadLettersRow(NamedTuple):

@@ -17,7 +17,7 @@ VIEWS = {name for name, code in CODE.items() if code.lstrip().startswith("create
 OF_THE_CALLER = {
     "commit_in_session", "hold_commit", "release_commit",
     "last_stable_offset", "describe_server", "describe_sessions", "lock_holders", "snapshot_holders",
-    "describe_notifications",
+    "describe_notifications", "describe_standbys",
     "table_statistics", "read", "value_json", "value_text", "acknowledge", "adopt_outbox", "release_outbox",
 }  # fmt: skip
 # Functions that users call in their own SQL.

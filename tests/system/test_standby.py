@@ -169,6 +169,28 @@ def test_a_standby_that_holds_rows_back_is_told_once(pair: Pair, primary: Connec
         wait_until(lambda: standbys() == ["standby"], "the standby tells what it needs")
 
 
+def test_a_standby_that_is_behind_is_told_in_bytes_and_about_how_many_records(
+    pair: Pair, url: str, primary: Connection
+) -> None:
+    """A role without pg_read_all_stats learns that there is one, and nothing of it."""
+    partition = new_partition(primary)
+    written = 50
+    with msgtx.connect(url) as client, pair.primary.administrator() as administrator:
+        (hidden,) = client.admin.database().standbys
+        assert (hidden.state, hidden.behind_bytes, hidden.behind_records) == (None, None, None)
+        administrator.execute(f"grant pg_read_all_stats to {pair.primary.role}")
+        try:
+            with pair.replay_paused():
+                for _ in range(written):
+                    plain(primary, partition, *[b"x" * 100] * 20)
+                (found,) = client.admin.database().standbys
+                assert found.state == "streaming"
+                assert (found.behind_bytes or 0) > written * 20  # its values are compressed
+                assert written * 20 <= (found.behind_records or 0) < written * 200
+        finally:
+            administrator.execute(f"revoke pg_read_all_stats from {pair.primary.role}")
+
+
 def test_a_slot_of_a_standby_is_measured_by_what_that_has_replayed(pair: Pair, standby: Connection) -> None:
     with psycopg.connect(embedded.superuser_url(pair.home / "standby"), autocommit=True) as superuser:
         superuser.execute("select pg_create_physical_replication_slot('own', true)")

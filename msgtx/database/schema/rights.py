@@ -6,7 +6,6 @@ group may use only its granted groups; so with transactional ids.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Final, assert_never
 
 from sqlalchemy import Connection, text
@@ -14,27 +13,13 @@ from sqlalchemy import Connection, text
 from msgtx.database.schema import migrate, privileges
 from msgtx.database.schema.privileges import ALL_TOPICS, Resource, Right
 from msgtx.errors import ConfigError
+from msgtx.types import RoleRight
 
 _TOPICS: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}|[a-zA-Z0-9._-]{0,249}\*")
 _NAMES: Final = re.compile(r"[^*\x00]{0,249}\*|[^*\x00]{1,249}")
 # The right with which a group or an id is used. To end others' transactions, or change others' groups, is to administer
 # every topic.
 _USED_WITH: Final = {Resource.GROUP: Right.CONSUME, Resource.TRANSACTIONAL_ID: Right.PRODUCE}
-
-
-@dataclass(frozen=True, slots=True)
-class RoleRight:
-    """A right of a role on a name of `resource`, or on all names with a prefix (`*` at its end).
-
-    `exists` is false when the role was dropped, even if another one of its name was made: it may nothing, and the next
-    change or upgrade forgets this right.
-    """
-
-    role: str
-    can: Right
-    resource: Resource
-    name: str
-    exists: bool
 
 
 def read_rights(connection: Connection) -> list[RoleRight]:
@@ -110,10 +95,7 @@ def _check_grantee(connection: Connection, role: str) -> None:
         raise ConfigError(f"role {role!r} owns the schema, and may everything", role=role, reason="owner")
 
 
-RIGHTS = """
-    select r.role_name::text, r.can, r.resource, r.topic_pattern, exists (
-        select from pg_roles g where g.rolname = r.role_name and has_schema_privilege(g.oid, 'msgtx', 'USAGE'))
-    from msgtx.role_right r order by r.role_name, r.can, r.resource <> 'topic', r.resource, r.topic_pattern"""
+RIGHTS = "select role, can, resource, name, exists from msgtx.describe_rights()"
 ROLE_EXISTS = "select exists (select from pg_roles where rolname::text = :role)"
 # Of a function, too: its owner must keep the privileges that it has given itself.
 OWNS = """

@@ -40,6 +40,14 @@ Notifications = calls.DescribeNotificationsRow
 TableStatistics = calls.TableStatisticsRow
 
 
+# A standby of this server, and how far what it shows is behind.
+DescribedStandby = calls.DescribeStandbysRow
+
+
+# A right of a role.
+DescribedRight = calls.DescribeRightsRow
+
+
 def describe_server(connection: RawConnection) -> Server:
     """Return the facts about the server as a whole."""
     return call(connection, calls.DESCRIBE_SERVER)[0]
@@ -73,3 +81,19 @@ def snapshot_holders(connection: RawConnection) -> list[SnapshotHolder]:
 def table_statistics(connection: RawConnection) -> list[TableStatistics]:
     """Return the statistics of msgtx's tables, by name."""
     return call(connection, calls.TABLE_STATISTICS)
+
+
+def describe_standbys(connection: RawConnection) -> list[DescribedStandby]:
+    """Return the standbys that follow this server, by name."""
+    return call(connection, calls.DESCRIBE_STANDBYS)
+
+
+def record_wal_bytes(connection: RawConnection) -> float | None:
+    """Return about how many bytes of WAL a record takes; None: nothing is stored."""
+    ((size,),) = call(connection, calls.RECORD_WAL_BYTES)
+    return None if size is None else float(size)
+
+
+def describe_rights(connection: RawConnection) -> list[DescribedRight]:
+    """Return the rights of roles, in order."""
+    return call(connection, calls.DESCRIBE_RIGHTS)
