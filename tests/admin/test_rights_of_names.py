@@ -39,7 +39,7 @@ from msgtx.store.spark import (
     renew_attempts,
 )
 from msgtx.store.transactions.decide import decide
-from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
@@ -48,7 +48,7 @@ from tests.databases import Connection
 from tests.refusals import refuses
 from tests.store.roster import join
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, append_one, batch, named_topic, new_topic, offsets_of, plain, unique, values
+from tests.store.steps import Writer, append_one, batch, named_topic, new_topic, offsets_of, plain, topic_of, unique, values
 
 pytestmark = pytest.mark.slow
 
@@ -416,6 +416,38 @@ def test_a_transactional_id_is_for_those_that_were_granted_it(realm: Realm, part
     assert described.transaction_id == writer.name
     with pytest.raises(errors.AuthorizationFailed):
         begin_attempt(other, BatchName("pay-app", "query", 1), timeout_ms=60_000)
+
+
+def test_who_may_not_use_a_transactional_id_sees_its_transactions_without_it(realm: Realm, partition: int) -> None:
+    realm.guest("produce:transactional_id:secret-*")  # from now on an id is for those that were granted it
+    writer = Writer(realm.connection, "secret-1")
+    writer.send_and_commit(partition, b"a")
+    writer.send(partition, b"b")
+    seal(realm.connection, writer.name, "external", tails=writer.tails)
+    attempt = begin_attempt(realm.connection, BatchName("secret-app", "query", 1), timeout_ms=60_000)
+    assert attempt is not None
+    append_one(realm.connection, batch(partition, b"c", producer=(attempt, 0), number=0, sequence=0), flushed=False)
+    topic = topic_of(realm.connection, partition)
+    consumer = realm.roles.make(f"consume:{topic}")
+    observer, granted = (
+        realm.roles.make("observe"),
+        realm.roles.make(f"consume:{topic}", "produce:transactional_id:secret-1"),
+    )
+    for role, ident in ((consumer, None), (observer, "secret-1"), (granted, "secret-1")):
+        with msgtx.connect(realm.roles.url_of(role)) as client:
+            transactions = client.admin.transactions
+            assert transactions.show(writer.name).transactional_id == ident
+            app = transactions.show(TransactionId(attempt, 0, 0)).app_id
+            assert app == (None if role != observer else "secret-app")
+            assert client.admin.producers.history(writer.id.producer_id).transactional_id == ident
+            (blocking,) = (one for one in transactions.blocking() if one.transaction_id == writer.name)
+            assert blocking.transactional_id == ident
+            assert ("secret" in blocking.advice) == (ident is not None)
+            if ident is None:
+                for look in (transactions.show, client.admin.producers.history):
+                    with refuses(errors.TransactionalIdNotFound, transactional_id="secret-1"):
+                        look("secret-1")
+    fence_producer(realm.connection, "secret-1")
 
 
 def test_ids_that_nobody_was_granted_are_taken_over_as_ever(realm: Realm, partition: int) -> None:

@@ -2,6 +2,7 @@
 -- it is not stored, or the view transactions would hide it. The state has the view's names.
 --   partitions                    on how many it wrote, of those that the caller may see
 --   app_id, query_id, batch_id    of Spark, if a task wrote it
+-- A transactional id, and an application of Spark, are null also where the caller may not use them.
 -- Reads transaction tables, producer, partition, partition_floor, spark_attempt.
 -- right: consume, observe
 -- null: transactional_id, current_epoch, opened_at, timeout_ms, client_host, client_process, database_backend, seal_kind
@@ -17,6 +18,7 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 #variable_conflict use_column
 declare
     visible constant int[] := msgtx.topics_of_caller('{consume,observe}');
+    sees_ids constant boolean := msgtx.topics_of_caller('{observe}') is null or msgtx.may_use('transactional_id', null);
 begin
     return query
     select case
@@ -29,8 +31,7 @@ begin
                      and (select f.stable_floor from msgtx.floor_of(x.partition_id) f) > x.last_offset is not true)
                    then case when d.outcome = 'COMMIT' then 'PrepareCommit' else 'PrepareAbort' end
                when d.outcome = 'COMMIT' then 'CompleteCommit' else 'CompleteAbort' end,
-           case when msgtx.topics_of_caller('{observe}') is null or msgtx.may_use('transactional_id', w.transactional_id)
-               then w.transactional_id end,
+           case when sees_ids or msgtx.may_use('transactional_id', w.transactional_id) then w.transactional_id end,
            w.epoch, t.opened_at, t.timeout_ms, t.client_host, t.client_process, t.database_backend,
            s.kind, s.sealed_at, s.deadline, d.outcome, d.decided_at, d.decided_by, places.found, a.app_id, a.query_id,
            a.batch_id, msgtx.clock()
@@ -41,7 +42,8 @@ begin
     left join lateral (
         select w.* from msgtx.producer w where w.producer_id = asked.producer_id limit 1) w on true
     left join lateral (
-        select a.* from msgtx.spark_attempt a where a.producer_id = asked.producer_id limit 1) a on true
+        select a.* from msgtx.spark_attempt a where a.producer_id = asked.producer_id limit 1) a
+        on sees_ids or msgtx.may_use('transactional_id', a.app_id)
     cross join lateral (
         select count(*)::int as found
         from msgtx.spans_to_show(asked.producer_id, in_producer_epoch, in_transaction_number, visible)) places
