@@ -177,6 +177,22 @@ def hanging(client: msgtx.Client, topic: str) -> None:
     assert client.admin.transactions.find_hanging(topic=topic) == []
 
 
+def activity(client: msgtx.Client, topic: str) -> None:
+    assert sum(piece.records or 0 for piece in client.admin.activity(topic=topic)) > 0
+
+
+def rows_of_a_log(client: msgtx.Client, topic: str) -> None:
+    assert client.admin.partitions.rows(TopicPartition(topic, 0)).rows
+
+
+def spark(client: msgtx.Client, topic: str) -> None:
+    client.admin.spark.list()
+
+
+def database(client: msgtx.Client, topic: str) -> None:
+    assert client.admin.database().tables
+
+
 def delete_a_group(client: msgtx.Client, topic: str) -> None:
     client.admin.groups.delete(GROUP)
 
@@ -223,6 +239,10 @@ VERBS: dict[Callable[[msgtx.Client, str], None], set[str]] = {
     verify: {"admin everywhere"},
     coordinators: {"observe everywhere"},
     hanging: {"observe everywhere"},
+    activity: {"consume", "observe"},
+    rows_of_a_log: {"consume", "observe"},
+    spark: {"observe everywhere"},
+    database: {"observe everywhere"},
     metrics: {"observe everywhere"},
     delete_a_group: {"admin everywhere"},
     shares: {"admin everywhere"},
