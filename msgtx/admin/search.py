@@ -18,7 +18,7 @@ from msgtx.types import FoundRecord, Outcome, SearchAnswer, SearchHit, SearchKin
 MOST_STEPS: Final = 256  # of one search through records, each of some 500 rows: seconds
 MOST_SEARCHED: Final = 10_000
 MOST_NAMES: Final = 20  # of one kind
-MOST_KNOWN: Final = 1_000  # names of one kind that an unknown one is compared with
+MOST_KNOWN: Final = 10_000  # names of one kind that an unknown one is compared with: some 10 µs each
 PLACE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})(?:/([0-9]{1,9})(?:/([0-9]{1,18}))?|-([0-9]{1,9})(?:@([0-9]{1,18}))?)")
 
 

@@ -2,7 +2,8 @@
 --   kind   transactional_id, topic, group, share_group, snapshot; producer, where the text is its id
 --   told   a few words about it
 -- Shows a caller what the views of transactions, topics and groups show it, and snapshots with the right to consume. At most
--- 1,000 transactional ids are looked at. Reads producer, topic, partition, named_snapshot and what the views do.
+-- 200 transactional ids are looked at, none for an empty text. Reads producer, topic, partition, named_snapshot and, through
+-- the views, what they do.
 -- right: any
 -- null: told
 -- plan: look-ups
@@ -11,7 +12,7 @@ returns table (kind text, name text, told text)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    ids_at_most constant int := 1000;
+    ids_at_most constant int := 200;
     visible constant int[] := msgtx.topics_of_caller('{produce,consume,observe}');
     reads constant boolean := coalesce(cardinality(msgtx.topics_of_caller('{consume}')) > 0, true);
 begin
@@ -20,9 +21,11 @@ begin
     from (
         (select 1, 'transactional_id', v.transactional_id, format('producer %s, %s', v.producer_id, v.state)
          from (
-             select p.producer_id from msgtx.producer p where starts_with(p.transactional_id, in_text)
+             select p.producer_id from msgtx.producer p
+             where in_text <> '' and starts_with(p.transactional_id, in_text)
              order by p.transactional_id <> in_text, p.transactional_id limit ids_at_most) p
-         cross join lateral (select v.* from msgtx.transactions v where v.producer_id = p.producer_id) v
+         cross join lateral (
+             select v.* from msgtx.transactions v where v.producer_id = p.producer_id limit 1) v
          where v.transactional_id is not null limit most)
         union all
         (select 2, 'topic', t.name, (
