@@ -8,6 +8,7 @@ ONLY ?=
 BASE ?=
 POSTGRES ?=
 PART ?=
+CHROMIUM := chromium chromium-browser google-chrome
 VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
@@ -24,7 +25,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-spark test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console test-spark test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -97,6 +98,11 @@ wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compi
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 
+test-console: $(VENV)/installed ## the console's tests, also in a browser; screenshots in build/console (needs Chromium)
+	@for each in $(CHROMIUM); do command -v $$each >/dev/null && exit 0; done; \
+		echo "missing: Chromium (Debian: apt-get install chromium)" >&2; exit 1
+	@$(BIN)/python -m tests tests/console
+
 test-spark: $(VENV)/spark ## the tests of Spark (PART=N: as of `make test-all`)
 	@$(BIN)/python -m tests tests/spark $(if $(PART),--part "$(PART)")
 
@@ -138,7 +144,7 @@ EXTRA := import sys, tomllib; \
 lock: | check ## renew the three locks from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
-	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra examples --extra dev --output-file requirements.lock.new pyproject.toml
+	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra console --extra examples --extra dev --output-file requirements.lock.new pyproject.toml
 	@for extra in spark docs; do lock=requirements-$$extra.lock; \
 		.venv-lock/bin/python -c '$(EXTRA)' $$extra > $$lock.in || exit 1; \
 		$(PIP_COMPILE) --constraint requirements.lock.new --output-file $$lock.new $$lock.in || exit 1; rm $$lock.in; done

@@ -387,6 +387,19 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind, over its partitions: quicker to get than its description.
+
+    `lag`: records from its positions to the last stable offsets; what is aborted between the two counts. `lag_ms`: how old
+    the oldest batch is that the group has not read to its end, None when caught up.
+    """
+
+    group: str
+    lag: int
+    lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class MemberDescription:
     """A member of a consumer group. Times are in milliseconds since 1970 UTC; `heartbeat_at`: of its newest one.
 

@@ -24,6 +24,7 @@ NAMES = (
     "doctor",
     "activity",
     "metrics",
+    "console",
     "verify",
     "perf",
     "spark",

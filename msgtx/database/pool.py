@@ -151,7 +151,7 @@ class Engine(Closing):
         self.hook: Callable[[str], None] | None = None
         self.outages = Outages()
         self.outage_timeout: float | None = None  # seconds, of calls that are repeated; None: as long as it takes
-        self._connect = connect
+        self.connect = connect
         self._incarnation: uuid.UUID | None = None
         self.origin = forks.here()
         self._closed = False
@@ -196,7 +196,7 @@ class Engine(Closing):
         ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
         options = {name: value for name, value in ours.items() if name not in self.parameters}
         with translated():
-            connection = self._connect(address.conninfo(self.parameters), autocommit=True, client_encoding="utf8", **options)
+            connection = self.connect(address.conninfo(self.parameters), autocommit=True, client_encoding="utf8", **options)
         if isinstance(connection, Connection):
             connection.silence, connection.hook = self.silence, self.hook
         forks.cut_off(connection)

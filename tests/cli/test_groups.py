@@ -1,6 +1,7 @@
 """`msgtx groups`."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,13 @@ def test_groups_are_listed_with_their_states(msgtx: Msgtx, group: str, wide: str
     assert group not in msgtx("groups", "list", "--state", "Empty").out.decode()
     assert msgtx("groups", "list").out.decode().splitlines()[0].split() == ["group", "state", "strategy", "members"]
     assert msgtx("groups", "list", "--state", "Resting").code == 2
+
+
+def test_lag_is_that_of_all_groups_at_once(msgtx: Msgtx, group: str, clock: Callable[..., None]) -> None:
+    clock(datetime(2026, 1, 1, 0, 1, tzinfo=UTC))
+    (row,) = [row for row in msgtx("groups", "lag", "-o", "jsonl").rows if row["group"] == group]
+    assert row["lag"] == 3
+    assert row["lag_ms"] == 56_000  # of the batch, by its newest record
 
 
 def test_describe_shows_kafkas_columns_and_the_lag_in_time(

@@ -1,0 +1,328 @@
+"""The application: addresses, signing in and out, pages, their twins and their live updates."""
+
+import functools
+import ipaddress
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from msgtx import errors
+from msgtx.client import Client
+from msgtx.console.drawing import VERSION, draw, draw_live, page_address, page_context
+from msgtx.console.guard import Guard, is_address, is_token, peer_of, token_of
+from msgtx.console.live import Live
+from msgtx.console.page import Page, Query
+from msgtx.console.pages import PAGES
+from msgtx.console.viewers import Attempts, Sessions, Viewer, open_client
+
+log = logging.getLogger("msgtx.console")
+FORM_BYTES: Final = 8 * 1024  # of a form: a name and a password
+FORM_FIELDS: Final = 8
+STATIC: Final = Path(__file__).with_name("static")
+STATIC_SECONDS: Final = 3_600  # that a browser keeps the style and the script; their page_address holds the version
+_STATUS: Final[Mapping[type[errors.MsgtxError], int]] = {
+    errors.AuthorizationFailed: 403,
+    errors.UnknownTopicOrPartition: 404,
+    errors.GroupNotFound: 404,
+    errors.TransactionalIdNotFound: 404,
+    errors.TransactionNotFound: 404,
+    errors.UsageError: 400,
+    errors.RetriableError: 503,
+}
+
+
+def app(
+    client: Client,
+    *,
+    sign_in: bool = True,
+    trust_header: str | None = None,
+    trusted_proxies: Iterable[str] = (),
+    hosts: Iterable[str] = (),
+) -> Guard:
+    """Return the console of a client's database, to be served or mounted.
+
+    Everybody signs in with a PostgreSQL role, and sees what that role may see. Without `sign_in`, everybody sees what the
+    role of `client` may see. `trust_header`: a proxy has signed people in, and sends their name in this header; only
+    requests from `trusted_proxies` (addresses or networks; default: this machine) are answered, with the role of `client`.
+    `hosts`: names under which the console answers, beside addresses and `localhost`. Raise `ConfigError`.
+    """
+    console = _Console(client, sign_in=sign_in, trust_header=trust_header, trusted_proxies=trusted_proxies)
+    return Guard(console.application(), hosts=hosts, end_streams=console.live.end)
+
+
+class _Console:
+    def __init__(self, client: Client, *, sign_in: bool, trust_header: str | None, trusted_proxies: Iterable[str]) -> None:
+        client.runtime.require_open()
+        self._base = client.runtime.engine
+        self._header = trust_header
+        self._asks = sign_in and trust_header is None
+        self._proxies = [_network(each) for each in trusted_proxies or ("127.0.0.0/8", "::1")]
+        self._secret = secrets.token_bytes(32)
+        self._sessions = Sessions(self._base)
+        self._attempts = Attempts()
+        self.live = Live()
+        self._shared: Client | None = None if self._asks else open_client(self._base)
+        self._database = urlsplit(client.url).path.lstrip("/") or "msgtx"
+        self._place = urlsplit(client.url).netloc.rpartition("@")[2]
+
+    def application(self) -> Starlette:
+        routes: list[Route | Mount] = [
+            Route("/", self._home),
+            Route("/sign-in", self._sign_in_page, methods=["GET"]),
+            Route("/sign-in", self._sign_in, methods=["POST"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
+            Mount("/static", _Static(directory=STATIC)),
+        ]
+        for name in PAGES:
+            routes += [
+                Route(f"/{name}", functools.partial(self._page, name=name)),
+                Route(f"/{name}.json", functools.partial(self._twin, name=name)),
+                Route(f"/{name}.live", functools.partial(self._updates, name=name)),
+            ]
+        return Starlette(
+            routes=routes,
+            exception_handlers={errors.MsgtxError: self._failed, HTTPException: self._refused},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(self._sessions.close)
+        if self._shared is not None:
+            await run_in_threadpool(self._shared.close)
+
+    # ── who looks ──
+
+    def _viewer(self, request: Request, *, touch: bool = True) -> Viewer | None:
+        """Return who looks; None: nobody that is known."""
+        if self._header is not None:
+            assert self._shared is not None
+            peer = peer_of(request.scope)
+            names = request.headers.getlist(self._header)
+            trusted = is_address(peer) and any(ipaddress.ip_address(peer) in network for network in self._proxies)
+            if not trusted or len(names) != 1 or not names[0].strip():
+                log.warning("refused %s: %s", peer, "no name in the header" if trusted else "no proxy that is trusted")
+                return None
+            return Viewer(names[0].strip(), self._shared)
+        if self._shared is not None:
+            return Viewer(self._base.parameters.get("user", "the console's role"), self._shared)
+        return self._sessions.find(request.cookies.get(self._cookie(request), ""), touch=touch)
+
+    def _required(self, request: Request) -> Viewer:
+        """Return who looks. Raise: a redirect to the sign-in for a page, 401 for its twin."""
+        viewer = self._viewer(request)
+        if viewer is not None:
+            return viewer
+        root = request.scope.get("root_path", "")
+        path = request.url.path.removeprefix(root)
+        if not self._asks or path.endswith((".json", ".live")):
+            raise HTTPException(401, "sign in first" if self._asks else "the proxy has named nobody")
+        wanted = f"{path.lstrip('/')}?{request.url.query}" if request.url.query else path.lstrip("/")
+        raise HTTPException(303, headers={"location": page_address(root, "sign-in", next=wanted)})
+
+    def _cookie(self, request: Request) -> str:
+        """Return the cookie's name: two consoles on one host do not sign each other's people out."""
+        return f"msgtx-console-{request.url.port or 0}"
+
+    def _is_secure(self, request: Request) -> bool:
+        """Whether the browser came by TLS, here or up to a proxy that is trusted."""
+        peer = peer_of(request.scope)
+        told = request.headers.get("x-forwarded-proto") if is_address(peer) else None
+        trusted = told is not None and any(ipaddress.ip_address(peer) in network for network in self._proxies)
+        return request.url.scheme == "https" or (trusted and told == "https")
+
+    # ── signing in and out ──
+
+    def _home(self, request: Request) -> Response:
+        return RedirectResponse(page_address(request.scope.get("root_path", ""), "overview"), 303)
+
+    def _sign_in_page(self, request: Request) -> Response:
+        if not self._asks or self._viewer(request) is not None:
+            return self._home(request)
+        return self._form(request, wanted=request.query_params.get("next", ""))
+
+    def _form(self, request: Request, *, wanted: str, status: int = 200, role: str = "", failure: str = "") -> Response:
+        cookie = request.cookies.get(self._cookie(request), "")
+        made = "" if cookie else secrets.token_urlsafe(32)
+        root = request.scope.get("root_path", "")
+        text = draw(
+            "sign_in.html",
+            {
+                "url": functools.partial(page_address, root),
+                "token": token_of(self._secret, cookie or made),
+                "wanted": wanted,
+                "role": role,
+                "failure": failure,
+                "database": self._database,
+                "server": self._place,
+                "version": VERSION,
+            },
+        )
+        response = HTMLResponse(text, status)
+        if made:
+            self._give(request, response, made)
+        return response
+
+    def _give(self, request: Request, response: Response, cookie: str) -> None:
+        response.set_cookie(
+            self._cookie(request),
+            cookie,
+            path=request.scope.get("root_path", "") or "/",
+            httponly=True,
+            samesite="strict",
+            secure=self._is_secure(request),
+        )
+
+    async def _sign_in(self, request: Request) -> Response:
+        form = await self._checked_form(request)
+        return await run_in_threadpool(self._signed_in, request, form)
+
+    def _signed_in(self, request: Request, form: Mapping[str, str]) -> Response:
+        role, password, wanted = form.get("role", ""), form.get("password", ""), form.get("next", "")
+        peer = peer_of(request.scope)
+        again = functools.partial(self._form, request, wanted=wanted, role=role)
+        if wait := self._attempts.seconds_to_wait(peer=peer, role=role):
+            log.warning("too many attempts to sign in from %s as %r", peer, role)
+            response = again(status=429, failure=f"Too many attempts. Try again in {wait:.0f} s.")
+            response.headers["retry-after"] = f"{wait:.0f}"
+            return response
+        if not role or not password:
+            return again(status=400, failure="Give a role and its password.")
+        try:
+            cookie = self._sessions.begin(role, password)
+        except errors.LoginRefused:
+            self._attempts.failed(peer=peer, role=role)
+            log.warning("refused to sign %r in from %s", role, peer)
+            return again(status=403, failure="The database refuses this role and password.")
+        except errors.DatabaseUnavailable as error:
+            # Also a server that lets the role in without SCRAM: what it says may name no password, but a way around one.
+            self._attempts.failed(peer=peer, role=role)
+            log.warning("could not sign %r in from %s: %s", role, peer, error)
+            return again(status=503, failure="The database cannot be asked, or does not ask for a password by SCRAM.")
+        log.info("%r signed in from %s", role, peer)
+        self._sessions.end(request.cookies.get(self._cookie(request), ""))
+        root = request.scope.get("root_path", "")
+        name = urlsplit(wanted).path if wanted else ""
+        there = f"{root}/{wanted}" if name in PAGES and wanted.isprintable() else page_address(root, "overview")
+        response = RedirectResponse(there, 303)
+        self._give(request, response, cookie)
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        await self._checked_form(request)
+        viewer = self._viewer(request)
+        await run_in_threadpool(self._sessions.end, request.cookies.get(self._cookie(request), ""))
+        if viewer is not None:
+            log.info("%r signed out", viewer.name)
+        root = request.scope.get("root_path", "")
+        response = RedirectResponse(page_address(root, "sign-in"), 303)
+        response.delete_cookie(self._cookie(request), path=root or "/", httponly=True, samesite="strict")
+        return response
+
+    async def _checked_form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form. Raise: 413 for a large one, 403 for one without our token."""
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > FORM_BYTES:
+                raise HTTPException(413, "the form is too large")
+        try:
+            form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS))
+        except ValueError:
+            raise HTTPException(400, "this is no form") from None
+        if not is_token(self._secret, request.cookies.get(self._cookie(request), ""), form.get("token", "")):
+            log.warning("refused a form without its token from %s", peer_of(request.scope))
+            raise HTTPException(403, "this form was not ours, or is too old: reload the page")
+        return form
+
+    # ── pages ──
+
+    def _page(self, request: Request, *, name: str) -> Response:
+        viewer = self._required(request)
+        page = PAGES[name](viewer.client, Query(request.query_params))
+        return HTMLResponse(draw(page.template, self._context(request, page, name, viewer)))
+
+    def _twin(self, request: Request, *, name: str) -> Response:
+        viewer = self._required(request)
+        return JSONResponse(PAGES[name](viewer.client, Query(request.query_params)).json())
+
+    def _updates(self, request: Request, *, name: str) -> Response:
+        viewer = self._required(request)
+        if self.live.is_full:
+            raise HTTPException(503, "too many pages are open")
+        query = Query(request.query_params)
+        make: Callable[[], str] = functools.partial(self._fragment, request, name, viewer, query)
+        # Also on the client: a role that has signed in anew may have other connections.
+        key = (name, str(request.url.query), viewer.name, id(viewer.client))
+        events = self.live.watch(key, make, lambda: self._viewer(request, touch=False) is not None)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+    def _fragment(self, request: Request, name: str, viewer: Viewer, query: Query) -> str:
+        try:
+            page = PAGES[name](viewer.client, query)
+        except errors.MsgtxError as error:
+            return draw("failure.html", {"failure": str(error)})
+        return draw_live(page.template, self._context(request, page, name, viewer))
+
+    def _context(self, request: Request, page: Page, name: str, viewer: Viewer) -> dict[str, Any]:
+        cookie = request.cookies.get(self._cookie(request), "")
+        return page_context(
+            request,
+            page,
+            name,
+            viewer=viewer.name,
+            database=self._database,
+            server=self._place,
+            token=token_of(self._secret, cookie) if self._asks else "",
+        )
+
+    # ── what goes wrong ──
+
+    def _failed(self, request: Request, error: Exception) -> Response:
+        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
+        return self._told(request, status, str(error))
+
+    def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 303:
+            return Response(status_code=303, headers=error.headers)
+        return self._told(request, error.status_code, error.detail)
+
+    def _told(self, request: Request, status: int, words: str) -> Response:
+        if request.url.path.endswith(".json"):
+            return JSONResponse({"error": words}, status)
+        if request.url.path.endswith(".live"):
+            return PlainTextResponse(f"{words}\n", status)
+        root = request.scope.get("root_path", "")
+        text = draw(
+            "error.html",
+            {"url": functools.partial(page_address, root), "status": status, "failure": words, "version": VERSION},
+        )
+        return HTMLResponse(text, status)
+
+
+class _Static(StaticFiles):
+    def file_response(self, *arguments: Any, **named: Any) -> Response:
+        response = super().file_response(*arguments, **named)
+        response.headers["cache-control"] = f"public, max-age={STATIC_SECONDS}"
+        return response
+
+
+def _network(text: str) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise errors.ConfigError(f"{text!r} is no page_address and no network", name="trusted_proxies") from None

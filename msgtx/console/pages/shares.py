@@ -1,0 +1,45 @@
+"""Share groups, and one share group with its partitions and settings."""
+
+import shlex
+
+from msgtx.client import Client
+from msgtx.console.page import Page, Query, Section, arranged
+from msgtx.rows import share_row
+
+_COLUMNS = ("group", "members", "lag", "lag_ms", "dead_letters")
+_PARTITION_COLUMNS = (
+    "topic",
+    "partition",
+    "start_offset",
+    "next_offset",
+    "available",
+    "acquired",
+    "pending",
+    "rejected",
+    "parked",
+    "lag",
+    "lag_ms",
+)
+
+
+def shares_page(client: Client, query: Query) -> Page:
+    """List the share groups."""
+    rows = [{column: getattr(each, column) for column in _COLUMNS} for each in client.admin.shares.list()]
+    table = arranged(rows, query, columns=_COLUMNS, sort="group", filter_on=("group",))
+    return Page(
+        "Share groups", "shares.html", {"shares": Section(table.rows, "msgtx shares list")}, {"table": table}, noun="shares"
+    )
+
+
+def share_page(client: Client, query: Query) -> Page:
+    """Show a share group: what is in flight on each partition, and its settings."""
+    name = query.needed("name")
+    row = share_row(client.admin.shares.describe(name))
+    table = arranged(row["partitions"], query, columns=_PARTITION_COLUMNS, sort="topic", filter_on=("topic",))
+    return Page(
+        name,
+        "share.html",
+        {"share": Section(row, f"msgtx shares describe {shlex.quote(name)}")},
+        {"name": name, "table": table},
+        noun="shares",
+    )

@@ -1,0 +1,107 @@
+"""Transactions: what each undecided one holds back, the newest one of each producer, and all that is stored of one."""
+
+import shlex
+from typing import Any, Final
+
+from msgtx.client import Client
+from msgtx.console.page import Page, Query, Section, arranged, part
+from msgtx.rows import prepared_row, row_of, row_with_times
+from msgtx.rules.transaction import State
+from msgtx.types import Outcome, ShownTransaction
+
+_COLUMNS = ("transactional_id", "producer_id", "state")
+MOST_BLOCKING: Final = 50
+MOST_LANES: Final = 50  # partitions that are drawn; a table has the others
+_MOST_PARTITIONS: Final = 200
+
+
+def transactions_page(client: Client, query: Query) -> Page:
+    """Show what holds partitions back, the prepared ones, and producers with the state of their newest transaction."""
+    state = query.choice("state", ["all", *State])
+    rows = [row_of(each) for each in client.admin.transactions.list(None if state == "all" else [state])]
+    table = arranged(rows, query, columns=_COLUMNS, sort="transactional_id", filter_on=("transactional_id", "producer_id"))
+    blocking = part(
+        f"msgtx transactions blocking --most {MOST_BLOCKING}",
+        lambda: [row_with_times(each) for each in client.admin.transactions.blocking(MOST_BLOCKING)],
+    )
+    prepared = part("msgtx transactions prepared", lambda: list(map(prepared_row, client.admin.transactions.prepared())))
+    option = "" if state == "all" else f" --state {state}"
+    return Page(
+        "Transactions",
+        "transactions.html",
+        {
+            "transactions": Section(table.rows, f"msgtx transactions list{option}"),
+            "blocking": blocking,
+            "prepared": prepared,
+        },
+        {"table": table, "state": state, "states": ["all", *State]},
+        noun="transactions",
+    )
+
+
+def transaction_page(client: Client, query: Query) -> Page:
+    """Show all that is stored of a transaction, or of the newest one of a transactional id."""
+    asked = query.needed("id")
+    skip = query.whole("skip", 0)
+    found = client.admin.transactions.show(asked, skip=skip, most=_MOST_PARTITIONS)
+    blocked = [
+        each
+        for each in (client.admin.transactions.blocking(MOST_BLOCKING) if found.outcome is Outcome.OPEN else [])
+        if each.transaction_id == found.transaction_id
+    ]
+    option = f" --skip {skip}" if skip else ""
+    return Page(
+        str(found.transaction_id),
+        "transaction.html",
+        {
+            "transaction": Section(
+                row_with_times(found),
+                f"msgtx transactions show {shlex.quote(asked)}{option} --most {_MOST_PARTITIONS}",
+            )
+        },
+        {
+            "found": found,
+            "blocked": blocked[0] if blocked else None,
+            "picture": _picture(found),
+            "skip": skip,
+            "next": skip + len(found.partitions) if skip + len(found.partitions) < found.partition_count else None,
+        },
+        noun="transactions",
+    )
+
+
+def _picture(found: ShownTransaction) -> dict[str, Any] | None:
+    """Return the timeline in parts of a hundred: lanes of partitions, and the points of the transaction itself."""
+    lanes = [each for each in found.partitions if each.first_appended_at is not None][:MOST_LANES]
+    points = {
+        "opened": found.opened_at,
+        "sealed": found.sealed_at,
+        "decided": found.decided_at,
+        "now": found.checked_at if found.outcome is Outcome.OPEN else None,
+    }
+    times = [at for at in points.values() if at is not None]
+    times += [at for each in lanes for at in (each.first_appended_at, each.last_appended_at) if at is not None]
+    if not times:
+        return None
+    first, last = min(times), max(times)
+    width = max(1, last - first)
+
+    def place(at: int) -> float:
+        return round(100 * (at - first) / width, 2)
+
+    return {
+        "first": first,
+        "last": last,
+        "lasting": last - first,
+        "points": [(name, place(at), at) for name, at in points.items() if at is not None],
+        "lanes": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "at": place(each.first_appended_at or first),
+                "width": max(0.6, place(each.last_appended_at or last) - place(each.first_appended_at or first)),
+                "records": each.records,
+            }
+            for each in lanes
+        ],
+    }

@@ -1,0 +1,306 @@
+"""Pages show what the command line prints, as text, in bounded pieces, and only what a role may see."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from msgtx import Client
+from msgtx.console.page import ROWS
+from msgtx.types import Acknowledgement
+from tests.cli.program import Ended
+from tests.console.conftest import Browse, sign_in
+from tests.databases import Clock
+from tests.roles import Roles
+from tests.store.steps import unique
+
+Msgtx = Callable[..., Ended]
+# Ages, sentences with times in them, and sessions of the server.
+CHANGING = {"lag_ms", "text", "data", "connections", "snapshot_holders"}
+HOSTILE = "<script>alert(1)</script>\u202egnp\u2066'\"&amp;"
+
+
+@pytest.fixture
+def topic(client: Client) -> str:
+    """A topic with a committed, an aborted and an open transaction, read by a group and a share group."""
+    name = unique("console")
+    client.topics.create(name, 2)
+    with client.producer(transactional_id=f"{name}-writer") as producer:
+        for end in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            for number in range(5):
+                producer.send(name, b'{"number": %d}' % number, key=b"k%d" % number, partition=0, headers=(("h", b"1"),))
+            end()
+    with client.consumer(name, group=f"{name}-readers", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.poll(5.0, 2)
+        consumer.commit()
+    client.admin.shares.configure(f"{name}-workers", {"auto_offset_reset": "earliest"})
+    with client.share_consumer(name, group=f"{name}-workers", acknowledgement_mode="explicit") as member:
+        for number, record in enumerate(member.poll(5.0)):
+            member.acknowledge(record, Acknowledgement.ACCEPT if number else Acknowledgement.REJECT)
+        member.commit()
+        member.poll(0.0)
+    return name
+
+
+TWINS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "overview": ("overview", "findings", ("doctor",)),
+    "lag": ("overview", "lags", ("groups", "lag")),
+    "topics": ("topics?rows=500", "topics", ("topics", "list")),
+    "topic": ("topic?name={topic}", "topic", ("topics", "describe", "{topic}")),
+    "messages": (
+        "messages?topic={topic}&at=1",
+        "records",
+        ("consume", "{topic}", "--partition", "0", "--offset", "1", "--no-follow"),
+    ),
+    "uncommitted": (
+        "messages?topic={topic}&at=4&isolation=read_uncommitted",
+        "records",
+        ("consume", "{topic}", "--partition", "0", "--offset", "4", "--no-follow", "--isolation", "read_uncommitted"),
+    ),
+    "rows": ("messages?topic={topic}", "rows_of_log", ("topics", "rows", "{topic}", "--partition", "0")),
+    "activity": ("overview", "activity", ("activity",)),
+    "key": ("messages?topic={topic}&key=k2", "records", ("find", "{topic}", "--key", "k2", "--since", "7d")),
+    "record": ("record?topic={topic}&partition=0&offset=3", "record", ("find", "{topic}", "--offset", "0:3")),
+    "transactions": ("transactions?rows=500", "transactions", ("transactions", "list")),
+    "aborted": (
+        "transactions?rows=500&state=CompleteAbort",
+        "transactions",
+        ("transactions", "list", "--state", "CompleteAbort"),
+    ),
+    "prepared": ("transactions", "prepared", ("transactions", "prepared")),
+    "blocking": ("transactions", "blocking", ("transactions", "blocking")),
+    "transaction": ("transaction?id={topic}-writer", "transaction", ("transactions", "show", "{topic}-writer")),
+    "producer": ("producer?id={topic}-writer", "history", ("transactions", "history", "{topic}-writer")),
+    "spark": ("spark?rows=500", "queries", ("spark", "status")),
+    "database": ("database", "described", ("db", "status")),
+    "search": ("search?q={topic}", "hits", ("search", "{topic}", "--limit", "20")),
+    "groups": ("groups?rows=500", "groups", ("groups", "list")),
+    "group": ("group?name={topic}-readers", "group", ("groups", "describe", "{topic}-readers")),
+    "members": ("group?name={topic}-readers", "members", ("groups", "members", "{topic}-readers")),
+    "shares": ("shares?rows=500", "shares", ("shares", "list")),
+    "share": ("share?name={topic}-workers", "share", ("shares", "describe", "{topic}-workers")),
+}
+
+
+def twin_of(address: str) -> str:
+    path, _, query = address.partition("?")
+    return f"/{path}.json?{query}"
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_has_the_rows_of_the_command_line(
+    owner: TestClient, msgtx: Msgtx, topic: str, clock: Clock, name: str
+) -> None:
+    clock(datetime.now(UTC))
+    address, part, command = TWINS[name]
+    printed = msgtx(*(word.format(topic=topic) for word in command), "-o", "json").out
+    found = owner.get(twin_of(address.format(topic=topic))).json()[part]
+    assert without_ages(found) == without_ages(json.loads(printed))
+
+
+def without_ages(value: Any) -> Any:
+    """Leave out what changes between two looks."""
+    if isinstance(value, dict):
+        return {name: without_ages(each) for name, each in value.items() if name not in CHANGING}
+    return [without_ages(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_page_is_drawn_and_names_its_command(owner: TestClient, topic: str, name: str) -> None:
+    address, _, command = TWINS[name]
+    answer = owner.get(f"/{address.format(topic=topic)}")
+    assert answer.status_code == 200
+    assert f"msgtx {command[0]}" in answer.text
+    assert "style=" not in answer.text
+    assert "<style" not in answer.text
+    assert "onclick" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("topic?name=nothing", 404),
+        ("topic", 400),
+        ("messages?topic=nothing", 404),
+        ("messages?topic={topic}&partition=9", 404),
+        ("messages?topic={topic}&at=x", 400),
+        ("messages?topic={topic}&time=yesterday", 400),
+        ("messages?topic={topic}&isolation=none", 400),
+        ("messages?topic={topic}&rows=100000", 400),
+        ("group?name=nothing", 404),
+        ("share?name=nothing", 404),
+        ("transaction?id=nothing", 404),
+        ("producer?id=nothing", 404),
+        ("producer?id=99999999", 404),
+        ("topics?sort=password", 400),
+        ("topics?page=99999999999999999999", 400),
+        ("topics?filter=" + "x" * 2_000, 400),
+        ("nothing", 404),
+    ],
+)
+def test_what_is_not_there_or_not_understood_is_told(owner: TestClient, topic: str, address: str, status: int) -> None:
+    path = address.format(topic=topic)
+    assert owner.get(f"/{path}").status_code == status
+    assert owner.get(twin_of(path)).status_code == status
+
+
+def test_a_record_that_is_gone_is_told(owner: TestClient, topic: str) -> None:
+    assert "There is no record at this offset" in owner.get(f"/record?topic={topic}&partition=0&offset=4711").text
+
+
+# ── hostile text ──
+
+
+def test_hostile_records_are_text(client: Client, owner: TestClient) -> None:
+    name = unique("hostile")
+    client.topics.create(name)
+    values = [HOSTILE.encode(), b"zero \0 byte", bytes(range(256)), b'{"a": "</pre><script>alert(1)</script>"}', None, b""]
+    with client.producer() as producer:
+        for value in values:
+            producer.send(
+                name, value, key=HOSTILE.encode() if value else b"\xff\xfe", headers=((HOSTILE, HOSTILE.encode()),)
+            )
+    pages = [f"/messages?topic={name}&view={view}" for view in ("auto", "text", "json", "hex")]
+    pages += [f"/record?topic={name}&offset={offset}&view=text" for offset in range(len(values))]
+    pages += [f"/search?q={HOSTILE}", f"/topics?filter={HOSTILE}", f"/messages?topic={name}&key={HOSTILE}"]
+    for page in pages:
+        text = owner.get(page).text
+        assert "<script>alert" not in text, page
+        assert not {letter for letter in text if not letter.isprintable()} - {"\n", "\t", "\u202f"}, page
+        assert "&lt;script&gt;alert" in text or "hex" in page or "offset=" in page, page
+
+
+def test_hostile_names_are_text_and_lead_to_their_pages(client: Client, owner: TestClient) -> None:
+    client.topics.create(name := unique("named"))
+    group = f"a/../b?c=d&e#f {HOSTILE}"
+    with client.producer(transactional_id=group) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"x")
+        producer.commit_transaction()
+    with client.consumer(name, group=group, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.poll(5.0)
+        consumer.commit()
+    for page, where, argument in (
+        ("/groups?rows=500", "/group", {"name": group}),
+        ("/transactions?rows=500", "/transaction", {"id": group}),
+    ):
+        text = owner.get(page).text
+        assert "<script>alert" not in text
+        assert "\u202e" not in text
+        answer = owner.get(where, params=argument)
+        assert answer.status_code == 200
+        assert "<script>alert" not in answer.text
+        assert str(answer.request.url).partition("?")[2].replace("%20", "+") in text.replace("&amp;", "&").replace(
+            "%20", "+"
+        )
+
+
+def test_a_large_value_is_cut_and_can_be_seen(client: Client, owner: TestClient) -> None:
+    name = unique("large")
+    client.topics.create(name)
+    with client.producer() as producer:
+        for _ in range(3):
+            producer.send(name, b"x" * 1_000_000)
+    page = owner.get(f"/messages?topic={name}")
+    assert len(page.text) < 50_000
+    assert "1000000 B" in page.text or "976.6 KiB" in page.text
+    assert len(owner.get(f"/record?topic={name}&offset=0").text) < 100_000
+    assert len(owner.get(f"/record.json?topic={name}&offset=0").json()["record"][0]["value"]) == 1_000_000
+
+
+# ── bounded pages ──
+
+
+def test_a_table_is_cut_into_pages_that_an_address_names(client: Client, owner: TestClient) -> None:
+    name = unique("wide")
+    client.topics.create(name, 120)
+    page = owner.get(f"/topic?name={name}").text
+    assert page.count("/messages?topic=") == ROWS
+    assert "1 of 3" in page
+    last = owner.get(f"/topic?name={name}&page=3&sort=-partition").text
+    assert "partition=19" in last
+    assert "partition=20" not in last
+    assert owner.get(f"/topic?name={name}&page=99").text.count("/messages?topic=") == 20
+
+
+def test_records_are_paged_older_and_newer(client: Client, owner: TestClient) -> None:
+    name = unique("paged")
+    client.topics.create(name)
+    with client.producer() as producer:
+        for number in range(25):
+            producer.send(name, b"%d" % number)
+    newest = owner.get(f"/messages.json?topic={name}&rows=10").json()["records"]
+    assert [each["offset"] for each in newest] == list(range(15, 25))
+    page = owner.get(f"/messages?topic={name}&rows=10&at=10").text
+    assert "at=0" in page
+    assert "at=20" in page
+    later = owner.get(f"/messages.json?topic={name}&rows=10&time=2999-01-01T00:00").json()["records"]
+    assert later == []
+
+
+# ── what a role may see ──
+
+
+def test_a_role_sees_its_topic_alone(browse: Browse, roles: Roles, client: Client, topic: str) -> None:
+    mine = unique("mine")
+    client.topics.create(mine)
+    with client.producer() as producer:
+        producer.send(mine, b"my value")
+    browser = browse()
+    sign_in(browser, roles.make(f"consume:{mine}", "consume:group:mine", "produce:transactional_id:mine"))
+    assert [each["name"] for each in browser.get("/topics.json").json()["topics"]] == [mine]
+    assert "my value" in browser.get(f"/messages?topic={mine}").text
+    for page in ("topic?name={0}", "messages?topic={0}", "record?topic={0}&offset=0"):
+        answer = browser.get(f"/{page.format(topic)}")
+        assert answer.status_code in {403, 404}
+        assert "number" not in answer.text
+    for page in ("group?name={0}-readers", "share?name={0}-workers", "transaction?id={0}-writer", "producer?id={0}-writer"):
+        assert browser.get(f"/{page.format(topic)}").status_code in {403, 404}
+    for page in ("groups", "shares", "transactions", f"search?q={topic}"):
+        text = browser.get(f"/{page}").text
+        assert f"{topic}-" not in text.replace(f"q={topic}", "")
+    overview = browser.get("/overview")
+    assert overview.status_code == 200
+    assert topic not in overview.text
+
+
+def test_an_observer_sees_places_and_no_contents(browse: Browse, roles: Roles, topic: str) -> None:
+    browser = browse()
+    sign_in(browser, roles.make(f"observe:{topic}"))
+    assert browser.get(f"/topic?name={topic}").status_code == 200
+    record = browser.get(f"/record.json?topic={topic}&offset=0").json()["record"][0]
+    assert record["outcome"] == "committed"
+    assert record["value"] is None
+
+
+def test_a_part_that_a_role_may_not_see_leaves_the_others(browse: Browse, roles: Roles) -> None:
+    browser = browse()
+    sign_in(browser, roles.make("observe:nothing"))
+    found = browser.get("/overview.json").json()
+    assert found["lags"] is None
+    assert "msgtx db grant" in found["failures"]["lags"]
+    assert found["open"] == []
+
+
+# ── mounted in another application ──
+
+
+def test_a_mounted_console_leads_to_its_own_pages(client: Client, topic: str) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from msgtx import console
+
+    outer = Starlette(routes=[Mount("/ops/console", console.app(client, sign_in=False))])
+    browser = TestClient(outer, base_url="http://127.0.0.1:8123", follow_redirects=False)
+    assert browser.get("/ops/console/").headers["location"] == "/ops/console/overview"
+    text = browser.get(f"/ops/console/topic?name={topic}").text
+    addresses = [each.partition('"')[0] for each in text.split('href="')[1:]]
+    assert all(each.startswith(("/ops/console/", "#")) for each in addresses)
+    assert browser.get("/ops/console/static/console.css").status_code == 200
+    asked = TestClient(Starlette(routes=[Mount("/ops", console.app(client))]), base_url="http://127.0.0.1:8123")
+    assert asked.get("/ops/topics", follow_redirects=False).headers["location"] == "/ops/sign-in?next=topics"
