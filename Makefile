@@ -66,7 +66,7 @@ demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exa
 test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
 	@$(BIN)/python -m tests --everyday
 
-test-all: $(VENV)/installed ## all tests but Spark's: every crash sweep, interleaving, bad day and history (PART=N: every test, a seventh of the cases, which N chooses)
+test-all: $(VENV)/installed ## all tests but those of Spark and of a browser: every crash sweep, interleaving, bad day and history (PART=N: every test, a seventh of the cases, which N chooses)
 	@$(BIN)/python -m tests $(if $(PART),--part "$(PART)")
 
 test-compiled: $(VENV)/installed | compiler ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
@@ -98,10 +98,10 @@ wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compi
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 
-test-console: $(VENV)/installed ## the console's tests, also in a browser; screenshots in build/console (needs Chromium)
+test-console: $(VENV)/installed ## the console in a browser; screenshots in build/console (needs Chromium)
 	@for each in $(CHROMIUM); do command -v $$each >/dev/null && exit 0; done; \
 		echo "missing: Chromium (Debian: apt-get install chromium)" >&2; exit 1
-	@$(BIN)/python -m tests tests/console
+	@$(BIN)/python -m tests tests/console/test_browser.py
 
 test-spark: $(VENV)/spark ## the tests of Spark (PART=N: as of `make test-all`)
 	@$(BIN)/python -m tests tests/spark $(if $(PART),--part "$(PART)")

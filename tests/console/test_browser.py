@@ -22,7 +22,6 @@ from tests.databases import Server
 from tests.roles import PASSWORD, open_roles
 
 CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [pytest.mark.long, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")]
 PICTURES: Final = Path(msgtx.__file__).parent.parent / "build" / "console"
 AXE: Final = Path(__file__).with_name("axe") / "axe.min.js"
 THEMES: Final = ("light", "dark")
@@ -116,6 +115,7 @@ def address(filled: Client) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """One browser for all tests."""
+    assert CHROMIUM is not None, "there is no Chromium (Debian: apt-get install chromium)"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser

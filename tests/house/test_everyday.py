@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.__main__ import SPARK, chosen
+from tests.__main__ import BROWSER, SPARK, chosen
 from tests.house.sources import ROOT
 
 pytestmark = pytest.mark.long
@@ -49,7 +49,7 @@ def written() -> set[str]:
 
 
 def of_spark(name: str) -> bool:
-    return any(name.startswith(f"{path}/") for path in SPARK)
+    return name.startswith((f"{SPARK}/", BROWSER))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,10 @@ def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
     assert recipes == {
         "test": "--everyday",
         "test-all": '$(if $(PART),--part "$(PART)")',
-        "test-spark": " ".join(SPARK) + ' $(if $(PART),--part "$(PART)")',
+        "test-spark": SPARK + ' $(if $(PART),--part "$(PART)")',
     }
-    assert [target for target in ("lint", "test-all", "test-spark") if not re.search(rf"\bmake {target}\b", ci)] == []
+    assert f"$(BIN)/python -m tests {BROWSER}\n" in makefile
+    assert [
+        target for target in ("lint", "test-all", "test-spark", "test-console") if not re.search(rf"\bmake {target}\b", ci)
+    ] == []
     assert "make test\n" not in ci, "it is a part of test-all"
