@@ -186,7 +186,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "partitions": {
         "collections.abc.Iterable": PARTITIONS,
         "int": Kind([*NO_WHOLE, 0, -1], 2),
-        "list": Kind([*NO_LISTS, ["0"], [1.5], [True]], None),
+        "list": Kind([*NO_LISTS, ["0"], [1.5], [True], [-1], [3]], None),  # of a topic with three
     },
     "pattern": Kind([*NO_NAMES, "(", "(?P<a", "x{9999999999}"], None),
     "pool_size": Kind([*NO_WHOLE, None, 0, -1], 3),
