@@ -540,8 +540,12 @@ async def made_in_loop(world: World, owner: object, name: str) -> Any:
 
 # A call with right arguments does something, or waits: only wrong ones are tried, each beside right ones.
 NEEDED: Final[dict[str, Mapping[str, Any]]] = {
-    "Client.process": {"stop": lambda world: world.stop, "to": lambda world: world.output},
-    "Client.process_into": {"stop": lambda world: world.stop},
+    "Client.process": {
+        "topics": lambda world: world.topic,
+        "stop": lambda world: world.stop,
+        "to": lambda world: world.output,
+    },
+    "Client.process_into": {"topics": lambda world: world.topic, "stop": lambda world: world.stop},
     **{name: {"value": b"x"} for name in ("Producer.send", "aio.Producer.send", "aio.publish", "orm.publish")},
     "aio.Client.process_into": {"stop": lambda world: world.stop, "settings": lambda world: {"group": world.topic}},
     "PartitionsAdmin.offsets": {"timestamp": -1},
