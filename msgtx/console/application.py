@@ -31,7 +31,7 @@ log = logging.getLogger("msgtx.console")
 FORM_BYTES: Final = 8 * 1024  # of a form: a name and a password
 FORM_FIELDS: Final = 8
 STATIC: Final = Path(__file__).with_name("static")
-STATIC_SECONDS: Final = 3_600  # that a browser keeps the style and the script; their page_address holds the version
+STATIC_SECONDS: Final = 3_600  # that a browser keeps the style and the script; their address holds the version
 _STATUS: Final[Mapping[type[errors.MsgtxError], int]] = {
     errors.AuthorizationFailed: 403,
     errors.UnknownTopicOrPartition: 404,
@@ -325,4 +325,4 @@ def _network(text: str) -> "ipaddress.IPv4Network | ipaddress.IPv6Network":
     try:
         return ipaddress.ip_network(text)
     except ValueError:
-        raise errors.ConfigError(f"{text!r} is no page_address and no network", name="trusted_proxies") from None
+        raise errors.ConfigError(f"{text!r} is no address and no network", name="trusted_proxies") from None

@@ -162,7 +162,7 @@ ENVIRONMENT.filters.update(
 
 
 def page_address(root: str, path: str, query: Mapping[str, Any] | None = None, /, **more: Any) -> str:
-    """Return the page_address of a page. A parameter that is None is left out."""
+    """Return the address of a page. A parameter that is None is left out."""
     asked = {**(query or {}), **more}
     text = urlencode({name: value for name, value in asked.items() if value is not None and value != ""})
     return f"{root}/{path}{'?' if text else ''}{text}"
