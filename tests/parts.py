@@ -34,8 +34,8 @@ def has(case: str) -> bool:
 
 
 def points(whole: range) -> range:
-    """Return the boundaries of a sweep, or those of the part."""
-    return whole if _part is None else whole[_part % PARTS :: PARTS]
+    """Return the boundaries of a sweep, or those of the part: at least one."""
+    return whole if _part is None else whole[_part % min(PARTS, len(whole)) :: PARTS]
 
 
 def histories(seed: int, whole: int) -> tuple[int, int]:
