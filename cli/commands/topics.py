@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from msgtx.admin.partitions import MOST_LOG_ROWS
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
 from msgtx.cli.terminal.database import connect
@@ -86,7 +85,7 @@ def describe(invocation: Invocation, name: str) -> None:
 )
 @click.argument("name", metavar="TOPIC", shell_complete=completion.topics)
 @option("--partition", type=click.IntRange(min=0), default=0)
-@option("--most", type=click.IntRange(1, MOST_LOG_ROWS), default=1_000, help="The most rows.")
+@option("--most", type=click.IntRange(min=1), default=1_000, help="The most rows.")
 @option("--from", "start", type=click.IntRange(min=0), metavar="OFFSET", help="Begin with the row that holds this offset.")
 @option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="Only rows in front of this offset.")
 @pass_invocation

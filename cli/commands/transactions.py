@@ -107,7 +107,7 @@ def describe(invocation: Invocation, transactional_id: str) -> None:
 @command.command("show")
 @click.argument("transaction", metavar="ID")
 @option("--skip", type=click.IntRange(min=0), default=0, help="Leave out so many partitions, for the next page.")
-@option("--most", type=click.IntRange(min=1, max=5000), default=1000, help="The most partitions.")
+@option("--most", type=click.IntRange(min=1), default=1000, help="The most partitions.")
 @pass_invocation
 def show(invocation: Invocation, transaction: str, *, skip: int, most: int) -> None:
     """Show all that is stored of the transaction ID: its timeline, its records, its offsets.

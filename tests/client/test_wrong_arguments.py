@@ -163,7 +163,17 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "key_deserializer": FUNCTION,
     "key_serializer": FUNCTION,
     "keys": KEYS_AND_MORE,
+    "before_offset": _whole(5, none=True),
+    "contents": FLAG,
+    "epochs_before": _whole(5, none=True),
+    "from_offset": _whole(0, none=True),
     "limit": _whole(10, least=1),
+    "minutes": _whole(60, least=1),
+    "offsets_after": Kind([*(each for each in NO_LISTS if each != [5]), ["5"], [1.5], [True], [-1]], None),
+    "pieces": _whole(5, least=1, none=True),
+    "producer": Kind([*NO_NAMES[1:], "", None, -1], lambda world: f"{world.topic}-prepared"),
+    "skip": _whole(0),
+    "transaction": Kind([*NO_NAMES, "", None], lambda world: world.id),
     "limits": Kind(NO_OBJECTS),
     "longer_than_ms": _whole(5, none=True),
     "max_records": _whole(1, none=True),
@@ -241,6 +251,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
 FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
     ("Client.find", "key"): lambda value: isinstance(value, str),
     ("Client.find", "offset"): lambda value: value is None,
+    ("Client.search", "text"): lambda value: isinstance(value, str) and value not in ("", "a\0b"),
     ("GroupsAdmin.reset", "topics"): lambda value: isinstance(value, str),  # one name is taken for a list of it
     ("SharesAdmin.reset_offsets", "topics"): lambda value: isinstance(value, str),
     ("orm.read", "topic"): lambda value: value in ("", "no such topic"),  # nothing is read of what is not there

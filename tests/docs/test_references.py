@@ -13,11 +13,12 @@ import click
 import pytest
 
 import msgtx
-from msgtx import aio, errors, orm
+from msgtx import aio, console, errors, orm
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.shares import SharesAdmin
+from msgtx.admin.spark import SparkAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.cli.commands import command
@@ -25,6 +26,7 @@ from msgtx.cli.terminal import interruption
 from msgtx.client import Admin
 from msgtx.config import KAFKA_NAMES
 from msgtx.declared.settings import CONSUMER, INSTALLATION, PRODUCER, SHARE_CONSUMER, SHARE_GROUP, TOPIC
+from msgtx.snapshot import Snapshots
 from tests.databases import Connection
 from tests.docs.snippets import PAGES, ROOT, snippets
 
@@ -284,12 +286,14 @@ def test_each_call_of_a_message_is_there_once() -> None:
 
 OBJECTS: Final[dict[str, Any]] = {
     "client": msgtx.Client,
+    "client.snapshots": Snapshots,
     "client.topics": TopicsAdmin,
     "client.admin": Admin,
     "client.admin.groups": GroupsAdmin,
     "client.admin.partitions": PartitionsAdmin,
     "client.admin.producers": ProducersAdmin,
     "client.admin.shares": SharesAdmin,
+    "client.admin.spark": SparkAdmin,
     "client.admin.transactions": TransactionsAdmin,
     "producer": msgtx.Producer,
     "consumer": msgtx.Consumer,
@@ -298,6 +302,7 @@ OBJECTS: Final[dict[str, Any]] = {
     "aio": aio,
     "orm": orm,
     "msgtx": msgtx,
+    "msgtx.console": console,
 }
 SPANS_OF_CODE: Final = sorted(
     {

@@ -186,7 +186,8 @@ def test_a_standby_that_is_behind_is_told_in_bytes_and_about_how_many_records(
                 (found,) = client.admin.database().standbys
                 assert found.state == "streaming"
                 assert (found.behind_bytes or 0) > written * 20  # its values are compressed
-                assert written * 20 <= (found.behind_records or 0) < written * 200
+                # Estimated by the mean size of all rows in the database, which other tests have written as well.
+                assert written * 2 <= (found.behind_records or 0) < written * 200
         finally:
             administrator.execute(f"revoke pg_read_all_stats from {pair.primary.role}")
 
