@@ -35,8 +35,9 @@ from msgtx.types import (
 
 # The times that ISO 8601 has four digits of a year for; others are written as the number they are.
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
-TIMES: Final = ("_at", "_since", "_deadline")  # the last parts of the names of fields that are times
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
+TIMES: Final = ("_at", "_since", "_deadline")  # the last parts of the names of fields that are times
+SHARE_COLUMNS: Final = ("group", "members", "lag", "lag_ms", "dead_letters")  # of a list of share groups
 
 
 def row_of(value: Any) -> dict[str, Any]:
@@ -86,6 +87,11 @@ def group_row(found: GroupDescription) -> dict[str, Any]:
 def member_rows(group: str, members: Iterable[MemberDescription]) -> list[dict[str, Any]]:
     """Return the members of a group."""
     return [{"group": group, **row_of(member)} for member in members]
+
+
+def listed_share_row(found: ShareGroupDescription) -> dict[str, Any]:
+    """Return a share group as one of a list, without its settings and its partitions."""
+    return {name: getattr(found, name) for name in SHARE_COLUMNS}
 
 
 def share_row(found: ShareGroupDescription) -> dict[str, Any]:

@@ -15,11 +15,10 @@ from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import SHARE_GROUP
-from msgtx.rows import row_of, share_row
+from msgtx.rows import SHARE_COLUMNS, listed_share_row, row_of, share_row
 from msgtx.types import ShareGroupDescription
 from msgtx.units import counted
 
-GROUP_COLUMNS: Final = ("group", "members", "lag", "lag_ms", "dead_letters")
 PARTITION_COLUMNS: Final = (
     "group",
     "topic",
@@ -50,8 +49,7 @@ def list_groups(invocation: Invocation) -> None:
     """
     with connect(invocation) as client:
         found = client.admin.shares.list()
-    rows = [{column: getattr(one, column) for column in GROUP_COLUMNS} for one in found]
-    show_many(invocation.format, rows, GROUP_COLUMNS)
+    show_many(invocation.format, map(listed_share_row, found), SHARE_COLUMNS)
 
 
 @command.command("describe")

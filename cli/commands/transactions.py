@@ -16,6 +16,7 @@ from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invoca
 from msgtx.cli.terminal.output import show_many, show_one, write
 from msgtx.cli.terminal.quantities import Quantity, milliseconds
 from msgtx.rows import prepared_row, printable, row_of, row_with_times, time_text
+from msgtx.rules.names import producer_named
 from msgtx.rules.transaction import State
 from msgtx.types import (
     BlockingTransaction,
@@ -246,16 +247,15 @@ def _blocked(found: BlockingTransaction) -> Iterator[str]:
 @command.command("history")
 @click.argument("producer", metavar="ID")
 @option("--before", type=click.IntRange(min=0), help="Only epochs below this one, for the next page.")
-@option("--most", type=click.IntRange(min=1, max=1000), default=100, help="The most epochs, the newest ones.")
+@option("--most", type=click.IntRange(min=1), default=100, help="The most epochs, the newest ones.")
 @pass_invocation
 def history(invocation: Invocation, producer: str, *, before: int | None, most: int) -> None:
     """Show the epochs of a producer over time, their transactions, and who fenced whom.
 
     ID is a producer id (a number) or a transactional id.
     """
-    asked: int | str = int(producer) if producer.isascii() and producer.isdigit() else producer
     with connect(invocation) as client:
-        found = client.admin.producers.history(asked, epochs_before=before, most=most)
+        found = client.admin.producers.history(producer_named(producer), epochs_before=before, most=most)
     if invocation.format == "table":
         write("".join(f"{printable(line)}\n" for line in _epochs(found)))
     else:

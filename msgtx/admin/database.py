@@ -1,10 +1,8 @@
 """`client.admin.database`: the database below msgtx, as an operator looks at it."""
 
-from datetime import datetime
-
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.store.append.append import epoch_ms
+from msgtx.store.append.append import epoch_ms_or_none
 from msgtx.store.operator.server import (
     describe_rights,
     describe_server,
@@ -41,7 +39,7 @@ def _tables(connection: RawConnection) -> list[TableDescription]:
             live_rows=one.live_rows,
             dead_rows=one.dead_rows,
             rows_since_vacuum=one.rows_since_vacuum,
-            last_vacuum=_time(max(filter(None, (one.last_vacuum, one.last_autovacuum)), default=None)),
+            last_vacuum=epoch_ms_or_none(max(filter(None, (one.last_vacuum, one.last_autovacuum)), default=None)),
         )
         for one in table_statistics(connection)
     ]
@@ -56,7 +54,7 @@ def _holders(connection: RawConnection) -> list[SnapshotHolder]:
             role=one.role,
             client_address=one.client_address,
             state=one.state,
-            since=_time(one.since),
+            since=epoch_ms_or_none(one.since),
             age=one.age,
             retained_bytes=one.retained,
         )
@@ -82,7 +80,3 @@ def _standbys(connection: RawConnection) -> list[Standby]:
         )
         for one in found
     ]
-
-
-def _time(moment: datetime | None) -> int | None:
-    return None if moment is None else epoch_ms(moment)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.settings import StopSignal
-from msgtx.store.append.append import epoch_ms
+from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.find import BEHIND_ALL, FoundRow, find_records, groups_of_record, letters_of_record
 from msgtx.store.topics.topics import require_topics
 from msgtx.types import (
@@ -99,14 +99,14 @@ def _found(connection: RawConnection, row: FoundRow, place: TopicPartition, part
         if row.transaction_number is None
         else TransactionId(row.producer_id, row.producer_epoch, row.transaction_number),
         transactional_id=row.transactional_id,
-        decided_at=None if row.decided_at is None else epoch_ms(row.decided_at),
-        deliver_at=None if row.deliver_at is None else epoch_ms(row.deliver_at),
+        decided_at=epoch_ms_or_none(row.decided_at),
+        deliver_at=epoch_ms_or_none(row.deliver_at),
         groups=[
             RecordInGroup(
                 group=each.group_name,
                 is_share_group=each.is_share_group,
                 state=RecordState(each.state),
-                at=None if each.at is None else epoch_ms(each.at),
+                at=epoch_ms_or_none(each.at),
                 ahead=each.ahead,
                 member_id=each.member_id,
                 client_host=each.client_host,

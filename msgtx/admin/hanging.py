@@ -8,7 +8,7 @@ from typing import Final
 from msgtx import arguments, errors
 from msgtx.database.pool import Engine
 from msgtx.rules.transaction import State
-from msgtx.store.append.append import epoch_ms
+from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.operator.server import Session
 from msgtx.store.topics.topics import require_partitions, require_topics
 from msgtx.store.transactions.undecided import Undecided, undecided_transactions
@@ -82,7 +82,7 @@ def _hanging(one: Undecided) -> HangingTransaction:
         state=State.ONGOING if one.seal_kind is None else State.PREPARED,
         coordinator_epoch=one.coordinator_epoch,
         start_offset=one.first_offset,
-        last_timestamp=None if one.last_appended_at is None else epoch_ms(one.last_appended_at),
+        last_timestamp=epoch_ms_or_none(one.last_appended_at),
         duration_ms=None if one.opened_at is None else epoch_ms(one.checked_at) - epoch_ms(one.opened_at),
         reason=why(one),
         advice=how_to_end(one.transaction_id, seal_kind=one.seal_kind, transactional_id=one.transactional_id),

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgtx import arguments, errors
 from msgtx.database.pool import Engine
-from msgtx.store.append.append import epoch_ms
+from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.fetch.fetch import LATEST, ListedOffset, list_offsets
 from msgtx.store.fetch.rows import DescribedRow, describe_rows
 from msgtx.store.topics.retention import delete_records
@@ -123,5 +123,5 @@ def _row(one: DescribedRow) -> LogRow:
         else TransactionId(one.producer_id, one.producer_epoch, one.transaction_number),
         transactional_id=one.transactional_id,
         state=RowState(one.state),
-        decided_at=None if one.decided_at is None else epoch_ms(one.decided_at),
+        decided_at=epoch_ms_or_none(one.decided_at),
     )

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgtx import arguments
 from msgtx.database.pool import Engine
-from msgtx.store.append.append import epoch_ms
+from msgtx.store.append.append import epoch_ms_or_none
 from msgtx.store.spark import DescribedQuery, describe_queries
 from msgtx.types import SparkQuery
 
@@ -33,11 +33,11 @@ def _query(one: DescribedQuery) -> SparkQuery:
         application=one.app_id,
         query_id=one.query_id or None,
         last_batch=one.batch_id,
-        decided_at=None if one.decided_at is None else epoch_ms(one.decided_at),
+        decided_at=epoch_ms_or_none(one.decided_at),
         run_id=one.run_id or None,
         undecided_attempts=one.undecided,
         undecided_batch=one.undecided_batch_id,
-        undecided_since=None if one.undecided_since is None else epoch_ms(one.undecided_since),
+        undecided_since=epoch_ms_or_none(one.undecided_since),
         rerun=_rerun(one),
     )
 

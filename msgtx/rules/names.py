@@ -13,3 +13,8 @@ def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
 def similar_names(name: str, known: Iterable[str], *, most: int = 5) -> list[str]:
     """Return the known names that are most like this one, the nearest first."""
     return difflib.get_close_matches(name, sorted(known), n=most, cutoff=0.7)
+
+
+def producer_named(text: str) -> int | str:
+    """Return the producer that a text names: digits are a producer id, all else is a transactional id."""
+    return int(text) if text.isascii() and text.isdigit() else text

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from msgtx.client import Client
 from msgtx.console.page import Page, Query, part
-from msgtx.rows import activity_row, prepared_row, row_of
+from msgtx.rows import activity_row, listed_share_row, prepared_row, row_of
 from msgtx.rules.transaction import State
 from msgtx.types import Level
 
@@ -23,7 +23,7 @@ def overview_page(client: Client, query: Query) -> Page:
         lambda: [row_of(each) for each in client.admin.transactions.list([State.ONGOING, State.PREPARED])],
     )
     prepared = part("msgtx transactions prepared", lambda: list(map(prepared_row, client.admin.transactions.prepared())))
-    shares = part("msgtx shares list", lambda: list(map(_share, client.admin.shares.list())))
+    shares = part("msgtx shares list", lambda: list(map(listed_share_row, client.admin.shares.list())))
     everything = query.choice("findings", ["some", "all"]) == "all"
     counts = {level: sum(each["level"] == level for each in findings.rows) for level in Level}
     return Page(
@@ -43,10 +43,6 @@ def overview_page(client: Client, query: Query) -> Page:
         },
         noun="overview",
     )
-
-
-def _share(one: Any) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in ("group", "members", "lag", "lag_ms", "dead_letters")}
 
 
 def _charts(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import shlex
 from msgtx.client import Client
 from msgtx.console.page import Page, Query, Section
 from msgtx.rows import row_with_times
+from msgtx.rules.names import producer_named
 
 _MOST = 100
 
@@ -13,9 +14,7 @@ def producer_page(client: Client, query: Query) -> Page:
     """Show the epochs of a producer id, or of a transactional id, the newest first."""
     asked = query.needed("id")
     before = query.whole("before", 0) or None
-    # As the command reads it: digits are a producer id.
-    name = int(asked) if asked.isascii() and asked.isdigit() else asked
-    found = client.admin.producers.history(name, epochs_before=before, most=_MOST)
+    found = client.admin.producers.history(producer_named(asked), epochs_before=before, most=_MOST)
     option = "" if before is None else f" --before {before}"
     return Page(
         found.transactional_id or f"Producer {found.producer_id}",

@@ -4,9 +4,8 @@ import shlex
 
 from msgtx.client import Client
 from msgtx.console.page import Page, Query, Section, arranged
-from msgtx.rows import share_row
+from msgtx.rows import SHARE_COLUMNS, listed_share_row, share_row
 
-_COLUMNS = ("group", "members", "lag", "lag_ms", "dead_letters")
 _PARTITION_COLUMNS = (
     "topic",
     "partition",
@@ -24,8 +23,8 @@ _PARTITION_COLUMNS = (
 
 def shares_page(client: Client, query: Query) -> Page:
     """List the share groups."""
-    rows = [{column: getattr(each, column) for column in _COLUMNS} for each in client.admin.shares.list()]
-    table = arranged(rows, query, columns=_COLUMNS, sort="group", filter_on=("group",))
+    rows = map(listed_share_row, client.admin.shares.list())
+    table = arranged(rows, query, columns=SHARE_COLUMNS, sort="group", filter_on=("group",))
     return Page(
         "Share groups", "shares.html", {"shares": Section(table.rows, "msgtx shares list")}, {"table": table}, noun="shares"
     )

@@ -7,7 +7,6 @@ from msgtx.console.page import Page, Query, Section, arranged, part
 from msgtx.errors import UnknownTopicOrPartition
 from msgtx.rows import row_of, topic_row
 
-TOPIC_COLUMNS = ("name", "partitions")
 END_COLUMNS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset", "records", "held")
 
 

@@ -7,7 +7,7 @@ from msgtx.database.calls import call, select
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int8Array
 from msgtx.generated import calls
-from msgtx.store.append.append import epoch_ms
+from msgtx.store.append.append import epoch_ms_or_none
 from msgtx.store.sweeps.coordinators import LED, Leases, led
 from msgtx.types import Outcome, TopicPartition, TransactionDescription, TransactionId
 
@@ -94,7 +94,7 @@ def describe_transaction(connection: RawConnection, transactional_id: str) -> Tr
         transaction_id=None if number is None else TransactionId(producer_id, epoch, number),
         producer_epoch=current_epoch,
         timeout_ms=timeout_ms,
-        started_at=None if opened_at is None else epoch_ms(opened_at),
+        started_at=epoch_ms_or_none(opened_at),
         partitions=[TopicPartition(*place) for place in zip(topics, indexes, strict=True)],
         client_host=host,
         decided_by=decided_by,
