@@ -92,7 +92,7 @@ def _epoch(row: EpochRow, newer: EpochRow | None) -> ProducerEpoch:
 
 
 def _fencer(newer: EpochRow | None) -> str:
-    """Return who has begun the epoch behind one that was fenced."""
+    """Return the newer epoch, which has fenced this one, with its client."""
     if newer is None:
         return "a newer epoch"
     if newer.client_host is None:

@@ -1,4 +1,4 @@
-"""Spark's applications as an administrator sees them: what they have committed, and what is under way."""
+"""Spark's applications as an administrator sees them: their committed batches, and their undecided attempts."""
 
 import builtins
 from typing import Final
@@ -43,7 +43,7 @@ def _query(one: DescribedQuery) -> SparkQuery:
 
 
 def _rerun(one: DescribedQuery) -> str:
-    """Say what a batch does that runs again: see `decide_batch.sql`."""
+    """Tell the effect of a batch that is run again: see `decide_batch.sql`."""
     if one.batch_id is None:
         return f"batch {one.undecided_batch_id} is written; its earlier attempts are aborted"
     earlier = "an earlier one is refused" if one.query_id else "and so are earlier ones"
