@@ -91,13 +91,16 @@ class Pipeline(psycopg.Pipeline):
     other for its next answer.
     """
 
+    _ended = True  # the answer to a Sync came last: the server is in no SQL transaction and skips nothing
+
     def _process_results(self, queued: Any, results: list[pq.abc.PGresult]) -> None:
         if queued is None and results[0].status == pq.ExecStatus.FATAL_ERROR:
             self.result_queue.appendleft(None)
+        self._ended = results[0].status == pq.ExecStatus.PIPELINE_SYNC
         super()._process_results(queued, results)
 
     def _exit_gen(self) -> PQGen[None]:
-        if not self.command_queue and not self.result_queue:
+        if self._ended and not self.command_queue and not self.result_queue:
             return
         try:
             self._enqueue_sync()

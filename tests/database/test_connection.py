@@ -75,3 +75,19 @@ def test_a_pipeline_in_which_calls_fail_leaves_a_connection_that_can_be_used(con
         fail()
     assert connection.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
     assert connection.execute("select 1").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("divisor", [0, 1], ids=["answered with an error", "answered"])
+def test_a_call_that_is_answered_before_its_sync_is_ended_at_the_end(connection: Connection, divisor: int) -> None:
+    """A server that waits for a Sync skips what comes next, or keeps the SQL transaction open."""
+
+    def leave() -> None:
+        with until(silence=5.0), connection.pipeline():
+            answered = Cursor(connection).execute("select pg_current_xact_id(), 1 / %s", [divisor])
+            answered.fetchall()
+            raise InterruptedError
+
+    with pytest.raises((psycopg.errors.DivisionByZero, InterruptedError)):
+        leave()
+    assert connection.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
+    assert answers(connection, "select %s::text || pg_current_xact_id_if_assigned()::text", "") == [None] * 4
