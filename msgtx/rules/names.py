@@ -1,7 +1,10 @@
-"""Unknown names, and the known ones that may have been meant."""
+"""Names that users give: unknown ones with the known ones that may have been meant, and those of producers."""
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+ID_DIGITS: Final = 19  # of the largest producer id, a bigint
 
 
 def did_you_mean(name: str, known: Iterable[str], *, otherwise: str) -> str:
@@ -16,5 +19,8 @@ def similar_names(name: str, known: Iterable[str], *, most: int = 5) -> list[str
 
 
 def producer_named(text: str) -> int | str:
-    """Return the producer that a text names: digits are a producer id, all else is a transactional id."""
-    return int(text) if text.isascii() and text.isdigit() else text
+    """Return the producer that a text names: a producer id if it is digits, at most as many as an id has.
+
+    All else is a transactional id.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= ID_DIGITS else text
