@@ -38,6 +38,19 @@ FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 TIMES: Final = ("_at", "_since", "_deadline")  # the last parts of the names of fields that are times
 SHARE_COLUMNS: Final = ("group", "members", "lag", "lag_ms", "dead_letters")  # of a list of share groups
+SHARE_PARTITION_COLUMNS: Final = (
+    "topic",
+    "partition",
+    "start_offset",
+    "next_offset",
+    "available",
+    "acquired",
+    "pending",
+    "rejected",
+    "parked",
+    "lag",
+    "lag_ms",
+)
 
 
 def row_of(value: Any) -> dict[str, Any]:

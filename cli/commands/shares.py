@@ -15,24 +15,11 @@ from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import SHARE_GROUP
-from msgtx.rows import SHARE_COLUMNS, listed_share_row, row_of, share_row
+from msgtx.rows import SHARE_COLUMNS, SHARE_PARTITION_COLUMNS, listed_share_row, row_of, share_row
 from msgtx.types import ShareGroupDescription
 from msgtx.units import counted
 
-PARTITION_COLUMNS: Final = (
-    "group",
-    "topic",
-    "partition",
-    "start_offset",
-    "next_offset",
-    "available",
-    "acquired",
-    "pending",
-    "rejected",
-    "parked",
-    "lag",
-    "lag_ms",
-)
+PARTITION_COLUMNS: Final = ("group", *SHARE_PARTITION_COLUMNS)
 
 
 @click.group("shares", cls=Group)

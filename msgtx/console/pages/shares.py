@@ -4,21 +4,7 @@ import shlex
 
 from msgtx.client import Client
 from msgtx.console.page import Page, Query, Section, arranged
-from msgtx.rows import SHARE_COLUMNS, listed_share_row, share_row
-
-_PARTITION_COLUMNS = (
-    "topic",
-    "partition",
-    "start_offset",
-    "next_offset",
-    "available",
-    "acquired",
-    "pending",
-    "rejected",
-    "parked",
-    "lag",
-    "lag_ms",
-)
+from msgtx.rows import SHARE_COLUMNS, SHARE_PARTITION_COLUMNS, listed_share_row, share_row
 
 
 def shares_page(client: Client, query: Query) -> Page:
@@ -34,7 +20,7 @@ def share_page(client: Client, query: Query) -> Page:
     """Show a share group: what is in flight on each partition, and its settings."""
     name = query.needed("name")
     row = share_row(client.admin.shares.describe(name))
-    table = arranged(row["partitions"], query, columns=_PARTITION_COLUMNS, sort="topic", filter_on=("topic",))
+    table = arranged(row["partitions"], query, columns=SHARE_PARTITION_COLUMNS, sort="topic", filter_on=("topic",))
     return Page(
         name,
         "share.html",
