@@ -480,7 +480,7 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "expire_holders_of_a_group": lambda c, p: expire_holders(c, [p.theirs], "g"),
     "first_records": lambda c, p: first_records(c, {p.theirs: 0}),
     "find_records": lambda c, p: find_records(
-        c, p.theirs, 9, since_ms=None, offset=None, key=None, json=None, header=None, most=1
+        c, p.theirs, 9, since_ms=None, offset=None, key=None, words=None, json=None, header=None, most=1
     ),
     "groups_of_record": lambda c, p: groups_of_record(c, p.theirs, 0),
     "count_records": lambda c, p: count_records(c, {p.theirs: 0}, COMMITTED),
