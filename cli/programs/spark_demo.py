@@ -7,7 +7,6 @@ records are compared with the input, exported and drawn.
 """
 
 import contextlib
-import functools
 import os
 import re
 import signal
@@ -15,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -38,9 +36,9 @@ from msgtx.cli.programs.demo import (
     order_lines,
     print_report,
     rows_of,
-    sessions_idle,
 )
 from msgtx.client import Client, connect
+from msgtx.database.calls import query
 from msgtx.errors import ConfigError
 from msgtx.spark_jobs import pipeline
 from msgtx.spark_jobs import report as rates_of
@@ -48,17 +46,23 @@ from msgtx.spark_jobs.export import export
 from msgtx.spark_jobs.runtime.chart import draw
 from msgtx.spark_jobs.runtime.page import page
 from msgtx.spark_jobs.session import opened
-from msgtx.types import Outcome, TopicPartition, TransactionId
+from msgtx.types import TopicPartition, TransactionId
 
 MOVEMENTS: Final = "demo-spark-movements"
 REVENUE: Final = "demo-spark-revenue"
 GROUP: Final = "demo-spark"
 # Two executors, each a process with a core: a cluster on this machine.
 MASTER: Final = "local-cluster[2,1,1024]"
-SETTINGS: Final = {"spark.executor.memory": "512m"}
+# Each of its Java processes runs for a minute: to optimise code and to collect garbage in parallel took 40 % of their time.
+SHORT_RUN: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS: Final = {
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": SHORT_RUN,
+    "spark.executor.extraJavaOptions": SHORT_RUN,
+}
 BATCHES: Final = 6  # into which the input is divided, about: enough to kill in some, and to go on after
 WAIT_SECONDS: Final = 240.0  # for the driver's start, or its next batch
-LOOK_SECONDS: Final = 0.1  # a look takes 8 ms of a processor; a transaction of a batch is open for seconds
+LOOK_SECONDS: Final = 0.1  # a look takes 8 ms of a processor
 ENDING_SECONDS: Final = 60.0
 LINE: Final = "line bigint, invoice string, stock_code string, quantity bigint, unit_price decimal(18,3), country string"
 
@@ -118,14 +122,6 @@ def run(*, url: str | None, input_path: Path | None, folder: Path, output: Conso
 # ── the pipeline, and its faults ──
 
 
-@dataclass(slots=True)
-class _Open:
-    """An undecided transaction of the pipeline with records, and the process that writes it."""
-
-    name: TransactionId
-    process: int
-
-
 class _Drive:
     """Runs the driver as a process; kills an executor of it, then the driver; continues in its place."""
 
@@ -139,7 +135,7 @@ class _Drive:
         # More than lines: aborted records, and the markers.
         self._offsets = sum(client.admin.partitions.describe(each).log_end_offset for each in _partitions(client))
         self._most = self._offsets // BATCHES
-        self._killed: dict[str, _Open] = {}
+        self._killed: dict[str, TransactionId] = {}
         self._began = time.monotonic()
 
     def kill(self) -> None:
@@ -165,7 +161,7 @@ class _Drive:
             max_offsets=self._most, on_batch=tell,
         )  # fmt: skip
         for name, each in self._killed.items():
-            found = self._client.admin.transactions.outcome(each.name)
+            found = self._client.admin.transactions.outcome(each)
             self._report.checks.append((f"end of the {name}'s transaction", "ABORTED", str(found.outcome)))
         took = time.monotonic() - self._began
         self._report.steps.append(Step("order lines through the pipeline, with both kills", f"{self._read.lines:,}", took))
@@ -187,41 +183,43 @@ class _Drive:
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
 
-    def _kill_executor(self, driver: subprocess.Popen[bytes]) -> _Open:
-        """Kill the executor of a writing task. If the task had answered, its records count: kill another one."""
+    def _kill_executor(self, driver: subprocess.Popen[bytes]) -> TransactionId:
+        """Kill the executor of a writing task. The driver writes a task's rows once more if it had no answer."""
         while True:
-            seen: _Open = self._await(driver, self._open, "a task that writes")
-            executor = next(
-                (each for each in _ancestors(seen.process) if "CoarseGrainedExecutorBackend" in _command(each)), None
-            )
-            if executor is not None:
-                with contextlib.suppress(ProcessLookupError):
+            with self._writing(driver) as process:
+                backends = (each for each in _ancestors(process) if "CoarseGrainedExecutorBackend" in _command(each))
+                executor = next(backends, None)
+                if executor is not None:
                     os.kill(executor, signal.SIGKILL)
-                    ended = self._await(driver, functools.partial(self._end_of, seen), "the end of its transaction")
-                    if ended is Outcome.ABORTED:
-                        self._output.print(f"Executor {executor} killed with transaction {seen.name} open.")
-                        return seen
+            if executor is not None:
+                return self._left_open(process, f"Executor {executor}")
 
-    def _kill_driver(self, driver: subprocess.Popen[bytes]) -> _Open:
-        """Kill the driver when a task of it has written and nothing is decided."""
-        while True:
-            seen: _Open = self._await(driver, self._open, "a task that writes")
-            os.kill(driver.pid, signal.SIGSTOP)  # it decides nothing any more
-            if sessions_idle(self._client, driver.pid) and self._end_of(seen) is None:
-                os.kill(driver.pid, signal.SIGKILL)
-                driver.wait()
-                self._output.print(f"Driver {driver.pid} killed with transaction {seen.name} open.")
-                return seen
-            os.kill(driver.pid, signal.SIGCONT)
+    def _kill_driver(self, driver: subprocess.Popen[bytes]) -> TransactionId:
+        """Kill the driver while one of its tasks writes: nothing of the batch is decided."""
+        with self._writing(driver) as process:
+            driver.kill()
+            driver.wait()
+        return self._left_open(process, f"Driver {driver.pid}")
 
-    def _end_of(self, seen: _Open) -> Outcome | None:
-        outcome = self._client.transaction_outcome(seen.name)
-        return None if outcome is Outcome.OPEN else outcome
+    @contextlib.contextmanager
+    def _writing(self, driver: subprocess.Popen[bytes]) -> Iterator[int]:
+        """Give the process of a task that appends. The task waits for a lock, and answers nothing, until the block ends."""
+        with self._client.runtime.engine.rolled_back() as connection:
+            ((holder,),) = query(connection, HOLD, PARTITION_LOCKS, MOVEMENTS)
+            yield self._await(
+                driver, lambda: [row[0] for row in rows_of(self._client, HELD_UP, holder)], "a task that writes"
+            )[0]
 
-    def _open(self) -> _Open | None:
-        for producer_id, epoch, number, process in rows_of(self._client, OPEN):
-            return _Open(TransactionId(producer_id, epoch, number), process)
-        return None
+    def _left_open(self, process: int, killed: str) -> TransactionId:
+        """Return the transaction that a process has left: PostgreSQL stores what it had received, without an answer."""
+        deadline = time.monotonic() + ENDING_SECONDS
+        while time.monotonic() < deadline:
+            for row in rows_of(self._client, OPEN, process):
+                name = TransactionId(*row)
+                self._output.print(f"{killed} killed with transaction {name} open.")
+                return name
+            time.sleep(LOOK_SECONDS)
+        raise DemoFailed(f"{killed} was killed, and its transaction was not seen")
 
     def _passed(self) -> int:
         """Return how many offsets the group has passed, and show it."""
@@ -240,9 +238,17 @@ class _Drive:
         return found
 
 
+PARTITION_LOCKS: Final = 1_836_279_555  # as in `msgtx.lock_partition`: an append waits for its partitions
+HOLD: Final = """
+    select pg_catalog.pg_backend_pid() from (
+        select count(pg_catalog.pg_advisory_xact_lock(%s::int, partition_id))
+        from (select partition_id from msgtx.partitions where topic = %s order by partition_id) p) locked"""
+HELD_UP: Final = """
+    select pg_catalog.substr(application_name, 7)::int from pg_catalog.pg_stat_activity
+    where application_name ~ '^msgtx \\d+$' and %s = any (pg_catalog.pg_blocking_pids(pid))"""
 OPEN: Final = """
-    select producer_id, producer_epoch, transaction_number, client_process from msgtx.transactions
-    where state = 'Ongoing' and transactional_id is null and cardinality(partitions) > 0 order by producer_id desc"""
+    select producer_id, producer_epoch, transaction_number from msgtx.transactions
+    where state = 'Ongoing' and transactional_id is null and client_process = %s order by producer_id desc"""
 EARNED: Final = """
     select revenue ->> 'country', sum((revenue ->> 'value')::numeric)
     from (select convert_from(value, 'UTF8')::json as revenue from msgtx.committed_records
