@@ -67,7 +67,7 @@ demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exa
 test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
 	@$(BIN)/python -m tests --everyday
 
-test-all: $(VENV)/installed ## all tests but those of Spark and of a browser: every crash sweep, interleaving, bad day and history (PART=N: every test, a seventh of the cases, which N chooses)
+test-all: $(VENV)/installed ## all tests but those of Spark and of a browser: every crash sweep, interleaving, bad day and history (PART=N: every test, a ninth of the cases, which N chooses)
 	@$(BIN)/python -m tests $(if $(PART),--part "$(PART)")
 
 test-compiled: $(VENV)/installed | compiler ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)

@@ -32,7 +32,7 @@ QUICK: Final = {"house", "rules"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--everyday", action="store_true", help="what `make test` runs: the same tests every day")
-    parser.addoption("--part", type=int, help="a seventh of the cases and points; the number chooses which (tests/parts.py)")
+    parser.addoption("--part", type=int, help="a ninth of the cases and points; the number chooses which (tests/parts.py)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 """What a part of the tests is: with `--part N` every test runs, but not with each of its cases.
 
-Of the cases behind a test's first one, a seventh run. A crash sweep tries each seventh boundary in all of its cases. A weave
-draws two choices of a schedule instead of trying their alternatives. The model runs a seventh of its histories, with seeds
+Of the cases behind a test's first one, a ninth run. A crash sweep tries each ninth boundary in all of its cases. A weave
+draws two choices of a schedule instead of trying their alternatives. The model runs a ninth of its histories, with seeds
 of the part; a random history of Spark's queries has half of its steps. `.ci/run` takes N of the commit: each commit tries
 others, and the same commit the same ones. `make test-all` and `make test-spark` try all.
 """
@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
-PARTS: Final = 7  # odd, since sweeps treat odd and even boundaries differently
+PARTS: Final = 9  # odd, since sweeps treat odd and even boundaries differently
 DRAWN: Final = frozenset({1, 3})  # choices of a schedule that a part draws; of two or three alternatives each
 T = TypeVar("T")
 

@@ -1,5 +1,5 @@
 """T3, the crash sweep: for n = 1, 2, 3 … a crash at the n-th boundary to the database, until there is no such boundary.
-With `--part` for each seventh n (tests/parts.py).
+With `--part` for each ninth n (tests/parts.py).
 
 Three kinds of crash: the connection breaks (the same client continues), the process is killed (a successor with the same
 transactional id continues), the server is killed and started again (what was not flushed is lost; the client, or a
