@@ -14,7 +14,7 @@ from msgtx.admin import doctor
 from msgtx.admin.activity import activity
 from msgtx.admin.database import database
 from msgtx.admin.doctor.findings import Limits
-from msgtx.admin.find import Search, find
+from msgtx.admin.find import Search, find, find_before
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
@@ -75,6 +75,7 @@ from msgtx.settings import (
     TransformSettings,
 )
 from msgtx.shares.share_consumer import ShareConsumer
+from msgtx.store.find import BEHIND_ALL
 from msgtx.store.operator.installation import describe_installation, require_version
 from msgtx.store.sweeps.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.transactions.seal import complete_prepared
@@ -85,6 +86,7 @@ from msgtx.types import (
     Coordinator,
     DatabaseDescription,
     Finding,
+    FoundBefore,
     FoundRecord,
     K,
     Outcome,
@@ -770,23 +772,42 @@ class Client(Closing):
         """
         if offset is not None and partition is None:
             raise errors.InvalidRequest("an offset needs its partition", name="partition")
-        if key is not None:
-            arguments.an_instance("key", key, (str, bytes), "a text or bytes")
         topic = arguments.topic(topic)
         partition = None if partition is None else arguments.whole("partition", partition)
-        asked = Search(
-            offset=None if offset is None else arguments.whole("offset", offset),
-            key=key.encode() if isinstance(key, str) else key,
-            json=None if json is None else arguments.text("json", json),
-            header=None if header is None else arguments.text("header", header),
-            since_ms=None
-            if since is None or offset is not None
-            else arguments.whole("since", units.milliseconds("since", since, unit="s")),
-            limit=arguments.whole("limit", limit, least=1, most=1_000),
-        )
+        offset = None if offset is None else arguments.whole("offset", offset)
+        asked = _search(key, json, header, since=None if offset is not None else since, limit=limit)
+        asked = replace(asked, offset=offset)
         arguments.function("progress", progress)
         stop = arguments.stop_signal("stop", stop)
         return find(self.runtime.engine, topic, asked, partition=partition, stop=stop, progress=progress)
+
+    def find_before(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        before: int | None = None,
+        key: str | bytes | None = None,
+        json: str | None = None,
+        header: str | None = None,
+        since: Duration | None = None,
+        limit: int = 10,
+        groups: bool = True,
+        stop: StopSignal | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> FoundBefore:
+        """Find the last records of a partition in front of an offset (None: its end), and where to continue.
+
+        It is `find` in pages: pass `next_before` as `before` of the next call. A page has at most `limit` records and some
+        4 MiB of keys and values, but at least one record if any fits. `groups=False` leaves groups and dead
+        letters out, which are looked up record by record. Errors are those of `find`.
+        """
+        place = TopicPartition(arguments.topic(topic), arguments.whole("partition", partition))
+        asked = replace(_search(key, json, header, since=since, limit=limit), groups=arguments.flag("groups", groups))
+        before = BEHIND_ALL if before is None else arguments.whole("before", before)
+        arguments.function("progress", progress)
+        stop = arguments.stop_signal("stop", stop)
+        return find_before(self.runtime.engine, place, asked, before=before, stop=stop, progress=progress)
 
     def search(
         self,
@@ -877,6 +898,19 @@ class Client(Closing):
         nothing: all of this is its parent's.
         """
         self.runtime.close()
+
+
+def _search(key: str | bytes | None, json: str | None, header: str | None, *, since: Duration | None, limit: int) -> Search:
+    """Return what records are looked for. Raise `WrongType`, `InvalidRequest`."""
+    if key is not None:
+        arguments.an_instance("key", key, (str, bytes), "a text or bytes")
+    return Search(
+        key=key.encode() if isinstance(key, str) else key,
+        json=None if json is None else arguments.text("json", json),
+        header=None if header is None else arguments.text("header", header),
+        since_ms=None if since is None else arguments.whole("since", units.milliseconds("since", since, unit="s")),
+        limit=arguments.whole("limit", limit, least=1, most=1_000),
+    )
 
 
 def _worker(group: str, batch: bool, settings: Mapping[str, Any]) -> tuple[Worker, dict[str, Any]]:

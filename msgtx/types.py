@@ -937,6 +937,18 @@ class FoundRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundBefore:
+    """Records of a partition found by `client.find_before`, the last one first.
+
+    `next_before`: the search continues in front of this offset; None: there is nothing further back. With fewer records than
+    the limit, the search was stopped there.
+    """
+
+    records: list[FoundRecord]
+    next_before: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RedriveReport:
     """How many dead letters a redrive has sent back, and how many it has passed over since their topic is gone."""
 

@@ -1,5 +1,7 @@
 """`msgtx find`: the place of a record, and the progress of each group with it."""
 
+from typing import Any, Final
+
 import click
 
 from msgtx import units
@@ -13,6 +15,8 @@ from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.rows import content_row, found_row, printable, time_text
 from msgtx.types import FoundRecord, RecordOutcome
+
+DAY_MS: Final = 86_400_000
 
 
 def place(text: str) -> tuple[int, int]:
@@ -31,6 +35,7 @@ def place(text: str) -> tuple[int, int]:
         "msgtx find orders --key ada --since 7d",
         "msgtx find orders --header trace=4711 -o json",
         "msgtx find orders --offset 0:42",
+        "msgtx find orders --json customer.id=17850 --partition 0 --before 4711",
     ),
 )
 @click.argument("topic", shell_complete=completion.topics)
@@ -39,8 +44,14 @@ def place(text: str) -> tuple[int, int]:
 @option("--header", metavar="NAME=TEXT", help="Records with this header.")
 @option("--partition", type=click.IntRange(min=0), help="Look only there.")
 @option("--offset", "at", type=place, metavar="PARTITION:OFFSET", help="The record at this place.")
-@option("--since", type=milliseconds(), default="1d", help="How long ago a record may have been stored: ms, or 1h, 7d.")
+@option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="With --partition: only records in front of it.")
+@option(
+    "--since",
+    type=milliseconds(),
+    help="How long ago a record may have been stored: ms, or 1h, 7d.  [default: 1d; with --before any time]",
+)
 @option("--limit", type=click.IntRange(min=1, max=1000), default=10, help="The most records, the last stored ones.")
+@option("--groups/--no-groups", default=True, help="With --before: without groups and dead letters.")
 @pass_invocation
 def command(
     invocation: Invocation,
@@ -51,8 +62,10 @@ def command(
     header: str | None,
     partition: int | None,
     at: tuple[int, int] | None,
-    since: int,
+    before: int | None,
+    since: int | None,
     limit: int,
+    groups: bool,
 ) -> int:
     """Find records of TOPIC; show the outcome of their transactions, and the progress of each group.
 
@@ -60,36 +73,54 @@ def command(
     said to be so. The topic is read from its end to its beginning, and no further than --since. Ctrl-C ends the search and
     shows what was found. The exit code is 1 if nothing was found.
 
+    --before goes back in pages: a page has at most --limit records and some 4 MiB, and names the offset of the next one.
+
     To search for a key, a header or in values takes the right to consume the topic. The right to observe it shows places and
     states, but not what a record holds.
     """
     if at is not None and partition not in {None, at[0]}:
         raise click.UsageError("--offset names another partition than --partition")
     index, offset = at if at is not None else (partition, None)
+    if before is not None and (index is None or offset is not None):
+        raise click.UsageError("--before goes with --partition, and without --offset")
+    if before is None and not groups:
+        raise click.UsageError("--no-groups goes with --before")
+    since = DAY_MS if since is None and before is None else since
+    next_before: int | None = None
     with connect(invocation) as client, stopping() as stop:
         with progress(f"looking through {topic}") as told:
-            found = client.find(
-                topic,
-                key=key,
-                json=json_,
-                header=header,
-                partition=index,
-                offset=offset,
-                since=None if at is not None else f"{since}ms",
-                limit=limit,
-                stop=stop,
-                progress=lambda count: told(count, f"{count} found"),
-            )
+            asked: dict[str, Any] = {
+                "key": key,
+                "json": json_,
+                "header": header,
+                "since": None if since is None or at is not None else f"{since}ms",
+                "limit": limit,
+                "stop": stop,
+                "progress": lambda count: told(count, f"{count} found"),
+            }
+            if before is None or index is None:
+                found = client.find(topic, partition=index, offset=offset, **asked)
+            else:
+                page = client.find_before(topic, index, before=before, groups=groups, **asked)
+                found, next_before = page.records, page.next_before
         if invocation.format == "table":
             write("\n".join(map(block, found)))
             if not found and not stop.is_set():
-                where = "" if at is not None else f" in the last {units.lasting(since / 1_000)}; --since looks further back"
-                click.echo(f"no record of {topic} fits{where}", err=True)
+                click.echo(f"no record of {topic} fits{_where(at, before, since)}", err=True)
         else:
             show_many(invocation.format, map(found_row, found), ())
+        if next_before is not None:
+            click.echo(f"the search ended in front of offset {next_before}: --before {next_before} continues it", err=True)
         if stop.is_set():
             return stop.exit_code
         return 0 if found else FAILED
+
+
+def _where(at: tuple[int, int] | None, before: int | None, since: int | None) -> str:
+    front = "" if before is None else f" in front of offset {before}"
+    if at is not None or since is None:
+        return front
+    return f"{front} in the last {units.lasting(since / 1_000)}; --since looks further back"
 
 
 def block(found: FoundRecord) -> str:

@@ -1,7 +1,8 @@
-"""`client.find`: the place of a record, its outcome, and the progress of each group."""
+"""`client.find`, `client.find_before`: the place of a record, its outcome, and the progress of each group."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
@@ -10,6 +11,7 @@ from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.find import BEHIND_ALL, FoundRow, find_records, groups_of_record, letters_of_record
 from msgtx.store.topics.topics import require_topics
 from msgtx.types import (
+    FoundBefore,
     FoundRecord,
     RecordInGroup,
     RecordLetter,
@@ -19,10 +21,15 @@ from msgtx.types import (
     TransactionId,
 )
 
+PAGE_BYTES: Final = 4 * 1024 * 1024  # of keys and values that `find_before` returns, but at least one record
+
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The records of a partition that are looked for: all that is not None must fit. `words`: see `client.search`."""
+    """The records of a partition that are looked for: all that is not None must fit. `words`: see `client.search`.
+
+    `groups`: whether the progress of groups and the dead letters are looked up for each record.
+    """
 
     offset: int | None = None
     key: bytes | None = None
@@ -31,6 +38,7 @@ class Search:
     words: str | None = None
     since_ms: int | None = None
     limit: int = 10
+    groups: bool = True
 
 
 def find(
@@ -59,6 +67,39 @@ def find(
     return newest(engine, hits, asked.limit)
 
 
+def find_before(
+    engine: Engine,
+    place: TopicPartition,
+    asked: Search,
+    *,
+    before: int,
+    stop: StopSignal | None,
+    progress: Callable[[int], None] | None,
+) -> FoundBefore:
+    """Return the last records in front of an offset that fit, bounded in number and bytes, and where the search ended."""
+    with engine.connection() as connection:
+        partition_id = require_topics(connection, [place.topic])[place.topic].partition_id(place.partition)
+    one_more = replace(asked, limit=asked.limit + 1)  # to know whether there is anything further back
+    found: list[FoundRow] = []
+    next_before: int | None = before
+    size = 0
+    while next_before is not None and not (stop is not None and stop.is_set()):
+        rows, next_before = look_back(engine, partition_id, next_before, one_more)
+        for row in rows:
+            size += len(row.record_key or b"") + len(row.record_value or b"")
+            if found and (size > PAGE_BYTES or len(found) == asked.limit):
+                next_before = found[-1].record_offset
+                break
+            found.append(row)
+        if progress is not None:
+            progress(len(found))
+        if size > PAGE_BYTES or len(found) == asked.limit:
+            break
+    with engine.connection() as connection:
+        records = [_found(connection, row, place, partition_id, groups=asked.groups) for row in found]
+    return FoundBefore(records, next_before or None)  # in front of offset 0 there is nothing
+
+
 def look_back(engine: Engine, partition_id: int, before: int, asked: Search) -> tuple[list[FoundRow], int | None]:
     """Return the records in front of `before` that fit, of one step, and where the next begins; None: it was the last."""
     with engine.connection() as connection:
@@ -83,7 +124,9 @@ def newest(engine: Engine, hits: list[tuple[FoundRow, TopicPartition, int]], mos
         return [_found(connection, *hit) for hit in hits[:most]]
 
 
-def _found(connection: RawConnection, row: FoundRow, place: TopicPartition, partition_id: int) -> FoundRecord:
+def _found(
+    connection: RawConnection, row: FoundRow, place: TopicPartition, partition_id: int, *, groups: bool = True
+) -> FoundRecord:
     names = row.header_keys or ()
     return FoundRecord(
         topic=place.topic,
@@ -115,10 +158,10 @@ def _found(connection: RawConnection, row: FoundRow, place: TopicPartition, part
                 reason=each.reason,
                 told=each.told,
             )
-            for each in groups_of_record(connection, partition_id, row.record_offset)
+            for each in (groups_of_record(connection, partition_id, row.record_offset) if groups else ())
         ],
         dead_letters=[
             RecordLetter(each.topic, each.partition, each.record_offset, each.group_name, each.reason)
-            for each in letters_of_record(connection, row, topic=place.topic, partition=place.partition)
+            for each in (letters_of_record(connection, row, topic=place.topic, partition=place.partition) if groups else ())
         ],
     )

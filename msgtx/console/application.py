@@ -261,13 +261,17 @@ class _Console:
 
     def _updates(self, request: Request, *, name: str) -> Response:
         viewer = self._required(request)
-        if self.live.is_full:
+        if self.live.is_full(viewer.name):
             raise HTTPException(503, "too many pages are open")
         query = Query(request.query_params)
         make: Callable[[], str] = functools.partial(self._fragment, request, name, viewer, query)
-        # Also on the client: a role that has signed in anew may have other connections.
-        key = (name, str(request.url.query), viewer.name, id(viewer.client))
-        events = self.live.watch(key, make, lambda: self._viewer(request, touch=False) is not None)
+        events = self.live.watch(
+            (name, str(request.url.query)),
+            make,
+            lambda: self._viewer(request, touch=False) is not None,
+            person=viewer.name,
+            role=viewer.client,  # and not its name: one that has signed in anew may have other connections
+        )
         return StreamingResponse(events, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     def _fragment(self, request: Request, name: str, viewer: Viewer, query: Query) -> str:

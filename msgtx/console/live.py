@@ -1,13 +1,16 @@
 """Live updates: one poll for each page of each role, however many look, and none while nobody looks.
 
-A viewer's stream has at most one fragment waiting, the newest: a slow reader skips the others.
+A viewer's stream has at most one fragment waiting, the newest: a slow reader skips the others. Polls take turns: one at a
+time for each person, and one for each role. Whoever opens many slow pages makes only their own updates rare.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
 
@@ -15,11 +18,14 @@ LIVE_SECONDS: Final = 2.0
 IDLE_SHARE: Final = 9  # a poll rests so many times as long as it took: a slow page has a tenth of a connection's time
 HEARTBEAT_SECONDS: Final = 15.0  # proxies end a stream that says nothing for a minute
 MOST_WATCHERS: Final = 500
+MOST_OF_ONE: Final = 200  # of one person, or of people with one role: others find a place, too
 
 
 @dataclass(slots=True)
 class _Poll:
+    person: Hashable
     task: "asyncio.Task[None] | None" = None
+    is_drawing: bool = False  # a thread cannot be stopped: the turn ends with it, whoever has left meanwhile
     watchers: int = 0
     version: int = 0
     text: str = ""
@@ -31,7 +37,8 @@ class Live:
 
     def __init__(self, *, seconds: float = LIVE_SECONDS) -> None:
         self._seconds = seconds
-        self._polls: dict[object, _Poll] = {}
+        self._polls: dict[Hashable, _Poll] = {}
+        self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._is_over = False
 
     def end(self) -> None:
@@ -45,17 +52,26 @@ class Live:
         """How many run."""
         return len(self._polls)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no further viewer has a place."""
-        return sum(poll.watchers for poll in self._polls.values()) >= MOST_WATCHERS
+    def is_full(self, person: Hashable) -> bool:
+        """Whether no further page of this person has a place."""
+        polls = list(self._polls.values())
+        own = sum(poll.watchers for poll in polls if poll.person == person)
+        return own >= MOST_OF_ONE or sum(poll.watchers for poll in polls) >= MOST_WATCHERS
 
-    async def watch(self, key: object, draw: Callable[[], str], is_allowed: Callable[[], bool]) -> AsyncIterator[str]:
-        """Yield events for a browser until the viewer leaves or is no longer signed in. `draw` runs in a thread."""
-        poll = self._polls.setdefault(key, _Poll())
+    async def watch(
+        self, page: Hashable, draw: Callable[[], str], is_allowed: Callable[[], bool], *, person: str, role: Hashable
+    ) -> AsyncIterator[str]:
+        """Yield events for a browser until the viewer leaves or is no longer signed in. `draw` runs in a thread.
+
+        `role`: whose connections `draw` uses. Several persons share a role's behind a proxy that names them.
+        """
+        key = (page, person, role)
+        poll = self._polls.setdefault(key, _Poll(person))
         poll.watchers += 1
         if poll.task is None:
-            poll.task = asyncio.create_task(self._run(poll, draw))
+            # In this order, a person has at most one poll that waits for the role's turn. A lock serves the first one first.
+            turns = [self._turns.setdefault(each, asyncio.Lock()) for each in (("person", person, role), ("role", role))]
+            poll.task = asyncio.create_task(self._run(poll, draw, turns))
         seen = 0
         try:
             yield "retry: 5000\n\n"
@@ -75,16 +91,22 @@ class Live:
         finally:
             poll.watchers -= 1
             if not poll.watchers:
-                poll.task.cancel()
+                if not poll.is_drawing:
+                    poll.task.cancel()
                 if self._polls.get(key) is poll:
                     del self._polls[key]
 
-    async def _run(self, poll: _Poll, draw: Callable[[], str]) -> None:
+    async def _run(self, poll: _Poll, draw: Callable[[], str], turns: list[asyncio.Lock]) -> None:
         pause = self._seconds
-        while True:
+        while poll.watchers:
             await asyncio.sleep(pause)
-            began = time.monotonic()
-            text = await run_in_threadpool(draw)
+            async with AsyncExitStack() as held:
+                for turn in turns:
+                    await held.enter_async_context(turn)
+                began = time.monotonic()
+                poll.is_drawing = True
+                text = await run_in_threadpool(draw)
+                poll.is_drawing = False
             pause = max(self._seconds, IDLE_SHARE * (time.monotonic() - began))
             if text != poll.text:
                 poll.text, poll.version = text, poll.version + 1

@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -48,6 +49,17 @@ def part(command: str, ask: Callable[[], Any]) -> Section:
         return Section(ask(), command)
     except (errors.AuthorizationFailed, errors.LockTimeout) as error:
         return Section([], command, str(error))
+
+
+class Deadline:
+    """The end of a search after some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+
+    def is_set(self) -> bool:
+        """Return whether time is over."""
+        return time.monotonic() >= self._at
 
 
 class Query:

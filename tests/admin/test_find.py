@@ -64,6 +64,34 @@ def test_a_record_is_found_by_what_it_holds(client: msgtx.Client, place: tuple[s
     assert (first.outcome, first.groups, first.dead_letters) == (RecordOutcome.COMMITTED, [], [])
 
 
+def test_a_page_goes_on_where_the_one_before_ended(
+    client: msgtx.Client, connection: Connection, place: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within a row of several records; a page is bounded in records and in bytes."""
+    topic, partition = place
+    for first in range(0, 12, 4):
+        append(connection, [batch(partition, *(b'{"customer": {"id": %d}}' % (at % 2) for at in range(first, first + 4)))])
+
+    def pages(**asked: object) -> list[list[int]]:
+        found: list[list[int]] = []
+        before = None
+        while True:
+            page = client.find_before(topic, 0, before=before, **asked)  # type: ignore[arg-type]
+            found.append(offsets(page.records))
+            before = page.next_before
+            if before is None:
+                return found
+
+    assert pages(limit=5) == [[11, 10, 9, 8, 7], [6, 5, 4, 3, 2], [1, 0]]
+    assert pages(limit=3, json="customer.id=0") == [[10, 8, 6], [4, 2, 0]]
+    assert pages(limit=6, json="customer.id=1") == [[11, 9, 7, 5, 3, 1]]
+    assert pages(json="customer.id=2") == [[]]
+    assert offsets(client.find_before(topic, 0, before=0).records) == []
+    assert client.find_before(topic, 0, limit=1, groups=False).records[0].groups == []
+    monkeypatch.setattr("msgtx.admin.find.PAGE_BYTES", 1)
+    assert pages(json="customer.id=0")[:2] == [[10], [8]]
+
+
 def test_a_search_goes_on_to_its_end_in_steps_or_until_it_is_stopped(
     client: msgtx.Client, connection: Connection, place: tuple[str, int], clock: Callable[..., None]
 ) -> None:
@@ -83,6 +111,9 @@ def test_a_search_goes_on_to_its_end_in_steps_or_until_it_is_stopped(
             return self.asked > 1
 
     assert offsets(client.find(topic, key="k", since=None, stop=AtOnce())) == []
+    AtOnce.asked = 0
+    page = client.find_before(topic, 0, key="k", stop=AtOnce())
+    assert (page.records, page.next_before) == ([], 11)
     assert [row[0] for row in query(connection, """select "offset" from msgtx.find(%s, key => 'k')""", topic)] == [0]
 
 

@@ -74,6 +74,10 @@ def test_json_has_the_same_members_whatever_was_found(msgtx: Msgtx, client: Clie
         (("--header", "trace"), 2, "one in headers name=content"),
         (("--since", "soon"), 2, "since"),
         (("--limit", "0"), 2, "limit"),
+        (("--before", "3"), 2, "goes with --partition"),
+        (("--no-groups",), 2, "goes with --before"),
+        (("--before", "3", "--offset", "0:1"), 2, "without --offset"),
+        (("--before", "0", "--partition", "0"), 1, "in front of offset 0"),
     ],
 )
 def test_nothing_found_and_a_wrong_search_have_exit_codes_of_their_own(
@@ -82,6 +86,19 @@ def test_nothing_found_and_a_wrong_search_have_exit_codes_of_their_own(
     done = msgtx("find", topic, *options)
     assert (done.code, done.out) == (code, b"")
     assert words in done.err
+
+
+def test_pages_go_back_from_an_offset(msgtx: Msgtx, client: Client, topic: str) -> None:
+    with client.producer() as producer:
+        for number in range(5):
+            producer.send(topic, b'{"customer": {"id": "%d"}}' % (number % 2))
+    asked = ("find", topic, "--json", "customer.id=0", "--partition", "0", "--no-groups", "-o", "jsonl")
+    first = msgtx(*asked, "--before", "5", "--limit", "2")
+    assert [row["offset"] for row in first.rows] == [4, 2]
+    assert "--before 2 continues it" in first.err
+    last = msgtx(*asked, "--before", "2")
+    assert [row["offset"] for row in last.rows] == [0]
+    assert "--before" not in last.err
 
 
 def test_nothing_found_is_an_empty_list_in_json(msgtx: Msgtx, topic: str) -> None:

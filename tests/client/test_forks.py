@@ -298,6 +298,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "admin.verify": (REFUSED, client.admin.verify),
         "a connection": (REFUSED, client.runtime.engine.dedicated),
         "find": (REFUSED, lambda: client.find(topic, key="k")),
+        "find_before": (REFUSED, lambda: client.find_before(topic, 0)),
         "search": (REFUSED, lambda: client.search(topic)),
         "observe": (FINE, lambda: client.observe(msgtx.observer.Observer())),
         "engine": (FINE, client.engine),  # new connections

@@ -164,7 +164,9 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "key_serializer": FUNCTION,
     "keys": KEYS_AND_MORE,
     "before_offset": _whole(5, none=True),
+    "before": _whole(0, none=True),
     "contents": FLAG,
+    "groups": FLAG,
     "epochs_before": _whole(5, none=True),
     "from_offset": _whole(0, none=True),
     "limit": _whole(10, least=1),
@@ -251,6 +253,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
 FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
     ("Client.find", "key"): lambda value: isinstance(value, str),
     ("Client.find", "offset"): lambda value: value is None,
+    ("Client.find_before", "key"): lambda value: isinstance(value, str),
     ("Client.search", "text"): lambda value: isinstance(value, str) and value not in ("", "a\0b"),
     ("GroupsAdmin.reset", "topics"): lambda value: isinstance(value, str),  # one name is taken for a list of it
     ("SharesAdmin.reset_offsets", "topics"): lambda value: isinstance(value, str),

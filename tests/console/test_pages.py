@@ -1,6 +1,7 @@
 """Pages show what the command line prints, as text, in bounded pieces, and only what a role may see."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 
 from msgtx import Client
 from msgtx.console.page import ROWS
+from msgtx.console.pages import records
 from msgtx.types import Acknowledgement
 from tests.cli.program import Ended
 from tests.console.conftest import Browse, sign_in
@@ -63,7 +65,16 @@ TWINS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "rows": ("messages?topic={topic}", "rows_of_log", ("topics", "rows", "{topic}", "--partition", "0")),
     "activity": ("overview", "activity", ("activity",)),
-    "key": ("messages?topic={topic}&key=k2", "records", ("find", "{topic}", "--key", "k2", "--since", "7d")),
+    "key": (
+        "messages?topic={topic}&key=k2",
+        "records",
+        ("find", "{topic}", "--key", "k2", "--partition", "0", "--before", "10", "--no-groups"),
+    ),
+    "json": (
+        "messages?topic={topic}&path=number&value=2&before=9",
+        "records",
+        ("find", "{topic}", "--json", "number=2", "--partition", "0", "--before", "9", "--no-groups"),
+    ),
     "record": ("record?topic={topic}&partition=0&offset=3", "record", ("find", "{topic}", "--offset", "0:3")),
     "transactions": ("transactions?rows=500", "transactions", ("transactions", "list")),
     "aborted": (
@@ -131,6 +142,9 @@ def test_a_page_is_drawn_and_names_its_command(owner: TestClient, topic: str, na
         ("messages?topic={topic}&time=yesterday", 400),
         ("messages?topic={topic}&isolation=none", 400),
         ("messages?topic={topic}&rows=100000", 400),
+        ("messages?topic={topic}&path=a=b&value=1", 400),
+        ("messages?topic={topic}&value=1", 400),
+        ("messages?topic={topic}&follow=yes", 400),
         ("group?name=nothing", 404),
         ("share?name=nothing", 404),
         ("transaction?id=nothing", 404),
@@ -167,6 +181,7 @@ def test_hostile_records_are_text(client: Client, owner: TestClient) -> None:
     pages = [f"/messages?topic={name}&view={view}" for view in ("auto", "text", "json", "hex")]
     pages += [f"/record?topic={name}&offset={offset}&view=text" for offset in range(len(values))]
     pages += [f"/search?q={HOSTILE}", f"/topics?filter={HOSTILE}", f"/messages?topic={name}&key={HOSTILE}"]
+    pages += [f"/messages?topic={name}&path={HOSTILE.replace('=', '')}&value={HOSTILE}"]
     for page in pages:
         text = owner.get(page).text
         assert "<script>alert" not in text, page
@@ -240,6 +255,38 @@ def test_records_are_paged_older_and_newer(client: Client, owner: TestClient) ->
     assert "at=20" in page
     later = owner.get(f"/messages.json?topic={name}&rows=10&time=2999-01-01T00:00").json()["records"]
     assert later == []
+
+
+def test_a_search_goes_back_in_pages_and_says_where_it_stopped(
+    client: Client, owner: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.topics.create(name := unique("paged"))
+    with client.producer() as producer:
+        for number in range(5):
+            producer.send(name, b'{"customer": {"id": "%d"}}' % (number % 2))
+    asked = f"?topic={name}&path=customer.id&value=0&rows=2"
+    page = owner.get(f"/messages{asked}").text
+    assert "before=2" in page
+    assert "These are the last 2 that fit" in page
+    page = owner.get(f"/messages{asked}&before=2").text
+    assert "back to the beginning of the log" in page
+    assert "before=" not in page.partition("<footer")[0].partition('class="pager"')[2]
+    monkeypatch.setattr(records, "SHOWING_SECONDS", 0.0)
+    page = owner.get(f"/messages{asked}").text
+    assert "ended in front of offset 5" in page
+    assert "before=5" in page
+
+
+def test_a_page_that_follows_shows_the_newest_first(client: Client, owner: TestClient) -> None:
+    client.topics.create(name := unique("followed"))
+    with client.producer() as producer:
+        for number in range(5):
+            producer.send(name, b"%d" % number)
+    page = owner.get(f"/messages?topic={name}&follow=on&rows=3").text
+    assert 'sse-connect="/messages.live?' in page
+    assert [int(each) for each in re.findall(r"offset=(\d+)\">", page)] == [4, 3, 2]
+    assert "sse-connect" not in owner.get(f"/messages?topic={name}&follow=on&at=1").text
+    assert "sse-connect" not in owner.get(f"/messages?topic={name}").text
 
 
 # ── what a role may see ──

@@ -1,28 +1,16 @@
 """The box in the head: a place, a name, a key, or words in a value."""
 
 import shlex
-import time
 from typing import Any, Final
 
 from msgtx.client import Client
-from msgtx.console.page import Page, Query, Section
+from msgtx.console.page import Deadline, Page, Query, Section
 from msgtx.rows import search_row
 from msgtx.types import SearchHit, SearchKind
 
 _SECONDS: Final = 4.0  # after which a page shows what was found
 _MOST: Final = 20
 SINCE: Final = ("1h", "1d", "7d", "30d")
-
-
-class _Deadline:
-    """Ends a search after some seconds."""
-
-    def __init__(self) -> None:
-        self._at = time.monotonic() + _SECONDS
-
-    def is_set(self) -> bool:
-        """Return whether time is over."""
-        return time.monotonic() >= self._at
 
 
 def search_page(client: Client, query: Query) -> Page:
@@ -32,7 +20,7 @@ def search_page(client: Client, query: Query) -> Page:
     view: dict[str, Any] = {"asked": asked, "since": since, "sinces": SINCE}
     if not asked:
         return Page("Search", "search.html", {}, {**view, "places": [], "similar": [], "is_complete": True}, is_live=False)
-    found = client.search(asked, since=since, limit=_MOST, stop=_Deadline())
+    found = client.search(asked, since=since, limit=_MOST, stop=Deadline(_SECONDS))
     return Page(
         "Search",
         "search.html",

@@ -80,7 +80,7 @@ begin
                   else msgtx.value_has_words(r.value, in_words) end) u
         where (since is null or c.appended_at >= since)
           and u.at >= (select p.log_start_offset from msgtx.partition p where p.partition_id = in_partition_id)
-          and (at_offset is null or u.at = at_offset)
+          and u.at < before and (at_offset is null or u.at = at_offset)
           and (in_header is null or u.header_count > 0 and exists (
               select from unnest(c.header_keys[u.headers_before + 1:u.headers_before + u.header_count],
                                  c.header_values[u.headers_before + 1:u.headers_before + u.header_count]) h(name, content)
