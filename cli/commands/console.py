@@ -41,7 +41,8 @@ STREAMS_SECONDS: Final = 1  # that an end waits for pages with live updates
     "trusted_proxies",
     multiple=True,
     metavar="ADDRESS",
-    help="The address or network of such a proxy; may be repeated.  [default: this machine]",
+    help="The address or network of a proxy in front, whose X-Forwarded-Proto and X-Forwarded-For count; may be repeated."
+    "  [default: this machine, for --trust-header and X-Forwarded-Proto]",
 )
 @option(
     "--allow-host",
@@ -79,8 +80,6 @@ def command(
         raise click.UsageError("--no-sign-in and --trust-header exclude each other")
     if no_sign_in and not is_loopback(host):
         raise click.UsageError(f"--no-sign-in with --host {host} would let anybody in")
-    if trusted_proxies and trust_header is None:
-        raise click.UsageError("--trusted-proxy is for --trust-header")
     if not is_loopback(host):
         click.echo("msgtx: passwords and records travel without TLS: put a proxy with TLS in front", err=True)
     logging.getLogger("msgtx.console").setLevel(logging.INFO)

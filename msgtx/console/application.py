@@ -56,6 +56,7 @@ def app(
     Everybody signs in with a PostgreSQL role, and sees what that role may see. Without `sign_in`, everybody sees what the
     role of `client` may see. `trust_header`: a proxy has signed people in, and sends their name in this header; only
     requests from `trusted_proxies` (addresses or networks; default: this machine) are answered, with the role of `client`.
+    Of such a proxy, `X-Forwarded-Proto` counts, too, and of one that is named the last address in `X-Forwarded-For`.
     `hosts`: names under which the console answers, beside addresses and `localhost`. Raise `ConfigError`.
     """
     console = _Console(client, sign_in=sign_in, trust_header=trust_header, trusted_proxies=trusted_proxies)
@@ -68,7 +69,9 @@ class _Console:
         self._base = client.runtime.engine
         self._header = trust_header
         self._asks = sign_in and trust_header is None
-        self._proxies = [_network(each) for each in trusted_proxies or ("127.0.0.0/8", "::1")]
+        named = [_network(each) for each in trusted_proxies]
+        self._proxies = named or [_network(each) for each in ("127.0.0.0/8", "::1")]
+        self._has_proxies = bool(named)
         self._secret = secrets.token_bytes(32)
         self._sessions = Sessions(self._base)
         self._attempts = Attempts()
@@ -112,7 +115,7 @@ class _Console:
             assert self._shared is not None
             peer = peer_of(request.scope)
             names = request.headers.getlist(self._header)
-            trusted = is_address(peer) and any(ipaddress.ip_address(peer) in network for network in self._proxies)
+            trusted = self._is_proxy(peer)
             if not trusted or len(names) != 1 or not names[0].strip():
                 log.warning("refused %s: %s", peer, "no name in the header" if trusted else "no proxy that is trusted")
                 return None
@@ -139,10 +142,19 @@ class _Console:
 
     def _is_secure(self, request: Request) -> bool:
         """Whether the browser came by TLS, here or up to a proxy that is trusted."""
+        told = request.headers.get("x-forwarded-proto") == "https" and self._is_proxy(peer_of(request.scope))
+        return request.url.scheme == "https" or told
+
+    def _is_proxy(self, peer: str) -> bool:
+        return is_address(peer) and any(ipaddress.ip_address(peer) in network for network in self._proxies)
+
+    def _peer(self, request: Request) -> str:
+        """Return whose attempts to sign in are counted together: a browser's address, also behind a proxy that was named."""
         peer = peer_of(request.scope)
-        told = request.headers.get("x-forwarded-proto") if is_address(peer) else None
-        trusted = told is not None and any(ipaddress.ip_address(peer) in network for network in self._proxies)
-        return request.url.scheme == "https" or (trusted and told == "https")
+        if not (self._has_proxies and self._is_proxy(peer)):
+            return peer
+        last = ",".join(request.headers.getlist("x-forwarded-for")).rpartition(",")[2].strip()
+        return last if is_address(last) else peer
 
     # ── signing in and out ──
 
@@ -192,7 +204,7 @@ class _Console:
 
     def _signed_in(self, request: Request, form: Mapping[str, str]) -> Response:
         role, password, wanted = form.get("role", ""), form.get("password", ""), form.get("next", "")
-        peer = peer_of(request.scope)
+        peer = self._peer(request)
         again = functools.partial(self._form, request, wanted=wanted, role=role)
         if wait := self._attempts.seconds_to_wait(peer=peer, role=role):
             log.warning("too many attempts to sign in from %s as %r", peer, role)
@@ -244,7 +256,7 @@ class _Console:
         except ValueError:
             raise HTTPException(400, "this is no form") from None
         if not is_token(self._secret, request.cookies.get(self._cookie(request), ""), form.get("token", "")):
-            log.warning("refused a form without its token from %s", peer_of(request.scope))
+            log.warning("refused a form without its token from %s", self._peer(request))
             raise HTTPException(403, "this form was not ours, or is too old: reload the page")
         return form
 

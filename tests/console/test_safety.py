@@ -16,8 +16,17 @@ from tests.console.conftest import HOST, Browse, sign_in, token
 from tests.databases import Connection, wait_until
 from tests.refusals import refuses
 from tests.roles import PASSWORD, Roles
+from tests.store.steps import unique
 
 # ── without a session ──
+
+
+def test_the_consoles_own_role_needs_no_right_to_anything_that_there_is(roles: Roles, client: msgtx.Client) -> None:
+    client.topics.create(name := unique("signed"))
+    with msgtx.connect(roles.url_of(roles.make("observe:no-topic-has-this-name"))) as base:
+        with TestClient(console.app(base), base_url=HOST, follow_redirects=False) as browser:
+            sign_in(browser, roles.make(f"observe:{name}"))
+            assert [each["name"] for each in browser.get("/topics.json").json()["topics"]] == [name]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -216,6 +225,20 @@ def test_a_name_in_a_header_counts_from_a_trusted_proxy_alone(browse: Browse) ->
 @pytest.mark.parametrize("given", [[], [("x-user", "")], [("x-user", "ada"), ("x-user", "grace")]])
 def test_a_proxy_that_names_nobody_or_two_is_refused(browse: Browse, given: list[tuple[str, str]]) -> None:
     assert browse(trust_header="X-User").get("/topics", headers=given).status_code == 401
+
+
+def test_attempts_behind_a_proxy_are_counted_by_the_address_that_it_names(browse: Browse) -> None:
+    """The last one in the header: those in front of it come from the browser. Of nobody else, the header counts."""
+    behind, direct = browse(peer="192.0.2.7", trusted_proxies=["192.0.2.7"]), browse(peer="192.0.2.8")
+    for browser, is_proxy in ((behind, True), (direct, False)):
+        for number in range(MOST_FAILURES["peer"]):
+            browser.headers["x-forwarded-for"] = f"203.0.113.{number}, 198.51.100.1"
+            assert sign_in(browser, f"nobody-{number}", "wrong").status_code == 403
+        assert sign_in(browser, "nobody", "wrong").status_code == 429
+        browser.headers["x-forwarded-for"] = "198.51.100.1, 198.51.100.2"
+        assert sign_in(browser, "nobody", "wrong").status_code == (403 if is_proxy else 429)
+        browser.headers["x-forwarded-for"] = "198.51.100.2, no address"
+        assert sign_in(browser, "nobody", "wrong").status_code == (403 if is_proxy else 429)
 
 
 def test_a_proxy_has_an_address(client: msgtx.Client) -> None:

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 import msgtx
 from msgtx import errors
 from msgtx.cli.commands import command as program
+from msgtx.cli.commands.console import STREAMS_SECONDS
 from msgtx.cli.commands.process import DRAIN_S
 from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.daemon import HANDOVER_SECONDS
@@ -261,6 +262,9 @@ def pods() -> list[tuple[str, dict[str, Any]]]:
 def test_the_manifests_are_those_that_are_needed() -> None:
     kinds = sorted((name, each["kind"]) for name, each in manifests())
     assert kinds == [
+        ("console.yaml", "Deployment"),
+        ("console.yaml", "Ingress"),
+        ("console.yaml", "Service"),
         ("coordinator.yaml", "Deployment"),
         ("coordinator.yaml", "Service"),
         ("schema.yaml", "Job"),
@@ -279,17 +283,25 @@ def test_a_pod_runs_what_there_is(name: str, template: dict[str, Any]) -> None:
     (container,) = spec["containers"]
     assert "command" not in container, "the image's own entry point is msgtx"
     commands = parse(container["args"])
-    assert commands[0] in {"coordinator", "process", "sweep", "db"}
+    assert commands[0] in {"console", "coordinator", "process", "sweep", "db"}
     settings = {each["name"] for each in container["env"]}
     assert {"MSGTX_EMBEDDED", "MSGTX_DATABASE_URL"} <= settings <= known_settings()
     (uid,) = set(re.findall(r"(?m)^USER (\d+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8")))
     assert spec["securityContext"] | {"runAsNonRoot": True, "runAsUser": int(uid)} == spec["securityContext"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     ports = {each["name"]: each["containerPort"] for each in container.get("ports", ())}
-    pages = {"coordinator": {"/healthz", "/readyz"}, "process": {"/healthz"}}.get(commands[0], set())
+    pages = {
+        "console": {"/static/logo.svg"},
+        "coordinator": {"/healthz", "/readyz"},
+        "process": {"/healthz"},
+    }.get(commands[0], set())
     probes = {container[key]["httpGet"]["path"] for key in ("livenessProbe", "readinessProbe") if key in container}
     assert probes == pages, name
-    if ports:
+    if "http" in ports:
+        assert ports == {"http": int(container["args"][container["args"].index("--port") + 1])}
+        assert container["args"][container["args"].index("--host") + 1] == "0.0.0.0"  # noqa: S104
+        assert spec["terminationGracePeriodSeconds"] > STREAMS_SECONDS
+    elif ports:
         port = container["args"][container["args"].index("--metrics-port") + 1]
         assert ports == {"metrics": int(port)}
         assert template["metadata"]["annotations"]["prometheus.io/port"] == port
@@ -313,6 +325,20 @@ def unit(path: Path) -> dict[str, dict[str, list[str]]]:
     return found
 
 
+# What systemd knows and the units use, so that a wrong name is noticed without systemd, too.
+KNOWN: Final = {
+    "Unit": {"Description", "After", "Wants", "StartLimitIntervalSec"},
+    "Service": {
+        "Type", "User", "WorkingDirectory", "Environment", "EnvironmentFile", "ExecStart", "Restart", "RestartSec",
+        "RestartPreventExitStatus", "KillSignal", "TimeoutStartSec", "TimeoutStopSec", "MemoryMax", "CapabilityBoundingSet",
+        "NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectControlGroups", "ProtectHome", "ProtectKernelTunables",
+        "ProtectSystem",
+    },
+    "Timer": {"OnBootSec", "OnUnitInactiveSec"},
+    "Install": {"WantedBy"},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("path", [path for path in UNITS if path.suffix == ".service"], ids=lambda path: path.name)
 def test_a_service_runs_what_there_is(path: Path) -> None:
     service = unit(path)["Service"]
@@ -326,23 +352,32 @@ def test_a_service_runs_what_there_is(path: Path) -> None:
     commands = parse(arguments)
     settings = {line.partition("=")[0] for line in service["Environment"]}
     assert {"MSGTX_EMBEDDED"} <= settings <= known_settings()
-    assert "/etc/msgtx/environment" in service["EnvironmentFile"]
+    own = {"console": "/etc/msgtx/console"}  # the address of a role with other rights than a worker's
+    assert own.get(commands[0], "/etc/msgtx/environment") in service["EnvironmentFile"]
     if service["Type"] != ["oneshot"]:
-        grace = {"process": max(DRAIN_S, DRAIN_SECONDS), "coordinator": HANDOVER_SECONDS}[commands[0]]
+        grace = {
+            "console": STREAMS_SECONDS,
+            "process": max(DRAIN_S, DRAIN_SECONDS),
+            "coordinator": HANDOVER_SECONDS,
+        }[commands[0]]
         assert float(service["TimeoutStopSec"][0]) > grace
 
 
 def test_a_timer_has_its_service() -> None:
     names = {path.name for path in UNITS}
     assert names == {
-        "msgtx-coordinator.service", "msgtx-sweep.service", "msgtx-sweep.timer", "msgtx-worker@.service"
+        "msgtx-console.service", "msgtx-coordinator.service", "msgtx-sweep.service", "msgtx-sweep.timer",
+        "msgtx-worker@.service",
     }  # fmt: skip
 
 
 def test_systemd_reads_the_units(tmp_path: Path) -> None:
+    for path in UNITS:
+        for section, lines in unit(path).items():
+            assert lines.keys() <= KNOWN[section], path.name
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("systemd is not here")
+        return  # what it would say beyond that is about this machine
     program = Path(sys.executable).with_name("msgtx")
     for path in UNITS:
         (tmp_path / path.name).write_text(path.read_text(encoding="utf-8").replace("/opt/msgtx/bin/msgtx", str(program)))
@@ -353,9 +388,101 @@ def test_systemd_reads_the_units(tmp_path: Path) -> None:
     assert (done.returncode, [line for line in done.stderr.splitlines() if "msgtx" in line]) == (0, []), done.stderr
 
 
+# ── proxies ──
+
+
+TEMPORARY: Final = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")  # folders that only root may make
+Block = dict[str, list[tuple[list[str], "Block | None"]]]
+
+
+def nginx(text: str) -> Block:
+    """Parse a file of nginx: by the name of a directive its arguments and, of a block, what is in it."""
+    words = re.findall(r'"(?:[^"\\]|\\.)*"|[{};]|[^\s{};"]+', re.sub(r"(?m)^\s*#.*$", "", text))
+    stack: list[Block] = [{}]
+    line: list[str] = []
+    for word in words:
+        if word == "}":
+            assert not line, f"no semicolon behind {line}"
+            stack.pop()
+        elif word in "{;":
+            name, *arguments = line
+            block: Block | None = {} if word == "{" else None
+            stack[-1].setdefault(name, []).append((arguments, block))
+            if block is not None:
+                stack.append(block)
+            line = []
+        else:
+            line.append(word.strip('"'))
+    assert not line
+    assert len(stack) == 1, "a block does not end"
+    return stack[0]
+
+
+def test_a_wrong_file_of_nginx_is_noticed() -> None:
+    assert nginx("# x\na b 'c';\nd e { f; }") == {"a": [(["b", "'c'"], None)], "d": [(["e"], {"f": [([], None)]})]}
+    for wrong in ("a b", "a { b; ", "a { b }"):
+        with pytest.raises((AssertionError, ValueError)):
+            nginx(wrong)
+
+
+def test_nginx_passes_on_what_the_console_needs(tmp_path: Path) -> None:
+    file = DEPLOY / "nginx" / "msgtx-console.conf"
+    text = file.read_text(encoding="utf-8")
+    plain, secure = (block or {} for _, block in nginx(text)["server"])
+    assert plain["return"][0][0][0] == "301"
+    assert plain["server_name"] == secure["server_name"]
+    assert ["443", "ssl"] in [arguments for arguments, _ in secure["listen"]]
+    ((_, location),) = secure["location"]
+    assert location is not None
+    asked = {arguments[0]: arguments[1] for arguments, _ in location["proxy_set_header"]}
+    assert asked == {
+        "Connection": "",
+        "Host": "$http_host",
+        "X-Forwarded-Proto": "$scheme",
+        "X-Forwarded-For": "$proxy_add_x_forwarded_for",
+        "X-Forwarded-User": "",
+    }
+    assert location["proxy_buffering"][0][0] == ["off"]
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if program is not None:
+        open_ = (
+            re.sub(r"(?m)^ *ssl_certificate.*$", "", text).replace("443 ssl", "18443").replace("listen 80;", "listen 18080;")
+        )
+        (tmp_path / "msgtx.conf").write_text(open_)  # without a certificate, at ports that anybody may take
+        (tmp_path / "nginx.conf").write_text(
+            f"pid {tmp_path}/pid; events {{}} http {{ access_log off; include {tmp_path}/msgtx.conf;"
+            + "".join(f" {each}_temp_path {tmp_path}/{each};" for each in TEMPORARY)
+            + " }"
+        )
+        command = [program, "-t", "-p", str(tmp_path), "-e", "stderr", "-c", str(tmp_path / "nginx.conf")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_caddy_passes_on_what_the_console_needs() -> None:
+    text = (DEPLOY / "caddy" / "Caddyfile").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
+    assert [line for line in lines if line.endswith("{")] == ["console.example.com {", "reverse_proxy 127.0.0.1:8123 {"]
+    assert {"header_up -X-Forwarded-User", "flush_interval -1"} <= set(lines)
+    assert lines.count("}") == 2
+    program = shutil.which("caddy")
+    if program is not None:
+        command = [program, "validate", "--adapter", "caddyfile", "--config", str(DEPLOY / "caddy" / "Caddyfile")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_proxies_and_the_console_name_one_host_and_port() -> None:
+    files = ("systemd/msgtx-console.service", "kubernetes/console.yaml", "nginx/msgtx-console.conf", "caddy/Caddyfile")
+    for text in ((DEPLOY / name).read_text(encoding="utf-8") for name in files):
+        assert set(re.findall(r"[\w.-]+\.example\.com", text)) <= {"console.example.com", "db.example.com"}
+        assert "8123" in text
+
+
 def test_the_services_of_compose_run_what_there_is() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
     assert parse(services["migrate"]["command"]) == ["db", "upgrade"]
+    assert parse(services["console"]["command"]) == ["console"]
     coordinator = services["coordinator"]
     assert parse(coordinator["command"]) == ["coordinator", "run"]
     assert f":{coordinator['command'][coordinator['command'].index('--metrics-port') + 1]}/readyz" in str(
