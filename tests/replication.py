@@ -5,8 +5,10 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import sqlalchemy
@@ -53,6 +55,34 @@ class Pair:
             standby.execute("select pg_reload_conf()")
             receivers = "select count(*) from pg_stat_wal_receiver"
             wait_until(lambda: standby.execute(receivers).fetchone() == (0,), "the standby receives nothing")
+
+    @contextlib.contextmanager
+    def nothing_confirmed(self) -> Iterator[None]:
+        """Let each COMMIT of the primary wait for a synchronous standby that is not there, until the end."""
+        self.confirm_by("nobody")
+        try:
+            yield
+        finally:
+            self.confirm_by("")
+
+    def confirm_by(self, standby: str) -> None:
+        """Let each COMMIT of the primary wait for a standby of this name; for none if it is empty."""
+        with self.primary.administrator() as primary:
+            primary.execute(f"alter system set synchronous_standby_names = '{standby}'")
+            primary.execute("select pg_reload_conf()")
+            asked = "select current_setting('synchronous_standby_names')"
+            wait_until(lambda: primary.execute(asked).fetchone() == (standby,), "the setting is read")
+            primary.execute("checkpoint")  # the checkpointer tells all sessions whether there is somebody to wait for
+
+    def cancel_waits(self, call: Future[Any]) -> None:
+        """Cancel, as an administrator does, the wait of each COMMIT for the standby; fail if `call` was answered."""
+        waits = "select pid from pg_stat_activity where wait_event = 'SyncRep'"
+        with self.primary.administrator() as primary:
+            pids = wait_until(lambda: primary.execute(waits).fetchall() or call.done(), "a COMMIT waits for the standby")
+            assert not call.done(), f"it is answered without the standby: {call}"
+            for pid in pids:
+                primary.execute("select pg_cancel_backend(%s)", pid)
+            wait_until(lambda: not {*pids} & {*primary.execute(waits).fetchall()}, "its wait is cancelled")
 
     @contextlib.contextmanager
     def replay_paused(self) -> Iterator[Callable[[], object]]:

@@ -1,10 +1,13 @@
 """Our own connections: one loop that sends and receives, and a limit on each wait for an answer.
 
-psycopg passes each send and each receive to `Connection.wait`, as a generator that yields the awaited event. Here two things
-are added. While it waits for an answer, it sends the rest of the question: psycopg's pipeline flushes once and then only
-reads, so the server and we would wait for each other. And every wait has an end. A stopped server, or a COMMIT that waits
-for a standby, answers nothing, and the system's own timeouts see a connection in good order. When time is over the
+psycopg passes each send and each receive to `Connection.wait`, as a generator that yields the awaited event. Here three
+things are added. While it waits for an answer, it sends the rest of the question: psycopg's pipeline flushes once and then
+only reads, so the server and we would wait for each other. And every wait has an end. A stopped server, or a COMMIT that
+waits for a standby, answers nothing, and the system's own timeouts see a connection in good order. When time is over the
 connection is closed, so that no late answer is taken for that of another call; the server may still do the work.
+
+And a COMMIT that no synchronous standby has confirmed counts as not answered. If somebody cancels its wait for the standby,
+PostgreSQL answers it with success and a WARNING, and a failover may lose it (decision 0167).
 """
 
 import contextlib
@@ -24,6 +27,7 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import Diagnostic
 
 from msgtx.database.wire import Statements
 
@@ -36,6 +40,8 @@ ANSWER_SECONDS: Final = 60.0
 # seen to take, shorter than an administrator waits.
 LONG_ANSWER_SECONDS: Final = 3_600.0
 CONNECT_SECONDS: Final = 10
+# The function of PostgreSQL that says so in its notice, whose words are translated.
+_WAIT_FOR_STANDBY: Final = "SyncRepWaitForLSN"
 LOOK_SECONDS: Final = 0.1  # between two looks at the time: how far past a deadline a call may come back
 
 
@@ -109,6 +115,24 @@ class Pipeline(psycopg.Pipeline):
             yield from self._fetch_gen(flush=False)
 
 
+def is_unconfirmed(notice: Diagnostic) -> bool:
+    """Return whether a notice says that a COMMIT did not wait for its synchronous standby to the end."""
+    return notice.source_function == _WAIT_FOR_STANDBY
+
+
+class _Heard:
+    """What the server has said beside its answers. Not the connection itself: that would hold a reference to itself."""
+
+    __slots__ = ("unconfirmed",)
+
+    def __init__(self) -> None:
+        self.unconfirmed = False
+
+    def hear(self, notice: Diagnostic) -> None:
+        """Note a COMMIT that the synchronous standby may not have."""
+        self.unconfirmed = self.unconfirmed or is_unconfirmed(notice)
+
+
 class Connection(psycopg.Connection[Any]):
     """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else.
 
@@ -117,6 +141,11 @@ class Connection(psycopg.Connection[Any]):
 
     silence: float = ANSWER_SECONDS
     hook: Callable[[str], None] | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._heard = _Heard()
+        self.add_notice_handler(self._heard.hear)
 
     @functools.cached_property
     def statements(self) -> Statements:
@@ -149,7 +178,7 @@ class Connection(psycopg.Connection[Any]):
                 self._pipeline = None
 
     def wait(self, gen: PQGen[RV], interval: float = LOOK_SECONDS, timeout: float | None = None) -> RV:
-        """Run a generator of psycopg, see above. Raise `psycopg.OperationalError` when time is over."""
+        """Run a generator of psycopg, see above. Raise `psycopg.OperationalError` when time is over or an answer is void."""
         return super().wait(self._watched(gen), interval=min(interval, LOOK_SECONDS), timeout=timeout)
 
     def _watched(self, gen: PQGen[RV]) -> PQGen[RV]:
@@ -173,6 +202,8 @@ class Connection(psycopg.Connection[Any]):
                 if ready != _WRITABLE or not holds:  # else only the rest of the question could go on
                     wanted = gen.send(ready)
         except StopIteration as end:
+            if self._heard.unconfirmed:
+                self._give_up(gen, "the wait of its COMMIT for the synchronous standby was cancelled")
             answer: RV = end.value
             return answer
 

@@ -34,8 +34,15 @@ POOL_TIMEOUT_SECONDS: Final = 30.0
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 IS_STANDBY: Final = "select pg_catalog.pg_is_in_recovery()"
 # The questions to a new connection; there need not be a schema before an incarnation is expected.
-SESSION: Final = "select pg_catalog.pg_backend_pid(), null"
-SESSION_AND_INCARNATION: Final = "select pg_catalog.pg_backend_pid(), i.incarnation from msgtx.describe_installation() i"
+# A role may be set to hear no warnings; a COMMIT that no standby has confirmed is known by one (`Connection`).
+_HEARS: Final = (
+    "case pg_catalog.current_setting('client_min_messages') when 'error'"
+    " then pg_catalog.set_config('client_min_messages', 'warning', false) end"
+)
+SESSION: Final = f"select pg_catalog.pg_backend_pid(), null, {_HEARS}"
+SESSION_AND_INCARNATION: Final = (
+    f"select pg_catalog.pg_backend_pid(), i.incarnation, {_HEARS} from msgtx.describe_installation() i"  # noqa: S608 - constants
+)
 
 
 def _refuse_ended(connection: RawConnection, *_: object) -> None:
@@ -229,7 +236,7 @@ class Engine(Closing):
     def _ask_who_answers(self, connection: RawConnection) -> None:
         """Notice a pooler, refuse another incarnation: in one round trip."""
         expected = self._incarnation
-        ((session, found),) = query(connection, SESSION if expected is None else SESSION_AND_INCARNATION)
+        ((session, found, _),) = query(connection, SESSION if expected is None else SESSION_AND_INCARNATION)
         # With a pooler in between, another session may answer than the one that said hello.
         self.pooled = self.pooled or session != connection.info.backend_pid
         # Then each call may reach another session, without our prepared statements.

@@ -21,6 +21,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.database.translation import sqlstate_of, translate_own
 from msgtx.session.answers import Answers
+from msgtx.session.endings import warn_of_unconfirmed
 from msgtx.session.published import Published, calls_of
 from msgtx.session.riding import Riding, Thing
 from msgtx.store.groups.groups import NO_OFFSETS, columns_of
@@ -234,6 +235,7 @@ def enlist_driver(driver: RawConnection, engine: Engine | None) -> DriverEnlistm
     installation = _installations.get(driver)
     if installation is None or (engine is not None and installation.incarnation != engine.incarnation):
         installation = _installations[driver] = describe_installation(driver)
+        warn_of_unconfirmed(driver)
         require_version(installation)
     if engine is None:
         return DriverEnlistment(None, None)

@@ -5,17 +5,20 @@ rows. Every call of a driver's connection goes through its `wait`; a statement t
 another is seen by its command tags.
 """
 
+import logging
 import re
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
+from psycopg.errors import Diagnostic
 from psycopg.pq import TransactionStatus
 
 from msgtx import forks
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import RawConnection, is_unconfirmed
 
+log = logging.getLogger("msgtx.session")
 OPEN: Final = (TransactionStatus.ACTIVE, TransactionStatus.INTRANS, TransactionStatus.INERROR)
 # ROLLBACK TO SAVEPOINT has the tag of ROLLBACK.
 _TO_SAVEPOINT: Final = re.compile(r"\brollback\s+(?:work\s+|transaction\s+)?to\b", re.IGNORECASE)
@@ -57,8 +60,28 @@ def endings_of(driver: RawConnection) -> Endings:
         found = _found[driver] = Endings()
         forks.cut_off(driver)  # else the end of a child could roll back what its parent commits
         _watch(driver, found)
+        warn_of_unconfirmed(driver)
     found.look(driver)
     return found
+
+
+def warn_of_unconfirmed(driver: Any) -> None:
+    """Write to the log if the COMMIT of a user's connection of psycopg did not wait for the synchronous standby to the end.
+
+    It is answered with success all the same: no error would be handled there (decision 0167).
+    """
+    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or driver in _warned:
+        return
+    _warned.add(driver)
+    driver.add_notice_handler(_warn)
+
+
+def _warn(notice: Diagnostic) -> None:
+    if is_unconfirmed(notice):
+        log.warning(
+            "the wait of a session's COMMIT for the synchronous standby was cancelled: a failover may lose its rows,"
+            " together with its records and offsets"
+        )
 
 
 def _watch(driver: Any, endings: Endings) -> None:
@@ -84,4 +107,5 @@ def _watch(driver: Any, endings: Endings) -> None:
     driver.wait = awaited if isinstance(driver, psycopg.AsyncConnection) else wait
 
 
+_warned: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _found: "weakref.WeakKeyDictionary[RawConnection, Endings]" = weakref.WeakKeyDictionary()

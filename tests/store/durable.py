@@ -31,7 +31,7 @@ from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, d
 from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
-from msgtx.store.transactions.transactions import end_transaction
+from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata
 from tests.databases import Clock, Connection
 from tests.store.roster import Roster
@@ -184,6 +184,77 @@ def commit_of_what_is_prepared(stage: Stage) -> None:
     writer = stage.sent()
     assert seal(stage.aside, writer.name, "external", tails=writer.tails).error is None
     complete_prepared(stage.session, writer.name, "COMMIT")
+
+
+# ── calls that are repeated: they are answered from what the first one stored (decision 0167) ──
+
+
+def batch_again(stage: Stage) -> None:
+    producer, partition = init_producer_id(stage.aside, None, timeout_ms=60_000), new_partition(stage.aside)
+    for session in (stage.aside, stage.session):
+        append(session, [batch(partition, b"a", producer=producer, sequence=0)])
+
+
+def whole_transaction_again(stage: Stage) -> None:
+    writer = Writer(stage.aside)
+    row = writer.row(new_partition(stage.aside), b"a")
+    for session in (stage.aside, stage.session):
+        append_and_decide(session, writer.name, [row])
+
+
+def commit_again(stage: Stage) -> None:
+    writer = stage.sent()
+    for session in (stage.aside, stage.session):
+        assert decide(session, writer.name, "COMMIT", tails=writer.tails).outcome == "COMMIT"
+
+
+def seal_again(stage: Stage) -> None:
+    writer = stage.sent()
+    for session in (stage.aside, stage.session):
+        assert seal(session, writer.name, "external", tails=writer.tails).error is None
+
+
+def seal_after_an_abort(stage: Stage) -> None:
+    writer = stage.sent()
+    decide(stage.aside, writer.name, "ABORT", tails=writer.tails)
+    assert seal(stage.session, writer.name, "external", tails=writer.tails).error is not None
+
+
+def commit_of_what_is_prepared_again(stage: Stage) -> None:
+    writer = stage.sent()
+    assert seal(stage.aside, writer.name, "external", tails=writer.tails).error is None
+    for session in (stage.aside, stage.session):
+        complete_prepared(session, writer.name, "COMMIT")
+
+
+def end_again(stage: Stage) -> None:
+    writer = stage.sent()
+    for session in (stage.aside, stage.session):
+        assert end_transaction(session, writer.name, "resolve") == "ABORTED"
+
+
+def outcome(stage: Stage) -> None:
+    writer = stage.sent()
+    decide(stage.aside, writer.name, "ABORT", tails=writer.tails)
+    assert transaction_outcome(stage.session, writer.name).outcome == "ABORTED"
+
+
+def new_epoch_again(stage: Stage) -> None:
+    first = init_producer_id(stage.aside, None, timeout_ms=60_000)
+    for session in (stage.aside, stage.session):
+        assert init_producer_id(session, None, timeout_ms=60_000, expected=first).epoch == 1
+
+
+def batch_of_spark_again(stage: Stage) -> None:
+    of, attempt = stage.attempt()
+    for session in (stage.aside, stage.session):
+        assert decide_batch(session, of, [attempt]).error is None
+
+
+def batch_of_spark_that_is_begun_again(stage: Stage) -> None:
+    of = BatchName(unique("app"), "", 0)
+    decide_batch(stage.aside, of, [])
+    assert in_a_call_of("begin_batch", of.app_id, of.batch_id, stage=stage) == (False,)
 
 
 # ── producers ──
@@ -480,28 +551,33 @@ def abort_of_a_batch(stage: Stage) -> None:
 CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "abort_batch": (abort_of_a_batch,),
     "alter_topic": (lambda stage: alter_topic(stage.session, stage.topic(), 2, {}),),
-    "append": (lambda stage: append(stage.session, [batch(new_partition(stage.aside), b"a")]), idempotent_batch),
-    "append_and_decide": (whole_transaction,),
+    "append": (
+        lambda stage: append(stage.session, [batch(new_partition(stage.aside), b"a")]),
+        idempotent_batch,
+        batch_again,
+    ),
+    "append_and_decide": (whole_transaction, whole_transaction_again),
     "append_once": (records_with_keys, records_whose_keys_are_held),
     "append_plain": (plain_batch,),
     "assign_partitions": (assignment,),
     "begin_attempt": (new_attempt,),
+    "begin_batch": (batch_of_spark_that_is_begun_again,),
     "begins_now": (taking_from_the_ends,),
     "change_incarnation": (lambda stage: change_incarnation(stage.session),),
     "commit_in_session": (records_of_a_session,),
     "commit_offsets": (offsets,),
-    "complete_prepared": (commit_of_what_is_prepared,),
+    "complete_prepared": (commit_of_what_is_prepared, commit_of_what_is_prepared_again),
     "create_topic": (lambda stage: create_topic(stage.session, unique("topic"), 1, {}),),
     "insert_topic": (lambda stage: create_topic(stage.session, unique("topic"), 1, {}),),
-    "decide": (commit, abort),
-    "decide_batch": (batch_of_spark, batch_without_records),
+    "decide": (commit, abort, commit_again),
+    "decide_batch": (batch_of_spark, batch_without_records, batch_of_spark_again),
     "decide_sealed": (commit_of_what_is_sealed,),
     "delete_group": (lambda stage: delete_group(stage.session, stage.group()[0]),),
     "delete_offsets": (removal_of_offsets,),
     "delete_records": (log_start_by_hand,),
     "delete_snapshot": (removal_of_a_snapshot,),
     "delete_topic": (lambda stage: delete_topic(stage.session, stage.topic()),),
-    "end_transaction": (lambda stage: end_transaction(stage.session, stage.sent().name, "resolve"),),
+    "end_transaction": (lambda stage: end_transaction(stage.session, stage.sent().name, "resolve"), end_again),
     "expire_holders": (abort_of_what_holds_a_reader_back,),
     "expire_transaction": (abort_of_one_that_is_overdue,),
     "expire_overdue": (sweep_of_overdue_transactions,),
@@ -514,6 +590,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
         lambda stage: init_producer_id(stage.session, None, timeout_ms=60_000),
         lambda stage: init_producer_id(stage.session, unique("id"), timeout_ms=60_000),
         lambda stage: init_producer_id(stage.session, Writer(stage.aside).transactional_id, timeout_ms=60_000),
+        new_epoch_again,
     ),
     "insert_decision": (lambda stage: in_a_call_of("insert_decision", *stage.sent().name, "ABORT", "fence", stage=stage),),
     "join_group": (join, join_again_for_the_same, join_again_with_another_timeout),
@@ -546,7 +623,8 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "remove_old_batches": (sweep_of_retention,),
     "reset_offsets": (reset,),
     "save_snapshot": (new_snapshot,),
-    "seal": (seal_for_a_session, prepare),
+    "seal": (seal_for_a_session, prepare, seal_again, seal_after_an_abort),
     "take": (taking,),
+    "transaction_outcome": (outcome,),
     "take_out_members": (members_taken_out,),
 }

@@ -24,6 +24,7 @@ declare
     stores boolean := false;
     opens boolean := false;
     woken int[];
+    repeats boolean := false;
     b msgtx.batch;
     epoch_now int;
     is_undecided boolean;
@@ -81,6 +82,7 @@ begin
                 select r.error, r.detail into error, detail
                 from msgtx.batch_refusal(batches[found_batch.ordinal], found_batch) r;
             end if;
+            repeats := repeats or duplicate;
             if error is null and not duplicate then
                 stores := true;
                 opens := opens or found_batch.status = 'new';
@@ -98,6 +100,9 @@ begin
             end if;
             return next;
         end loop;
+        if durable and repeats then  -- the first call's COMMIT may have waited in vain, see flush_log
+            ignored := msgtx.flush_log();
+        end if;
     end if;
 
     -- After the look: a topic that is created in between was either not seen by the look, or is seen here.

@@ -19,6 +19,7 @@ declare
     found_offsets bigint[] := '{}';
     found_times timestamptz[] := '{}';
     refusals int := 0;
+    ignored boolean;
 begin
     if exists (select from unnest(batches) u where (u.producer_id, u.producer_epoch, u.transaction_number)
                is distinct from (in_producer_id, in_producer_epoch, in_transaction_number)) then
@@ -37,6 +38,7 @@ begin
                 where r.partition_id = b.partition_id and r.base_offset = refuse_whole.base_offset), decided.decided_at);
             return next;
         end loop;
+        ignored := msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
         return;
     end if;
     select r.error, r.detail into error, detail from msgtx.refusal(

@@ -41,6 +41,7 @@ begin
         from msgtx.why_batch_conflicts(in_app_id, in_query_id, in_batch_id, in_run_id, accepted) w;
         if error is null then
             aborted := msgtx.abort_batch(in_app_id, in_query_id, in_batch_id, aborted_at_once);
+            ignored := msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
         end if;
         return;
     end if;

@@ -23,6 +23,8 @@ begin
         select from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = 'external') then
         select d.outcome, d.decided_by into decided
         from msgtx.decide(in_producer_id, in_producer_epoch, in_transaction_number, in_outcome) d;
+    elsif decided.outcome is not null then
+        ignored := msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
     end if;
     outcome := decided.outcome;
     if outcome is distinct from in_outcome then

@@ -80,6 +80,7 @@ begin
     else
         outcome := state.outcome;
         decided_by := state.decided_by;
+        ignored := msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see flush_log
     end if;
 
     if outcome = 'ABORT' then

@@ -30,6 +30,7 @@ begin
     end if;
     select s.* into state from msgtx.transaction_state(in_producer_id, in_producer_epoch, in_transaction_number) s;
     if state.status = 'decided' then
+        ignored := msgtx.flush_log();  -- its COMMIT may have waited in vain, see there
         return state.outcome;
     elsif exists (
         select from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = 'external') then

@@ -76,6 +76,7 @@ begin
     end if;
     if expected_epoch is not null and expected_epoch <> current.epoch then
         if expected_epoch = current.epoch_before then
+            ignored := msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
             epoch := current.epoch;
             return;
         end if;

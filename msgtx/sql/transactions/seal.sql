@@ -42,6 +42,7 @@ begin
         into deadline, partitions, first_offsets, last_offsets, signature
         from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = in_kind;
         if found then
+            ignored := msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
             return;
         end if;
     end if;
@@ -51,6 +52,7 @@ begin
             in_producer_id, in_producer_epoch, in_transaction_number) r;
         if state.outcome = 'ABORT' then
             last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, null, tail_partitions);
+            ignored := msgtx.flush_log();
         end if;
         return;
     end if;
