@@ -468,6 +468,14 @@ class TransactionListing:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionsPage:
+    """Some of the listed transactions. `after`: the producer behind which the next page begins; None: this is the end."""
+
+    transactions: list[TransactionListing]
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionDescription:
     """A transactional id and its newest transaction. `started_at` is in milliseconds since 1970 UTC."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -17,7 +17,7 @@ from msgtx.cli.terminal.output import show_many, show_one, write
 from msgtx.cli.terminal.quantities import Quantity, milliseconds
 from msgtx.rows import prepared_row, printable, row_of, row_with_times, time_text
 from msgtx.rules.names import producer_named
-from msgtx.rules.transaction import State
+from msgtx.rules.transaction import SORTS, State
 from msgtx.types import (
     BlockingTransaction,
     Outcome,
@@ -81,17 +81,23 @@ def command() -> None:
 @option("--producer-id", multiple=True, type=int)
 @option("--longer-than-ms", type=milliseconds(), help="Only transactions that have been open for longer: ms, or 10s, 1h.")
 @option("--pattern", help="Only transactional ids that this regular expression matches as a whole.")
+@option("--prefix", default="", help="Only transactional ids that begin with this.")
+@option("--sort", type=click.Choice(SORTS), default=SORTS[0], help="The order; with a -, the other direction.")
+@option("--after", type=int, metavar="PRODUCER_ID", help="Begin behind this producer, for the next page.")
+@option("--most", type=click.IntRange(min=1), help="The most producers.  [default: all]")
 @pass_invocation
 def list_transactions(
     invocation: Invocation,
+    /,
     state: tuple[str, ...],
     producer_id: tuple[int, ...],
     longer_than_ms: int | None,
     pattern: str | None,
+    **asked: Any,
 ) -> None:
     """List producers with the state of their newest transaction."""
     with connect(invocation) as client:
-        found = client.admin.transactions.list(state, producer_id, longer_than_ms, pattern)
+        found = client.admin.transactions.list(state, producer_id, longer_than_ms, pattern, **asked)
     show_many(invocation.format, map(row_of, found), ("transactional_id", "producer_id", "state"))
 
 
@@ -205,12 +211,17 @@ def find_hanging(
 
 
 @command.command("blocking")
+@click.argument("transaction", metavar="[ID]", required=False)
 @option("--most", type=click.IntRange(min=1), default=100, help="The most transactions, the oldest ones.")
 @pass_invocation
-def blocking(invocation: Invocation, most: int) -> None:
-    """Show the transactions that hold partitions back, all that waits for their end, and how to end each."""
+def blocking(invocation: Invocation, transaction: str | None, *, most: int) -> None:
+    """Show the transactions that hold partitions back, all that waits for their end, and how to end each.
+
+    With ID, only this one: a transaction (producer_id.epoch.number), or a transactional id with its newest one. Nothing is
+    printed if nothing waits for its end.
+    """
     with connect(invocation) as client:
-        found = client.admin.transactions.blocking(most)
+        found = client.admin.transactions.blocking(most, transaction=transaction)
     if invocation.format == "table":
         write("\n".join("".join(f"{printable(line)}\n" for line in _blocked(one)) for one in found))
     else:

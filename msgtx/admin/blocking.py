@@ -26,12 +26,12 @@ from msgtx.types import (
 MOST_BLOCKED: Final = 10_000  # of one answer; when their transactions are ended, the next ones are found
 
 
-def blocking(engine: Engine, *, most: int) -> list[BlockingTransaction]:
-    """Return the undecided transactions for whose end something waits, the oldest first."""
+def blocking(engine: Engine, *, most: int, only: TransactionId | None = None) -> list[BlockingTransaction]:
+    """Return the undecided transactions for whose end something waits, the oldest first; or `only` this one."""
     found: list[BlockingTransaction] = []
     with engine.connection() as connection:
         by_name: dict[TransactionId, list[Blocking]] = {}
-        for row in blocking_partitions(connection, most=MOST_BLOCKED):
+        for row in blocking_partitions(connection, only, most=MOST_BLOCKED):
             by_name.setdefault(row.transaction_id, []).append(row)
         chosen = list(by_name.values())[:most]
         groups, searched = _groups(connection, [row for rows in chosen for row in _places(rows)])

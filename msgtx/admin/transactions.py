@@ -3,7 +3,7 @@
 import builtins
 import re
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from msgtx import arguments, errors
 from msgtx.admin.blocking import blocking
@@ -13,15 +13,16 @@ from msgtx.admin.showing import show
 from msgtx.database.calls import clock
 from msgtx.database.pool import Engine
 from msgtx.rules.names import did_you_mean
-from msgtx.rules.transaction import State
+from msgtx.rules.transaction import SORTS, State
 from msgtx.store.append.append import epoch_ms
 from msgtx.store.transactions.producers import fence_producer
 from msgtx.store.transactions.transactions import (
     Decision,
+    Listed,
     describe_transaction,
     end_transaction,
+    list_transactions,
     transaction_outcome,
-    transactions,
 )
 from msgtx.store.transactions.undecided import undecided_seals
 from msgtx.types import (
@@ -35,10 +36,12 @@ from msgtx.types import (
     TransactionDescription,
     TransactionId,
     TransactionListing,
+    TransactionsPage,
 )
 
 TRANSACTION_NAME: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
-LARGEST_PAGE: Final = 5_000  # partitions of one answer: 0.2 to 0.4 s
+LARGEST_PAGE: Final = 5_000  # partitions of one answer: 0.2 to 0.4 s; transactions of one page
+LISTED_AT_ONCE: Final = 5_000
 
 
 class TransactionsAdmin:
@@ -53,33 +56,66 @@ class TransactionsAdmin:
         producer_ids: Collection[int] | None = None,
         longer_than_ms: int | None = None,
         pattern: str | None = None,
+        *,
+        prefix: str = "",
+        sort: str = SORTS[0],
+        after: int | None = None,
+        most: int | None = None,
     ) -> list[TransactionListing]:
         """List producers with their state, by transactional id.
 
-        `states` as Kafka names them; `longer_than_ms`: open for longer; `pattern`: a regular expression for the whole id.
+        `states` as Kafka names them; `longer_than_ms`: open for longer; `pattern`: a regular expression for the whole id;
+        `prefix`, `sort`, `after`: as in `page`; `most`: None: all.
         """
-        states = known_states(states, State)
-        if producer_ids is not None:
-            producer_ids = [
-                arguments.whole("a producer id", each) for each in arguments.listed("producer_ids", producer_ids)
-            ]
         if longer_than_ms is not None:
             longer_than_ms = arguments.whole("longer_than_ms", longer_than_ms)
         try:
             expression = None if pattern is None else re.compile(arguments.text("pattern", pattern))
         except (re.error, RecursionError, OverflowError) as error:
             raise errors.InvalidRequest(f"pattern {arguments.shown(pattern)}: {error}", name="pattern") from error
+        if most is not None:
+            most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
+        asked = _asked(states, producer_ids, prefix, sort, after)
+        found: builtins.list[TransactionListing] = []
         with self._engine.connection() as connection:
-            rows = transactions(connection)
             now = epoch_ms(clock(connection))
-        return [
-            TransactionListing(row["transactional_id"], row["producer_id"], row["state"])
-            for row in sorted(rows, key=lambda row: (row["transactional_id"] or "", row["producer_id"]))
-            if (not states or row["state"] in states)
-            and (not producer_ids or row["producer_id"] in producer_ids)
-            and (expression is None or expression.fullmatch(row["transactional_id"] or "") is not None)
-            and (longer_than_ms is None or _open_longer(row, longer_than_ms, now))
-        ]
+            while most is None or len(found) < most:
+                rows, place = list_transactions(connection, **asked, most=LISTED_AT_ONCE)
+                found += [
+                    TransactionListing(row.transactional_id, row.producer_id, row.state)
+                    for row in rows
+                    if (expression is None or expression.fullmatch(row.transactional_id or "") is not None)
+                    and (longer_than_ms is None or _open_longer(row, longer_than_ms, now))
+                ]
+                if place is None:
+                    break
+                asked["after"] = place
+        return found[:most]
+
+    def page(
+        self,
+        states: Collection[str] | None = None,
+        producer_ids: Collection[int] | None = None,
+        *,
+        prefix: str = "",
+        sort: str = SORTS[0],
+        after: int | None = None,
+        most: int = 50,
+    ) -> TransactionsPage:
+        """Return some of the transactions that `list` returns, in a time that does not grow with their number.
+
+        `prefix`: how the transactional id begins; `sort`: `transactional_id` (those without one come last), `producer_id`,
+        or one of them behind a `-` for the other direction; `after`: that of the page before. A page looks at 20,000
+        producers at most: with a state that few have, it may hold fewer than `most`, and none, before the last one. Raise
+        `InvalidRequest` if the producer `after` is gone.
+        """
+        most = arguments.whole("most", most, least=1, most=LARGEST_PAGE)
+        asked = _asked(states, producer_ids, prefix, sort, after)
+        with self._engine.connection() as connection:
+            rows, place = list_transactions(connection, **asked, most=most)
+        return TransactionsPage(
+            [TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows], place
+        )
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         """Describe a transactional id and its newest transaction. Raise `TransactionalIdNotFound`."""
@@ -91,7 +127,8 @@ class TransactionsAdmin:
         return found
 
     def _unknown(self, transactional_id: str) -> errors.TransactionalIdNotFound:
-        known = [listed.transactional_id for listed in self.list() if listed.transactional_id is not None]
+        listed = self.page(prefix=transactional_id[:1], most=LARGEST_PAGE).transactions
+        known = [each.transactional_id for each in listed if each.transactional_id is not None]
         advice = did_you_mean(
             transactional_id, known, otherwise="an id begins with init_transactions, and expires when idle"
         )
@@ -127,15 +164,8 @@ class TransactionsAdmin:
                 arguments.whole("offsets_after", each, most=arguments.LARGEST_INT4)
                 for each in arguments.listed("offsets_after", offsets_after)
             ]
-        if isinstance(transaction, str) and not TRANSACTION_NAME.fullmatch(transaction.strip()):
-            newest = self.describe(transaction).transaction_id
-            if newest is None:
-                raise errors.TransactionNotFound(
-                    f"transactional id {transaction!r} has no transaction yet: one begins with its first record",
-                    transactional_id=transaction,
-                )
-            transaction = newest
-        return show(self._engine, arguments.transaction_id(transaction), skip=skip, most=most, offsets_after=offsets_after)
+        name = self._named(transaction)
+        return show(self._engine, name, skip=skip, most=most, offsets_after=offsets_after)
 
     def prepared(self, most: int = 1_000) -> "builtins.list[PreparedListing]":
         """Return transactions that wait for an outside decision, the oldest first, at most `most`.
@@ -194,15 +224,58 @@ class TransactionsAdmin:
         """
         return find_hanging(self._engine, max_transaction_timeout_ms, topic=topic, partition=partition)
 
-    def blocking(self, most: int = 100) -> "builtins.list[BlockingTransaction]":
+    def blocking(
+        self, most: int = 100, *, transaction: TransactionId | str | None = None
+    ) -> "builtins.list[BlockingTransaction]":
         """Return the undecided transactions for whose end something waits, with all of it; the oldest first.
 
         Partitions with their groups, offsets that it will commit, records that it has acknowledged: of the topics that the
-        role may consume or observe. The advice is the one of `find_hanging`.
+        role may consume or observe. The advice is the one of `find_hanging`. `transaction`: only this one, by its name or
+        its transactional id; none is returned if it blocks nothing. Raise `TransactionalIdNotFound`, `TransactionNotFound`.
         """
-        return blocking(self._engine, most=arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4))
+        most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
+        only = None if transaction is None else self._named(transaction)
+        return blocking(self._engine, most=most, only=only)
+
+    def _named(self, transaction: TransactionId | str) -> TransactionId:
+        """Return a transaction by its name, or the newest one of a transactional id."""
+        if isinstance(transaction, str) and not TRANSACTION_NAME.fullmatch(transaction.strip()):
+            newest = self.describe(transaction).transaction_id
+            if newest is None:
+                raise errors.TransactionNotFound(
+                    f"transactional id {transaction!r} has no transaction yet: one begins with its first record",
+                    transactional_id=transaction,
+                )
+            return newest
+        return arguments.transaction_id(transaction)
 
 
-def _open_longer(row: dict[str, Any], longer_than_ms: int, now: int) -> bool:
-    opened = row["opened_at"]
-    return row["state"] == State.ONGOING and opened is not None and now - epoch_ms(opened) > longer_than_ms
+class _Asked(TypedDict):
+    """What a list of transactions is to have; see `store.transactions.transactions.list_transactions`."""
+
+    states: list[str]
+    producer_ids: list[int]
+    prefix: str
+    by_producer: bool
+    descending: bool
+    after: int | None
+
+
+def _asked(
+    states: Collection[str] | None, producer_ids: Collection[int] | None, prefix: str, sort: str, after: int | None
+) -> _Asked:
+    sort = arguments.one_of("sort", sort, SORTS)
+    return {
+        "states": known_states(states, State),
+        "producer_ids": []
+        if producer_ids is None
+        else [arguments.whole("a producer id", each) for each in arguments.listed("producer_ids", producer_ids)],
+        "prefix": arguments.text("prefix", prefix),
+        "by_producer": sort.endswith("producer_id"),
+        "descending": sort.startswith("-"),
+        "after": None if after is None else arguments.whole("after", after),
+    }
+
+
+def _open_longer(row: Listed, longer_than_ms: int, now: int) -> bool:
+    return row.state == State.ONGOING and row.opened_at is not None and now - epoch_ms(row.opened_at) > longer_than_ms

@@ -11,7 +11,7 @@ from msgtx import errors
 from msgtx.rows import json_of
 
 ROWS: Final = 50  # of a table on one page
-_MOST_ROWS: Final = 500  # that a reader may ask for
+MOST_ROWS: Final = 500  # that a reader may ask for
 _LONGEST: Final = 1_000  # characters of a parameter
 Row = Mapping[str, Any]
 
@@ -111,6 +111,18 @@ class Arranged:
     filter: str
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Rows that the database has filtered, sorted and cut: a page names the row behind which the next one begins."""
+
+    rows: Sequence[Row]
+    after: int | None
+    is_first: bool
+    sort: str
+    descending: bool
+    filter: str
+
+
 def arranged(
     rows: Iterable[Row], query: Query, *, columns: Sequence[str], sort: str, filter_on: Sequence[str] = ()
 ) -> Arranged:
@@ -120,7 +132,7 @@ def arranged(
     order = query.choice("sort", [sort, *(f"{sign}{name}" for name in columns for sign in ("", "-"))])
     column = order.removeprefix("-")
     found.sort(key=lambda row: _rank(row[column]), reverse=order.startswith("-"))
-    size = query.whole("rows", ROWS, least=1, most=_MOST_ROWS)
+    size = query.whole("rows", ROWS, least=1, most=MOST_ROWS)
     pages = max(1, math.ceil(len(found) / size))
     page = min(query.whole("page", 1, least=1), pages)
     return Arranged(found[(page - 1) * size : page * size], len(found), page, pages, column, order.startswith("-"), wanted)

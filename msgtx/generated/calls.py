@@ -206,7 +206,11 @@ class BlockingPartitionsRow(NamedTuple):
         return TransactionId(self.producer_id, self.producer_epoch, self.transaction_number)
 
 
-BLOCKING_PARTITIONS: Final = Function("blocking_partitions", "most int4", BlockingPartitionsRow)
+BLOCKING_PARTITIONS: Final = Function(
+    "blocking_partitions",
+    "most int4, in_producer_id int8, in_producer_epoch int4, in_transaction_number int8",
+    BlockingPartitionsRow,
+)
 
 
 class BuryDeadSharesRow(NamedTuple):
@@ -965,6 +969,21 @@ class ListOffsetsRow(NamedTuple):
 
 
 LIST_OFFSETS: Final = Function("list_offsets", "partition_ids int4[], times int8[], isolation text", ListOffsetsRow)
+
+
+class ListTransactionsRow(NamedTuple):
+    transactional_id: str | Any
+    producer_id: int | Any
+    state: str | Any
+    opened_at: datetime | Any
+    next_after: int | Any
+
+
+LIST_TRANSACTIONS: Final = Function(
+    "list_transactions",
+    "states text[], producer_ids int8[], prefix text, by_producer bool, descending bool, in_after int8, most int4",
+    ListTransactionsRow,
+)
 
 
 class ListenRow(NamedTuple):

@@ -36,6 +36,10 @@ NUMBERS: Final[Mapping[State, int]] = {
 }
 
 
+# Orders of a list of transactions; with a - the other direction.
+SORTS: Final = ("transactional_id", "-transactional_id", "producer_id", "-producer_id")
+
+
 class Event(enum.StrEnum):
     """The events that move a transaction."""
 

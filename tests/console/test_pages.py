@@ -82,9 +82,15 @@ TWINS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "transactions",
         ("transactions", "list", "--state", "CompleteAbort"),
     ),
+    "filtered": (
+        "transactions?filter={topic}&sort=-producer_id&rows=1",
+        "transactions",
+        ("transactions", "list", "--prefix", "{topic}", "--sort", "-producer_id", "--most", "1"),
+    ),
     "prepared": ("transactions", "prepared", ("transactions", "prepared")),
     "blocking": ("transactions", "blocking", ("transactions", "blocking")),
     "transaction": ("transaction?id={topic}-writer", "transaction", ("transactions", "show", "{topic}-writer")),
+    "blocked": ("transaction?id={topic}-writer", "blocking", ("transactions", "blocking", "{topic}-writer")),
     "producer": ("producer?id={topic}-writer", "history", ("transactions", "history", "{topic}-writer")),
     "spark": ("spark?rows=500", "queries", ("spark", "status")),
     "database": ("database", "described", ("db", "status")),
@@ -240,6 +246,23 @@ def test_a_table_is_cut_into_pages_that_an_address_names(client: Client, owner: 
     assert "partition=19" in last
     assert "partition=20" not in last
     assert owner.get(f"/topic?name={name}&page=99").text.count("/messages?topic=") == 20
+
+
+def test_transactions_are_paged_and_keep_filter_and_order(client: Client, owner: TestClient) -> None:
+    name = unique("followed")
+    client.topics.create(name)
+    for number in range(5):
+        with client.producer(transactional_id=f"{name}-{number}") as producer, producer.transaction():
+            producer.send(name, b"x")
+    address: str | None = f"/transactions?filter={name}&sort=-transactional_id&rows=2"
+    found = []
+    while address is not None:
+        text = owner.get(address).text
+        found += re.findall(rf">({name}-[0-9])</a>", text)
+        later = re.search(r'rel="next" href="([^"]+)"', text)
+        address = later[1].replace("&amp;", "&") if later else None
+        assert address is None or f"filter={name}&sort=-transactional_id&rows=2" in address
+    assert found == [f"{name}-{number}" for number in (4, 3, 2, 1, 0)]
 
 
 def test_records_are_paged_older_and_newer(client: Client, owner: TestClient) -> None:

@@ -4,13 +4,12 @@ import shlex
 from typing import Any, Final
 
 from msgtx.client import Client
-from msgtx.console.page import Page, Query, Section, arranged, part
+from msgtx.console.page import MOST_ROWS, ROWS, Following, Page, Query, Section, part
 from msgtx.rows import prepared_row, row_of, row_with_times
-from msgtx.rules.transaction import State
+from msgtx.rules.transaction import SORTS, State
 from msgtx.types import Outcome, ShownTransaction
 
-_COLUMNS = ("transactional_id", "producer_id", "state")
-MOST_BLOCKING: Final = 50
+MOST_BLOCKING: Final = 20  # cards
 MOST_LANES: Final = 50  # partitions that are drawn; a table has the others
 _MOST_PARTITIONS: Final = 200
 
@@ -18,19 +17,37 @@ _MOST_PARTITIONS: Final = 200
 def transactions_page(client: Client, query: Query) -> Page:
     """Show what holds partitions back, the prepared ones, and producers with the state of their newest transaction."""
     state = query.choice("state", ["all", *State])
-    rows = [row_of(each) for each in client.admin.transactions.list(None if state == "all" else [state])]
-    table = arranged(rows, query, columns=_COLUMNS, sort="transactional_id", filter_on=("transactional_id", "producer_id"))
+    prefix, sort = query.text("filter"), query.choice("sort", SORTS)
+    after, most = query.whole("after", -1), query.whole("rows", ROWS, least=1, most=MOST_ROWS)
+    found = client.admin.transactions.page(
+        None if state == "all" else [state], prefix=prefix, sort=sort, after=None if after < 0 else after, most=most
+    )
+    table = Following(
+        [row_of(each) for each in found.transactions],
+        found.after,
+        is_first=after < 0,
+        sort=sort.removeprefix("-"),
+        descending=sort.startswith("-"),
+        filter=prefix,
+    )
     blocking = part(
         f"msgtx transactions blocking --most {MOST_BLOCKING}",
         lambda: [row_with_times(each) for each in client.admin.transactions.blocking(MOST_BLOCKING)],
     )
     prepared = part("msgtx transactions prepared", lambda: list(map(prepared_row, client.admin.transactions.prepared())))
-    option = "" if state == "all" else f" --state {state}"
+    options = {
+        "state": "" if state == "all" else state,
+        "prefix": prefix,
+        "sort": "" if sort == SORTS[0] else sort,
+        "after": "" if after < 0 else str(after),
+        "most": str(most),
+    }
+    words = "".join(f" --{name} {shlex.quote(text)}" for name, text in options.items() if text)
     return Page(
         "Transactions",
         "transactions.html",
         {
-            "transactions": Section(table.rows, f"msgtx transactions list{option}"),
+            "transactions": Section(table.rows, f"msgtx transactions list{words}"),
             "blocking": blocking,
             "prepared": prepared,
         },
@@ -44,11 +61,15 @@ def transaction_page(client: Client, query: Query) -> Page:
     asked = query.needed("id")
     skip = query.whole("skip", 0)
     found = client.admin.transactions.show(asked, skip=skip, most=_MOST_PARTITIONS)
-    blocked = [
-        each
-        for each in (client.admin.transactions.blocking(MOST_BLOCKING) if found.outcome is Outcome.OPEN else [])
-        if each.transaction_id == found.transaction_id
-    ]
+    blocking = part(
+        f"msgtx transactions blocking {found.transaction_id}",
+        lambda: [
+            row_with_times(each)
+            for each in (
+                client.admin.transactions.blocking(transaction=found.transaction_id) if found.outcome is Outcome.OPEN else []
+            )
+        ],
+    )
     option = f" --skip {skip}" if skip else ""
     return Page(
         str(found.transaction_id),
@@ -57,11 +78,12 @@ def transaction_page(client: Client, query: Query) -> Page:
             "transaction": Section(
                 row_with_times(found),
                 f"msgtx transactions show {shlex.quote(asked)}{option} --most {_MOST_PARTITIONS}",
-            )
+            ),
+            "blocking": blocking,
         },
         {
             "found": found,
-            "blocked": blocked[0] if blocked else None,
+            "blocked": blocking.rows[0] if blocking.rows else None,
             "picture": _picture(found),
             "skip": skip,
             "next": skip + len(found.partitions) if skip + len(found.partitions) < found.partition_count else None,

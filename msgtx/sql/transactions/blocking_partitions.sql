@@ -2,6 +2,7 @@
 -- stop at first_offset. Of the topics that the caller may see; the oldest transactions first. A row without a partition: the
 -- transaction has offsets of groups, or acknowledgements of share groups, that wait for its decision (show_offsets and
 -- show_acknowledgements say which the caller may see).
+--   in_producer_id, …   only those of this transaction
 --   waits_since    when its first row was stored       deciding_session   pid of the session for which it is sealed
 --   transactional_id   null also where the caller may not use it
 -- Reads topic, partition, record_batch, producer, transaction_seal, share_pending, pg_locks and, through
@@ -10,7 +11,9 @@
 -- null: partition_id, topic, partition_index, first_offset, log_end_offset, transactional_id, opened_at, timeout_ms
 -- null: client_host, client_process, database_backend, seal_kind, waits_since, deciding_session
 -- plan: look-ups, nested loops
-create function msgtx.blocking_partitions(most int)
+create function msgtx.blocking_partitions(
+    most int, in_producer_id bigint default null, in_producer_epoch int default null,
+    in_transaction_number bigint default null)
 returns table (
     partition_id int, topic text, partition_index int, first_offset bigint, log_end_offset bigint, producer_id bigint,
     producer_epoch int, transaction_number bigint, transactional_id text, opened_at timestamptz, timeout_ms int,
@@ -28,6 +31,12 @@ begin
             select p.partition_id from unnest(visible) v(topic_id)
             cross join lateral (select p.* from msgtx.partition p where p.topic_id = v.topic_id offset 0) p);
     end if;
+    if in_producer_id is not null then
+        asked := array(
+            select tp.partition_id from msgtx.transaction_partition tp
+            where tp.producer_id = in_producer_id and tp.producer_epoch = in_producer_epoch
+              and tp.transaction_number = in_transaction_number and coalesce(tp.partition_id = any(asked), true));
+    end if;
     return query
     with seats as materialized (
         select l.objid::bigint as seat, l.pid from pg_locks l
@@ -37,7 +46,8 @@ begin
         select b.partition_id, u.topic, u.partition_index, u.first_offset, u.log_end_offset, u.producer_id, u.producer_epoch,
                u.transaction_number, u.transactional_id, u.opened_at, u.timeout_ms, u.client_host, u.client_process,
                u.database_backend, u.seal_kind, b.appended_at
-        from msgtx.undecided_transactions(asked, 1, false, null, most) u
+        from msgtx.undecided_transactions(
+            asked, 1, false, null, case when in_producer_id is null then most end) u
         cross join lateral (
             select p.partition_id, r.appended_at
             from (select t.topic_id from msgtx.topic t where t.name = u.topic limit 1) t
@@ -72,5 +82,8 @@ begin
         from msgtx.seal_of(h.producer_id, h.producer_epoch, h.transaction_number) s
         join seats w on w.seat = s.seat::bigint & 4294967295
         limit 1) seat on h.seal_kind = 'session'
+    where in_producer_id is null
+       or (h.producer_id, h.producer_epoch, h.transaction_number)
+          = (in_producer_id, in_producer_epoch, in_transaction_number)
     order by h.opened_at nulls first, h.topic, h.partition_index;
 end $$;

@@ -1,11 +1,12 @@
 """Transactions as anyone may see and end them: outcome, expiry, abort, markers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from msgtx.database.calls import call, select
+from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
-from msgtx.database.wire import Int8Array
+from msgtx.database.wire import Int8Array, TextArray
 from msgtx.generated import calls
 from msgtx.store.append.append import epoch_ms_or_none
 from msgtx.store.sweeps.coordinators import LED, Leases, led
@@ -17,6 +18,9 @@ RESUMABLE: Final = {"in_after": "int8[]", "most": "int4", **LED}
 # Rows that one call looks at: a SQL transaction of some epoch_ms, also when all are to go, and few locks.
 LOOKED_AT_ONCE: Final = 250
 Position = tuple[int, ...]  # where a sweep came to
+
+# A producer with its newest transaction.
+Listed = calls.ListTransactionsRow
 
 OUTCOMES: Final = {
     "COMMIT": Outcome.COMMITTED,
@@ -76,9 +80,37 @@ def mark_partitions(
     return markers, floors, None if next_after is None else tuple(next_after)
 
 
-def transactions(connection: RawConnection) -> list[dict[str, Any]]:
-    """Return rows of view `transactions`, with the columns that a list shows."""
-    return select(connection, "transactions", columns="transactional_id, producer_id, state, opened_at")
+def list_transactions(
+    connection: RawConnection,
+    *,
+    states: Sequence[str],
+    producer_ids: Sequence[int],
+    prefix: str,
+    by_producer: bool,
+    descending: bool,
+    after: int | None,
+    most: int,
+) -> tuple[list[Listed], int | None]:
+    """Return the next rows of view `transactions`, and the producer behind which to continue; None: there are no more.
+
+    Empty `states`, `producer_ids` and `prefix`: any. There may be fewer than `most`, or none, before the last page. Raise
+    `InvalidRequest` if the producer `after` is not there any more.
+    """
+    rows = call(
+        connection,
+        calls.LIST_TRANSACTIONS,
+        TextArray(states) if states else None,
+        Int8Array(producer_ids) if producer_ids else None,
+        prefix or None,
+        by_producer,
+        descending,
+        after,
+        most + 1,
+    )
+    found = [row for row in rows if row.producer_id is not None]
+    if len(found) > most:
+        return found[:most], found[most - 1].producer_id
+    return found, next((row.next_after for row in rows if row.producer_id is None), None)
 
 
 def describe_transaction(connection: RawConnection, transactional_id: str) -> TransactionDescription | None:

@@ -6,6 +6,7 @@ from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
+from msgtx.types import TransactionId
 
 # A transaction without a decision on one partition. If it lacks a row, `opened_at` or `current_epoch` is None.
 Undecided = calls.UndecidedTransactionsRow
@@ -53,9 +54,12 @@ def unfinished_decisions(connection: RawConnection, *, older_than_ms: int, most:
     return rows, rows[0].found if rows else 0
 
 
-def blocking_partitions(connection: RawConnection, *, most: int) -> list[Blocking]:
-    """Return the partitions that are held back, each with the transaction that does it; the oldest ones first."""
-    return call(connection, calls.BLOCKING_PARTITIONS, most)
+def blocking_partitions(connection: RawConnection, only: TransactionId | None = None, *, most: int) -> list[Blocking]:
+    """Return the partitions that are held back, each with the transaction that does it; the oldest ones first.
+
+    `only`: those that this transaction holds back.
+    """
+    return call(connection, calls.BLOCKING_PARTITIONS, most, *(only or (None, None, None)))
 
 
 def waiting_groups(connection: RawConnection, stable_ends: Mapping[int, int]) -> tuple[list[Waiting], int]:
