@@ -16,14 +16,17 @@ from typing import Any, Final
 from msgtx.rules.record import EPOCH, MILLISECOND
 from msgtx.types import (
     ActivityPiece,
+    CommittedRange,
     DatabaseDescription,
     FoundRecord,
     GroupDescription,
     MemberDescription,
     PartitionDescription,
+    PartitionProgress,
     PartitionRows,
     PreparedListing,
     Record,
+    SavedSnapshot,
     SearchAnswer,
     ShareGroupDescription,
     ShareRecord,
@@ -145,6 +148,36 @@ def database_row(found: DatabaseDescription) -> dict[str, Any]:
 def spark_row(query: SparkQuery) -> dict[str, Any]:
     """Return a query of an application of Spark."""
     return _timed(row_of(query), "decided_at", "undecided_since")
+
+
+def saved_row(saved: SavedSnapshot) -> dict[str, Any]:
+    """Return a saved snapshot as one of a list."""
+    ends = saved.snapshot.ends
+    return {
+        "name": saved.name,
+        "taken_at": datetime.fromtimestamp(saved.taken_at / 1000, UTC).isoformat(timespec="seconds"),
+        "topics": sorted({topic for topic, _ in ends}),
+        "partitions": len(ends),
+        "readable": saved.is_readable,
+        "saved_by": saved.saved_by,
+        "snapshot": str(saved.snapshot),
+    }
+
+
+def cut_row(saved: SavedSnapshot) -> dict[str, Any]:
+    """Return a saved snapshot with its positions."""
+    ends = sorted(saved.snapshot.ends.items())
+    return {**saved_row(saved), "ends": [{"topic": topic, "partition": at, "end": end} for (topic, at), end in ends]}
+
+
+def range_rows(found: Mapping[TopicPartition, CommittedRange]) -> list[dict[str, Any]]:
+    """Return the difference of two cuts, a row for each partition."""
+    return [{"topic": place.topic, "partition": place.partition, **row_of(one)} for place, one in found.items()]
+
+
+def progress_row(found: PartitionProgress) -> dict[str, Any]:
+    """Return a partition with how far each group is."""
+    return {**row_of(found), "groups": [row_of(each) for each in found.groups]}
 
 
 def partition_rows_row(found: PartitionRows) -> dict[str, Any]:

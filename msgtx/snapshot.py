@@ -155,21 +155,33 @@ class Snapshots:
         """
         name, cut, replace = arguments.text("name", name), _cut("cut", cut), arguments.flag("replace", replace)
         with self._engine.connection() as connection:
-            return SavedSnapshot(name, cut, epoch_ms(save_snapshot(connection, name, str(cut), replace=replace)))
+            save_snapshot(connection, name, str(cut), replace=replace)
+        return self.describe(name)
 
     def get(self, name: str) -> Snapshot:
-        """Return the cut of a name, also one from before a failover: reading that is refused. Raise `SnapshotNotFound`."""
+        """Return the cut of a name, also one from before a failover: reading that is refused. Raise `SnapshotNotFound`.
+
+        Of topics that the role may neither consume nor observe it has nothing.
+        """
+        return self.describe(name).snapshot
+
+    def describe(self, name: str) -> SavedSnapshot:
+        """Return the saved snapshot of a name. Raise `SnapshotNotFound`."""
         name = arguments.text("name", name)
-        with self._engine.connection() as connection:
-            found = saved_snapshots(connection, name) if name else []
+        found = self._saved(name) if name else []
         if not found:
             raise errors.SnapshotNotFound(f"there is no snapshot {name!r}", name=name)
-        return _saved(found[0]).snapshot
+        return found[0]
 
     def list(self) -> "builtins.list[SavedSnapshot]":
-        """Return the saved snapshots, by name."""
+        """Return the saved snapshots, by name, with what the role may see of them."""
+        return self._saved(None)
+
+    def _saved(self, name: str | None) -> "builtins.list[SavedSnapshot]":
         with self._engine.connection() as connection:
-            return [_saved(one) for one in saved_snapshots(connection)]
+            found = saved_snapshots(connection, name)
+            incarnation = require_incarnation(connection)
+        return [_saved(one, incarnation) for one in found]
 
     def delete(self, name: str) -> None:
         """Forget the cut of a name. Raise `SnapshotNotFound`."""
@@ -241,5 +253,6 @@ def _measured(
     return found
 
 
-def _saved(one: SavedText) -> SavedSnapshot:
-    return SavedSnapshot(one.name, Snapshot.parse(one.snapshot), epoch_ms(one.taken_at))
+def _saved(one: SavedText, incarnation: str) -> SavedSnapshot:
+    cut = Snapshot.parse(one.snapshot)
+    return SavedSnapshot(one.name, cut, epoch_ms(one.taken_at), one.role_name, cut.incarnation == incarnation)

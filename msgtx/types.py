@@ -3,7 +3,7 @@
 import enum
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, NewType, Self
 
@@ -104,6 +104,15 @@ class Snapshot:
             )
         return cls(PartitionEnds(ends, ids), incarnation)
 
+    def only(self, partitions: Iterable[TopicPartition]) -> "Snapshot":
+        """Return the part of the cut on these partitions; it is consistent, too. Raise `InvalidRequest` for one it lacks."""
+        wanted = [TopicPartition(*each) for each in partitions]
+        if missing := [each for each in wanted if each not in self.ends]:
+            raise InvalidRequest(f"the snapshot has nothing of {missing[0]}", at=missing[0])
+        known = ids_of(self.ends)
+        ids = {each: known[each] for each in wanted if each in known}
+        return Snapshot(PartitionEnds({each: self.ends[each] for each in wanted}, ids), self.incarnation)
+
     def is_of(self, partition: TopicPartition, partition_id: int) -> bool:
         """Whether it has this partition, and not one of a topic of the same name that was deleted."""
         return partition in self.ends and ids_of(self.ends).get(partition, partition_id) == partition_id
@@ -122,11 +131,16 @@ class TakenSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SavedSnapshot:
-    """A snapshot under its name. `taken_at`: when it was saved, in milliseconds since 1970 UTC."""
+    """A snapshot under its name. `taken_at`: when it was saved, in milliseconds since 1970 UTC.
+
+    `saved_by`: the role that saved it first. `is_readable`: it is of this database, and not from before a failover.
+    """
 
     name: str
     snapshot: Snapshot
     taken_at: int
+    saved_by: str
+    is_readable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -1053,6 +1067,39 @@ class LogRow:
     transactional_id: str | None
     state: RowState
     decided_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """How far a consumer group or share group is on a partition.
+
+    `offset`: its committed offset; of a share group the first offset that is not done. `next_offset`: of a share group the
+    next one to acquire for the first time. `lag`: from the first unread record to the stable end, aborted records in between
+    too, and what a share group has in flight; `lag_ms`: the age of the oldest batch with one.
+    """
+
+    group: str
+    is_share_group: bool
+    offset: int
+    next_offset: int | None
+    lag: int
+    lag_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """A partition with the ends of its log, about how many bytes it has, and how far each group is, the last one first.
+
+    `groups_searched`: false if there were too many groups to look for them on this partition.
+    """
+
+    partition: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    bytes: int
+    groups: list[GroupProgress]
+    groups_searched: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,17 +10,18 @@ from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import confirmed_each, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import GroupWithDefault, Invocation, option, pass_invocation
-from msgtx.cli.terminal.output import show_many, show_one, write
+from msgtx.cli.terminal.output import show_many, show_one, show_table, write
 from msgtx.cli.terminal.quantities import earliest_latest_or_number
 from msgtx.cli.terminal.setting_options import isolation
-from msgtx.rows import row_of
-from msgtx.types import Isolation, SavedSnapshot, Snapshot, TopicPartition, TransactionId
+from msgtx.rows import cut_row, range_rows, saved_row
+from msgtx.types import Isolation, Snapshot, TopicPartition, TransactionId
 
 if TYPE_CHECKING:
     from msgtx.client import Client
 
 RANGE_COLUMNS: Final = ("topic", "partition", "start", "end", "records", "transactions", "bytes", "removed")
-SAVED_COLUMNS: Final = ("name", "taken_at", "topics", "partitions", "readable")
+SAVED_COLUMNS: Final = ("name", "taken_at", "topics", "partitions", "readable", "saved_by")
+END_COLUMNS: Final = ("topic", "partition", "end")
 TOLD: Final = 10  # holders that are named, further ones are counted
 A_TEXT: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(\s.*)?", re.DOTALL)
 
@@ -92,13 +92,23 @@ def snapshot(invocation: Invocation, topics: tuple[str, ...], *, save: str | Non
 
 
 @command.command("snapshots")
+@click.argument("name", metavar="[NAME]", required=False)
 @pass_invocation
-def snapshots(invocation: Invocation) -> None:
-    """List the saved snapshots. A snapshot that was taken before a failover cannot be read."""
+def snapshots(invocation: Invocation, name: str | None) -> None:
+    """List the saved snapshots, or show the positions of the one called NAME.
+
+    A snapshot that was taken before a failover cannot be read.
+    """
     with connect(invocation) as client:
-        found = client.snapshots.list()
-        incarnation = client.snapshots.take(()).snapshot.incarnation
-    show_many(invocation.format, [_row(saved, incarnation) for saved in found], SAVED_COLUMNS)
+        if name is None:
+            show_many(invocation.format, map(saved_row, client.snapshots.list()), SAVED_COLUMNS)
+            return
+        row = cut_row(client.snapshots.describe(name))
+    if invocation.format == "table":
+        show_one("table", {column: row[column] for column in SAVED_COLUMNS})
+        show_table(END_COLUMNS, [[each[column] for column in END_COLUMNS] for each in row["ends"]])
+    else:
+        show_one(invocation.format, row)
 
 
 @command.command("delete-snapshot")
@@ -130,8 +140,7 @@ def ranges(invocation: Invocation, topics: tuple[str, ...], *, start: str | None
     with connect(invocation) as client:
         first, last = cuts_of(client, topics, start, end)
         found = client.snapshots.ranges(topics or None, start=first, end=last)
-    rows = [{"topic": tp.topic, "partition": tp.partition, **row_of(one)} for tp, one in found.items()]
-    show_many(invocation.format, rows, RANGE_COLUMNS)
+    show_many(invocation.format, range_rows(found), RANGE_COLUMNS)
 
 
 def cuts_of(client: "Client", topics: Sequence[str], start: str | None, end: str | None) -> tuple[Snapshot | None, Snapshot]:
@@ -147,18 +156,6 @@ def cuts_of(client: "Client", topics: Sequence[str], start: str | None, end: str
 def _snapshot(client: "Client", text: str) -> Snapshot:
     """Read a snapshot from its text, which begins with an incarnation, or find the one of a name."""
     return Snapshot.parse(text) if A_TEXT.fullmatch(text.strip()) else client.snapshots.get(text)
-
-
-def _row(saved: SavedSnapshot, incarnation: str) -> dict[str, object]:
-    ends = saved.snapshot.ends
-    return {
-        "name": saved.name,
-        "taken_at": datetime.fromtimestamp(saved.taken_at / 1000, UTC).isoformat(timespec="seconds"),
-        "topics": sorted({topic for topic, _ in ends}),
-        "partitions": len(ends),
-        "readable": saved.snapshot.incarnation == incarnation,
-        "snapshot": str(saved.snapshot),
-    }
 
 
 def _tell_holders(held_by: Mapping[TopicPartition, TransactionId]) -> None:

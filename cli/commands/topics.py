@@ -13,7 +13,7 @@ from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import TOPIC
 from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
-from msgtx.rows import partition_rows_row, row_of, topic_row
+from msgtx.rows import partition_rows_row, progress_row, row_of, topic_row
 from msgtx.types import TopicDescription, TopicPartition
 from msgtx.units import counted
 
@@ -22,6 +22,7 @@ ROWS = (
     *("base_offset", "last_offset", "records", "compacted", "bytes", "appended_at", "state"),
     *("transaction_id", "transactional_id"),
 )
+PROGRESS = ("partition", "group", "is_share_group", "offset", "next_offset", "lag", "lag_ms")
 
 
 @click.group("topics", cls=Group)
@@ -103,6 +104,32 @@ def rows(invocation: Invocation, name: str, *, partition: int, most: int, start:
         show_table(ROWS, [[each[column] for column in ROWS] for each in row["rows"]])
     else:
         show_one(invocation.format, row)
+
+
+@command.command(
+    "progress",
+    examples=("msgtx topics progress orders", "msgtx topics progress orders --partition 7 --partition 8"),
+)
+@click.argument("name", metavar="TOPIC", shell_complete=completion.topics)
+@option("--partition", type=click.IntRange(min=0), multiple=True, help="Only these partitions.")
+@option("--most", type=click.IntRange(min=1), default=50, help="The most partitions, the first ones.")
+@pass_invocation
+def progress(invocation: Invocation, name: str, *, partition: tuple[int, ...], most: int) -> None:
+    """Show how full the partitions of TOPIC are, and how far each group and share group is on them.
+
+    `bytes` is an estimate. The lag counts from the first unread record to the stable end; aborted records in between count.
+    """
+    with connect(invocation) as client:
+        found = client.admin.partitions.progress(name, partition or None, most=most)
+    rows = [progress_row(each) for each in found]
+    if invocation.format == "table":
+        show_table((*ENDS, "bytes"), [[each[column] for column in (*ENDS, "bytes")] for each in rows])
+        lines = [{"partition": each["partition"], **group} for each in rows for group in each["groups"]]
+        show_table(PROGRESS, [[line[column] for column in PROGRESS] for line in lines])
+        if left := sum(not each.groups_searched for each in found):
+            click.echo(f"groups were not looked for on {counted(left, 'partition')}: name some with --partition", err=True)
+    else:
+        show_many(invocation.format, rows, ())
 
 
 @command.command(

@@ -1,6 +1,7 @@
 """Partitions as an administrator sees them."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from msgtx import arguments, errors
@@ -8,12 +9,15 @@ from msgtx.database.pool import Engine
 from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.fetch.fetch import LATEST, ListedOffset, list_offsets
 from msgtx.store.fetch.rows import DescribedRow, describe_rows
+from msgtx.store.monitoring import groups_on_partitions, measure_logs
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.topics.topics import partitions_of, require_partitions, require_topics
 from msgtx.types import (
+    GroupProgress,
     Isolation,
     LogRow,
     PartitionDescription,
+    PartitionProgress,
     PartitionRows,
     RowState,
     TopicPartition,
@@ -22,6 +26,8 @@ from msgtx.types import (
 
 LISTED_AT_ONCE: Final = 1_000  # partitions of one call: some 50 ms
 MOST_LOG_ROWS: Final = 10_000  # of one answer
+MOST_MEASURED: Final = 10_000  # partitions of one answer
+MOST_PAIRS: Final = 1_000_000  # of a group and a partition: some 5 s
 
 
 class PartitionsAdmin:
@@ -92,6 +98,49 @@ class PartitionsAdmin:
             found[0].log_end_offset,
             [_row(one) for one in found if one.base_offset is not None],
         )
+
+    def progress(
+        self, topic: str, partitions: Collection[int] | None = None, *, most: int = 50, pairs: int = 20_000
+    ) -> list[PartitionProgress]:
+        """Return how full partitions of a topic are, and how far each group and share group is on them.
+
+        `partitions`: these; None: the first `most`. Groups that the role may use, or all if it may observe the topic, on as
+        many of the partitions as `pairs` of a group and a partition allow. Raise `UnknownTopicOrPartition`,
+        `AuthorizationFailed` without the right to consume or observe the topic.
+        """
+        topic, most = arguments.topic(topic), arguments.whole("most", most, least=1, most=MOST_MEASURED)
+        pairs = arguments.whole("pairs", pairs, least=0, most=MOST_PAIRS)
+        asked = [] if partitions is None else arguments.listed("partitions", partitions)
+        if len(asked) > MOST_MEASURED:
+            raise errors.InvalidRequest(f"at most {MOST_MEASURED} partitions at once", name="partitions")
+        with self._engine.connection() as connection:
+            if partitions is None:
+                known = partitions_of(require_topics(connection, [topic]).values())
+                names = {name.partition: partition_id for partition_id, name in itertools.islice(known.items(), most)}
+            else:
+                places = [arguments.partition(TopicPartition(topic, each)) for each in asked]
+                names = {place.partition: found for place, found in require_partitions(connection, places).items()}
+            logs = {log.partition_id: log for log in measure_logs(connection, list(names.values()))}
+            rows, searched = groups_on_partitions(connection, list(names.values()), pairs=pairs)
+        groups: dict[int, list[GroupProgress]] = {}
+        for row in rows:
+            found_there = groups.setdefault(row.partition_id, [])
+            found_there.append(
+                GroupProgress(row.group_name, row.is_share_group, row.at, row.next_offset, row.records, row.age_ms)
+            )
+        return [
+            PartitionProgress(
+                partition=partition,
+                log_start_offset=log.log_start_offset,
+                last_stable_offset=log.last_stable_offset,
+                log_end_offset=log.log_end_offset,
+                bytes=log.bytes,
+                groups=groups.get(partition_id, []),
+                groups_searched=place < searched,
+            )
+            for place, (partition, partition_id) in enumerate(names.items())
+            if (log := logs.get(partition_id)) is not None
+        ]
 
     def delete_records(self, befores: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below these offsets (−1: all up to the log end). Returns the log starts, which move at once.

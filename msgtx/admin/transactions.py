@@ -41,7 +41,6 @@ from msgtx.types import (
 
 TRANSACTION_NAME: Final = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+")
 LARGEST_PAGE: Final = 5_000  # partitions of one answer: 0.2 to 0.4 s; transactions of one page
-LISTED_AT_ONCE: Final = 5_000
 
 
 class TransactionsAdmin:
@@ -80,7 +79,7 @@ class TransactionsAdmin:
         with self._engine.connection() as connection:
             now = epoch_ms(clock(connection))
             while most is None or len(found) < most:
-                rows, place = list_transactions(connection, **asked, most=LISTED_AT_ONCE)
+                rows, place = list_transactions(connection, **asked, most=LARGEST_PAGE)
                 found += [
                     TransactionListing(row.transactional_id, row.producer_id, row.state)
                     for row in rows

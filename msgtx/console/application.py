@@ -36,6 +36,7 @@ _STATUS: Final[Mapping[type[errors.MsgtxError], int]] = {
     errors.AuthorizationFailed: 403,
     errors.UnknownTopicOrPartition: 404,
     errors.GroupNotFound: 404,
+    errors.SnapshotNotFound: 404,
     errors.TransactionalIdNotFound: 404,
     errors.TransactionNotFound: 404,
     errors.UsageError: 400,

@@ -8,7 +8,8 @@ import base64
 import importlib.metadata
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -25,6 +26,10 @@ SHOWN: Final = 300  # characters of a value in a table
 SHOWN_WHOLE: Final = 65_536  # of one record on its own page; its twin and the command have all
 NARROW: Final = "\u202f"  # a space that no line ends at
 PLAIN_SPACES: Final = {"\n", "\t", NARROW}
+NEIGHBOURS: Final = 0.6  # parts of a hundred of a bar: closer ones cannot be told apart
+LETTER: Final = 1.9  # width of a letter of a label in parts of a hundred of the narrowest bar
+LABEL_LETTERS: Final = 20
+MOST_LEVELS: Final = 8  # lines of labels below a bar; the table has the others, too
 STATUS: Final = {
     "CompleteCommit": "committed",
     "CompleteAbort": "aborted",
@@ -132,6 +137,54 @@ def marked(text: str) -> Markup:
     if len(pieces) % 2 == 0:  # one of them is not ours
         return escape(text)
     return Markup("").join(Markup("<code>{}</code>").format(each) if at % 2 else each for at, each in enumerate(pieces))
+
+
+@dataclass(slots=True)
+class Mark:
+    """A place on a bar, in parts of a hundred, where groups are. `level`: the line of its label; None: it has none."""
+
+    at: float
+    groups: list[Mapping[str, Any]]
+    level: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The first group, and how many more there are."""
+        more = f" and {count(len(self.groups) - 1)} more" if len(self.groups) > 1 else ""
+        return f"{short(str(visible(self.groups[0]['group'])), LABEL_LETTERS)}{more}"
+
+    @property
+    def anchor(self) -> str:
+        """Which end of the label stands at the place."""
+        return "start" if self.at < 50 else "end"
+
+    @property
+    def side(self) -> tuple[float, float]:
+        """From where to where the label goes, on the narrowest screen."""
+        width = len(self.label) * LETTER
+        return (self.at, self.at + width) if self.at < 50 else (self.at - width, self.at)
+
+
+def marks(start: int, end: int, groups: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    """Return where groups are on the bar of a partition. Neighbours are one mark, and no label covers another one."""
+    found: list[Mark] = []
+    for group in sorted(groups, key=lambda each: (each["offset"], each["group"])):
+        at = round(100 * min(max(group["offset"] - start, 0), end - start) / max(1, end - start), 2)
+        if found and at - found[-1].at < NEIGHBOURS:
+            found[-1].groups.append(group)
+        else:
+            found.append(Mark(at, [group]))
+    levels: list[list[tuple[float, float]]] = []
+    for mark in found:
+        first, last = mark.side
+        for level, taken in enumerate([*levels, []]):
+            if level < MOST_LEVELS and all(last < left or right < first for left, right in taken):
+                if level == len(levels):
+                    levels.append([])
+                levels[level].append((first, last))
+                mark.level = level
+                break
+    return found
 
 
 def mark_of_state(state: str) -> str:

@@ -11,7 +11,7 @@ from msgtx import errors
 from msgtx.rows import json_of
 
 ROWS: Final = 50  # of a table on one page
-MOST_ROWS: Final = 500  # that a reader may ask for
+LARGEST_TABLE: Final = 500  # that a reader may ask for
 _LONGEST: Final = 1_000  # characters of a parameter
 Row = Mapping[str, Any]
 
@@ -124,7 +124,13 @@ class Following:
 
 
 def arranged(
-    rows: Iterable[Row], query: Query, *, columns: Sequence[str], sort: str, filter_on: Sequence[str] = ()
+    rows: Iterable[Row],
+    query: Query,
+    *,
+    columns: Sequence[str],
+    sort: str,
+    filter_on: Sequence[str] = (),
+    most: int = LARGEST_TABLE,
 ) -> Arranged:
     """Filter by a text in some columns, sort by one, cut out a page. `sort`: `column`, or `-column` for descending."""
     wanted = query.text("filter")
@@ -132,7 +138,7 @@ def arranged(
     order = query.choice("sort", [sort, *(f"{sign}{name}" for name in columns for sign in ("", "-"))])
     column = order.removeprefix("-")
     found.sort(key=lambda row: _rank(row[column]), reverse=order.startswith("-"))
-    size = query.whole("rows", ROWS, least=1, most=MOST_ROWS)
+    size = query.whole("rows", min(ROWS, most), least=1, most=most)
     pages = max(1, math.ceil(len(found) / size))
     page = min(query.whole("page", 1, least=1), pages)
     return Arranged(found[(page - 1) * size : page * size], len(found), page, pages, column, order.startswith("-"), wanted)

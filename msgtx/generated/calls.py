@@ -833,6 +833,20 @@ class GroupsOfRecordRow(NamedTuple):
 GROUPS_OF_RECORD: Final = Function("groups_of_record", "in_partition_id int4, in_offset int8", GroupsOfRecordRow)
 
 
+class GroupsOnPartitionsRow(NamedTuple):
+    partition_id: int | Any
+    group_name: str | Any
+    is_share_group: bool | Any
+    at: int | Any
+    next_offset: int | Any
+    records: int | Any
+    age_ms: int | Any
+    searched: int
+
+
+GROUPS_ON_PARTITIONS: Final = Function("groups_on_partitions", "partition_ids int4[], pairs int4", GroupsOnPartitionsRow)
+
+
 class HeartbeatGroupRow(NamedTuple):
     error: str | Any
     detail: str | Any
@@ -1075,6 +1089,17 @@ class MeasureLagsRow(NamedTuple):
 
 
 MEASURE_LAGS: Final = Function("measure_lags", "in_after int4[], most int4", MeasureLagsRow)
+
+
+class MeasureLogsRow(NamedTuple):
+    partition_id: int
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    bytes: int
+
+
+MEASURE_LOGS: Final = Function("measure_logs", "partition_ids int4[]", MeasureLogsRow)
 
 
 class MeasurePartitionsRow(NamedTuple):
@@ -1484,6 +1509,7 @@ class SavedSnapshotsRow(NamedTuple):
     name: str
     snapshot: str
     taken_at: datetime
+    role_name: str
 
 
 SAVED_SNAPSHOTS: Final = Function("saved_snapshots", "in_name text", SavedSnapshotsRow)

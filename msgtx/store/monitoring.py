@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgtx.database.calls import call
@@ -35,6 +35,27 @@ MeasuredShare = calls.MeasureSharesRow
 
 # What was stored and decided in a piece of time.
 MeasuredPiece = calls.MeasureActivityRow
+
+
+def measure_logs(connection: RawConnection, partition_ids: Sequence[int]) -> list[calls.MeasureLogsRow]:
+    """Return the ends of these logs, and about how many bytes their records have."""
+    found: list[calls.MeasureLogsRow] = []
+    for begin in range(0, len(partition_ids), MEASURED_AT_ONCE):
+        found += call(connection, calls.MEASURE_LOGS, Int4Array(partition_ids[begin : begin + MEASURED_AT_ONCE]))
+    return found
+
+
+def groups_on_partitions(
+    connection: RawConnection, partition_ids: Sequence[int], *, pairs: int
+) -> tuple[list[calls.GroupsOnPartitionsRow], int]:
+    """Return how far groups are on these partitions; and on how many of them, the first ones, they were looked for.
+
+    `pairs`: of a group and a partition that are looked at, about.
+    """
+    if not partition_ids:
+        return [], 0
+    rows = call(connection, calls.GROUPS_ON_PARTITIONS, Int4Array(partition_ids), pairs)
+    return [row for row in rows if row.group_name is not None], rows[0].searched
 
 
 def measure_partitions(

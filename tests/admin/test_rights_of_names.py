@@ -506,6 +506,24 @@ def test_a_saved_snapshot_is_replaced_and_deleted_by_whom_it_belongs_to(realm: R
     assert not delete_snapshot(two, name)
 
 
+def test_of_a_saved_snapshot_a_role_sees_its_topics(realm: Realm) -> None:
+    ours, theirs = unique("ours"), unique("theirs")
+    name, incarnation = unique("cut"), describe_installation(realm.connection).incarnation
+    whole = f"{incarnation} {ours}:0=1@1 {theirs}:0=2@2,1=3@3"
+    save_snapshot(realm.connection, name, whole, replace=False)
+    save_snapshot(realm.connection, f"{name}-empty", str(incarnation), replace=False)
+    for right in ("consume", "observe", "admin"):
+        caller = realm.guest(f"{right}:{ours}")
+        assert [each.snapshot for each in saved_snapshots(caller, name)] == [f"{incarnation} {ours}:0=1@1"]
+        assert [each.name for each in saved_snapshots(caller) if each.name.startswith(name)] == [name, f"{name}-empty"]
+    nobody = realm.guest("consume:nothing")
+    assert [each.name for each in saved_snapshots(nobody) if each.name.startswith(name)] == [f"{name}-empty"]
+    save_snapshot(nobody, f"{name}-own", whole, replace=False)
+    assert [each.snapshot for each in saved_snapshots(nobody, f"{name}-own")] == [whole], "who saved it knows it"
+    with pytest.raises((errors.AuthorizationFailed, psycopg.errors.InsufficientPrivilege)):
+        saved_snapshots(realm.guest("produce"))
+
+
 # ── producer ids ──
 
 Forgery = Callable[[Connection, Writer, int], object]

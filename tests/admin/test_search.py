@@ -136,7 +136,14 @@ def test_a_role_finds_its_topics_alone(client: msgtx.Client, connection: Connect
     assert len(everything) == 7
     for right, expected in (
         (f"consume:{mine}", [entry for entry in everything if entry[1] != f"{stem}-{second}" and hidden not in entry[1]]),
-        (f"observe:{mine}", [(SearchKind.TRANSACTIONAL_ID, f"{stem}-{first}"), (SearchKind.GROUP, f"{stem}-{first}")]),
+        (
+            f"observe:{mine}",
+            [
+                (SearchKind.TRANSACTIONAL_ID, f"{stem}-{first}"),
+                (SearchKind.GROUP, f"{stem}-{first}"),
+                (SearchKind.SNAPSHOT, stem),
+            ],
+        ),
         (f"produce:{mine}", []),
     ):
         with msgtx.connect(realm.roles.url_of(realm.roles.make(right))) as guest:

@@ -65,6 +65,7 @@ def test_a_cut_is_printed_saved_and_replaced(msgtx: Msgtx, client: Client, topic
         (("ranges", "--from", "nobody"), "no snapshot 'nobody'"),
         (("ranges", "--to", "0f8fad5b-d9cb-469f-a165-70867728950e orders"), "no snapshot"),
         (("ranges", "nowhere"), "nowhere"),
+        (("snapshots", "nobody"), "no snapshot 'nobody'"),
         (("delete-snapshot", "nobody", "--yes"), "no snapshot 'nobody'"),
         (("delete-snapshot",), "NAME"),
     ],
@@ -85,7 +86,14 @@ def test_saved_cuts_are_listed_and_forgotten(msgtx: Msgtx, client: Client, wide:
     assert Snapshot.parse(rows[0]["snapshot"]) == client.snapshots.get(f"{wide}.a")
     assert rows[0]["taken_at"].endswith("+00:00")
     table = msgtx("offsets", "snapshots").out.decode()
-    assert table.split()[:5] == ["name", "taken_at", "topics", "partitions", "readable"]
+    assert table.split()[:6] == ["name", "taken_at", "topics", "partitions", "readable", "saved_by"]
+    (one,) = msgtx("offsets", "snapshots", f"{wide}.a", "-o", "jsonl").rows
+    assert one == {**rows[0], "ends": [{"topic": wide, "partition": partition, "end": 0} for partition in range(3)]}
+    assert [line.split() for line in msgtx("offsets", "snapshots", f"{wide}.a").out.decode().splitlines()][-1] == [
+        wide,
+        "2",
+        "0",
+    ]
     delete = ("offsets", "delete-snapshot", f"{wide}.a", f"{wide}.z")
     assert msgtx(*delete, "--dry-run").err == f"would delete snapshot '{wide}.a'\nwould delete snapshot '{wide}.z'\n"
     assert msgtx(*delete).code == 1, "no one is there to answer"

@@ -131,6 +131,7 @@ KEYS_AND_MORE = Kind([*(each for each in NO_LISTS if each not in ([5], [None])),
 
 # By name, and where a name has several meanings by the beginning of its annotation, too.
 KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
+    "after": Kind([*NO_WHOLE, -1], None),
     "answer": Kind(NO_OBJECTS, msgtx.Acknowledgement.ACCEPT),
     "auto_offset_reset": Kind([*NO_OBJECTS, None, "no such word"], "earliest"),
     "batch": FLAG,
@@ -197,12 +198,15 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "partition": {"int": INDEX, "msgtx.types.TopicPartition": PARTITION},
     "partitions": {
         "collections.abc.Iterable": PARTITIONS,
+        "collections.abc.Collection": Kind([*NO_LISTS, ["0"], [1.5], [True], [-1], [7]], None),
         "int": Kind([*NO_WHOLE, 0, -1], 2),
         "list": Kind([*NO_LISTS, ["0"], [1.5], [True], [-1], [3]], None),  # of a topic with three
     },
+    "pairs": _whole(0),
     "pattern": Kind([*NO_NAMES, "(", "(?P<a", "x{9999999999}"], None),
     "pool_size": Kind([*NO_WHOLE, None, 0, -1], 3),
     "port": Kind([*NO_WHOLE, None, -1, 65_536], 0),
+    "prefix": Kind([*NO_NAMES, None], ""),
     "producer_ids": Kind([*(each for each in NO_LISTS if each != [5]), ["5"], [1.5], [True], [-1]], None),
     "progress": FUNCTION,
     "reason": Kind([each for each in NO_NAMES if not isinstance(each, str)], None),  # of any characters
@@ -219,6 +223,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "share_members": Kind([*NO_WHOLE, 0, -1, 101], None),
     "skip_missing": FLAG,
     "start": {"int": _whole(0, least=-(2**63), none=True), "msgtx.types.Snapshot": Kind(NO_OBJECTS)},
+    "sort": Kind([*NO_OBJECTS, None, "no such order"], "producer_id"),
     "states": STATES,
     "since": Kind([each for each in MILLISECONDS.wrong if each != 0.0001], "1h"),
     "stop": STOP,
@@ -256,6 +261,8 @@ FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
     ("Client.find_before", "key"): lambda value: isinstance(value, str),
     ("Client.search", "text"): lambda value: isinstance(value, str) and value not in ("", "a\0b"),
     ("GroupsAdmin.reset", "topics"): lambda value: isinstance(value, str),  # one name is taken for a list of it
+    ("TransactionsAdmin.blocking", "transaction"): lambda value: value is None,
+    ("TransactionsAdmin.list", "most"): lambda value: value is None,
     ("SharesAdmin.reset_offsets", "topics"): lambda value: isinstance(value, str),
     ("orm.read", "topic"): lambda value: value in ("", "no such topic"),  # nothing is read of what is not there
     ("orm.read", "partition"): lambda value: value == 7,

@@ -45,6 +45,9 @@ def topic(client: Client) -> str:
             member.acknowledge(record, Acknowledgement.ACCEPT if number else Acknowledgement.REJECT)
         member.commit()
         member.poll(0.0)
+    client.snapshots.save(f"{name}-cut", client.snapshots.take([name]).snapshot)
+    with client.producer() as plain:
+        plain.send(name, b"later", partition=1)
     return name
 
 
@@ -53,6 +56,8 @@ TWINS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "lag": ("overview", "lags", ("groups", "lag")),
     "topics": ("topics?rows=500", "topics", ("topics", "list")),
     "topic": ("topic?name={topic}", "topic", ("topics", "describe", "{topic}")),
+    "progress": ("partition?topic={topic}", "progress", ("topics", "progress", "{topic}", "--partition", "0")),
+    "positions": ("topic?name={topic}", "progress", ("topics", "progress", "{topic}")),
     "messages": (
         "messages?topic={topic}&at=1",
         "records",
@@ -92,6 +97,8 @@ TWINS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "transaction": ("transaction?id={topic}-writer", "transaction", ("transactions", "show", "{topic}-writer")),
     "blocked": ("transaction?id={topic}-writer", "blocking", ("transactions", "blocking", "{topic}-writer")),
     "producer": ("producer?id={topic}-writer", "history", ("transactions", "history", "{topic}-writer")),
+    "cuts": ("cuts?rows=500&sort=name", "cuts", ("offsets", "snapshots")),
+    "cut": ("cut?name={topic}-cut", "cut", ("offsets", "snapshots", "{topic}-cut")),
     "spark": ("spark?rows=500", "queries", ("spark", "status")),
     "database": ("database", "described", ("db", "status")),
     "search": ("search?q={topic}", "hits", ("search", "{topic}", "--limit", "20")),
@@ -142,6 +149,8 @@ def test_a_page_is_drawn_and_names_its_command(owner: TestClient, topic: str, na
     [
         ("topic?name=nothing", 404),
         ("topic", 400),
+        ("partition?topic=nothing", 404),
+        ("partition?topic={topic}&partition=9", 404),
         ("messages?topic=nothing", 404),
         ("messages?topic={topic}&partition=9", 404),
         ("messages?topic={topic}&at=x", 400),
@@ -156,7 +165,12 @@ def test_a_page_is_drawn_and_names_its_command(owner: TestClient, topic: str, na
         ("transaction?id=nothing", 404),
         ("producer?id=nothing", 404),
         ("producer?id=99999999", 404),
+        ("cut?name=nothing", 404),
+        ("difference?start=nothing", 404),
+        ("difference", 400),
         ("topics?sort=password", 400),
+        ("transactions?sort=state", 400),
+        ("transactions?after=99999999", 400),
         ("topics?page=99999999999999999999", 400),
         ("topics?filter=" + "x" * 2_000, 400),
         ("nothing", 404),
@@ -312,6 +326,46 @@ def test_a_page_that_follows_shows_the_newest_first(client: Client, owner: TestC
     assert "sse-connect" not in owner.get(f"/messages?topic={name}").text
 
 
+def test_the_difference_of_two_cuts_is_counted_and_leads_to_its_records(client: Client, owner: TestClient) -> None:
+    name = unique("cut")
+    client.topics.create(name, 2)
+    with client.producer(transactional_id=name) as producer:
+        for cut in ("before", "after"):
+            with producer.transaction():
+                producer.send(name, b"a", partition=1)
+                producer.send(name, b"b", partition=1)
+            client.snapshots.save(f"{name}-{cut}", client.snapshots.take([name]).snapshot)
+    with client.producer() as plain:
+        plain.send(name, b"c", partition=0)
+    (row,) = owner.get(f"/difference.json?start={name}-before&end={name}-after").json()["ranges"]
+    assert (row["partition"], row["start"], row["end"], row["records"], row["transactions"]) == (1, 2, 4, 2, 1)
+    now = owner.get(f"/difference.json?start={name}-before&sort=partition").json()["ranges"]
+    assert [(each["partition"], each["records"]) for each in now] == [(0, 1), (1, 2)]
+    text = owner.get(f"/difference?start={name}-before&end={name}-after").text
+    assert f"/messages?topic={name}&amp;partition=1&amp;at=2" in text
+    assert "1 are the same" in text
+    assert "Nothing was committed" in owner.get(f"/difference?start={name}-after&end={name}-after").text
+    assert owner.get(f"/difference?start={name}-after&end={name}-before").status_code == 400
+    assert f"/difference?start={name}-before" in owner.get("/cuts?rows=500").text
+
+
+def test_a_difference_too_large_for_a_page_says_so(
+    client: Client, owner: TestClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msgtx.console.pages.cuts.MOST_OFFSETS", 0)
+    text = owner.get(f"/difference?start={topic}-cut").text
+    assert "the command counts them" in text
+    assert f"msgtx offsets ranges --from {topic}-cut" in text
+
+
+def test_groups_stand_on_the_bar_of_their_partition(client: Client, owner: TestClient, topic: str) -> None:
+    text = owner.get(f"/partition?topic={topic}").text
+    svg = text[text.index('<svg class="log positions"') :].partition("</svg>")[0]
+    assert f"{topic}-readers"[:20] in svg
+    assert f"{topic}-workers"[:20] in svg
+    assert f"/partition?topic={topic}&amp;partition=0" in owner.get(f"/topic?name={topic}").text
+
+
 # ── what a role may see ──
 
 
@@ -324,13 +378,19 @@ def test_a_role_sees_its_topic_alone(browse: Browse, roles: Roles, client: Clien
     sign_in(browser, roles.make(f"consume:{mine}", "consume:group:mine", "produce:transactional_id:mine"))
     assert [each["name"] for each in browser.get("/topics.json").json()["topics"]] == [mine]
     assert "my value" in browser.get(f"/messages?topic={mine}").text
-    for page in ("topic?name={0}", "messages?topic={0}", "record?topic={0}&offset=0"):
+    for page in ("topic?name={0}", "partition?topic={0}", "messages?topic={0}", "record?topic={0}&offset=0"):
         answer = browser.get(f"/{page.format(topic)}")
         assert answer.status_code in {403, 404}
         assert "number" not in answer.text
-    for page in ("group?name={0}-readers", "share?name={0}-workers", "transaction?id={0}-writer", "producer?id={0}-writer"):
+    for page in (
+        "group?name={0}-readers",
+        "share?name={0}-workers",
+        "transaction?id={0}-writer",
+        "producer?id={0}-writer",
+        "cut?name={0}-cut",
+    ):
         assert browser.get(f"/{page.format(topic)}").status_code in {403, 404}
-    for page in ("groups", "shares", "transactions", f"search?q={topic}"):
+    for page in ("groups", "shares", "transactions", "cuts", f"search?q={topic}"):
         text = browser.get(f"/{page}").text
         assert f"{topic}-" not in text.replace(f"q={topic}", "")
     overview = browser.get("/overview")

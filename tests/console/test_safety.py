@@ -23,10 +23,12 @@ from tests.store.steps import unique
 
 def test_the_consoles_own_role_needs_no_right_to_anything_that_there_is(roles: Roles, client: msgtx.Client) -> None:
     client.topics.create(name := unique("signed"))
-    with msgtx.connect(roles.url_of(roles.make("observe:no-topic-has-this-name"))) as base:
-        with TestClient(console.app(base), base_url=HOST, follow_redirects=False) as browser:
-            sign_in(browser, roles.make(f"observe:{name}"))
-            assert [each["name"] for each in browser.get("/topics.json").json()["topics"]] == [name]
+    with (
+        msgtx.connect(roles.url_of(roles.make("observe:no-topic-has-this-name"))) as base,
+        TestClient(console.app(base), base_url=HOST, follow_redirects=False) as browser,
+    ):
+        sign_in(browser, roles.make(f"observe:{name}"))
+        assert [each["name"] for each in browser.get("/topics.json").json()["topics"]] == [name]
 
 
 @pytest.mark.parametrize("page", PAGES)

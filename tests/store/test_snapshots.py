@@ -56,4 +56,4 @@ def test_a_name_is_taken_by_what_it_holds_and_not_by_what_others_hold(
     error, detail, taken_at = refusal(connection, name, second)
     assert (error, taken_at) == ("SnapshotExists", None)
     assert f"there is a snapshot {name}, of {saved.astimezone(UTC):%Y-%m-%dT%H:%M}" in str(detail)
-    assert saved_snapshots(connection, name) == [SavedText(name, first, saved)]
+    assert saved_snapshots(connection, name) == [SavedText(name, first, saved, connection.info.user)]

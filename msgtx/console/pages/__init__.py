@@ -5,13 +5,27 @@ from typing import Final
 
 from msgtx.client import Client
 from msgtx.console.page import Page, Query
-from msgtx.console.pages import database, groups, overview, producers, records, search, shares, spark, topics, transactions
+from msgtx.console.pages import (
+    cuts,
+    database,
+    groups,
+    overview,
+    partitions,
+    producers,
+    records,
+    search,
+    shares,
+    spark,
+    topics,
+    transactions,
+)
 
 PAGES: Final[Mapping[str, Callable[[Client, Query], Page]]] = {
     "overview": overview.overview_page,
     "search": search.search_page,
     "topics": topics.topics_page,
     "topic": topics.topic_page,
+    "partition": partitions.partition_page,
     "messages": records.messages_page,
     "record": records.record_page,
     "transactions": transactions.transactions_page,
@@ -21,6 +35,9 @@ PAGES: Final[Mapping[str, Callable[[Client, Query], Page]]] = {
     "group": groups.group_page,
     "shares": shares.shares_page,
     "share": shares.share_page,
+    "cuts": cuts.cuts_page,
+    "cut": cuts.cut_page,
+    "difference": cuts.difference_page,
     "spark": spark.spark_page,
     "database": database.database_page,
 }

@@ -1,12 +1,15 @@
 """Topics, and one topic with its partitions."""
 
 import contextlib
+from typing import Final
 
 from msgtx.client import Client
+from msgtx.console.drawing import marks
 from msgtx.console.page import Page, Query, Section, arranged, part
 from msgtx.errors import UnknownTopicOrPartition
-from msgtx.rows import row_of, topic_row
+from msgtx.rows import progress_row, row_of, topic_row
 
+_PAIRS: Final = 2_000  # of a group and a partition on the page of a topic: some 20 ms
 END_COLUMNS = ("partition", "log_start_offset", "last_stable_offset", "log_end_offset", "records", "held")
 
 
@@ -38,15 +41,25 @@ def topic_page(client: Client, query: Query) -> Page:
         for each in (found.rows or {"ends": []})["ends"]
     ]
     table = arranged(ends, query, columns=END_COLUMNS, sort="partition")
+    shown = [each["partition"] for each in table.rows]
+    progress = part(
+        f"msgtx topics progress {name}" + "".join(f" --partition {each}" for each in shown),
+        lambda: [progress_row(each) for each in client.admin.partitions.progress(name, shown, pairs=_PAIRS)],
+    )
     return Page(
         name,
         "topic.html",
-        {"topic": found},
+        {"topic": found, "progress": progress},
         {
             "name": name,
             "settings": described.settings,
             "partitions": described.partitions,
             "table": table,
+            "places": {each["partition"]: each for each in progress.rows},
+            "marks": {
+                each["partition"]: marks(each["log_start_offset"], each["log_end_offset"], each["groups"])
+                for each in progress.rows
+            },
             "records": sum(each["records"] for each in ends),
             "held": sum(each["held"] for each in ends),
         },

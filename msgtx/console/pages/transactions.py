@@ -4,7 +4,7 @@ import shlex
 from typing import Any, Final
 
 from msgtx.client import Client
-from msgtx.console.page import MOST_ROWS, ROWS, Following, Page, Query, Section, part
+from msgtx.console.page import LARGEST_TABLE, ROWS, Following, Page, Query, Section, part
 from msgtx.rows import prepared_row, row_of, row_with_times
 from msgtx.rules.transaction import SORTS, State
 from msgtx.types import Outcome, ShownTransaction
@@ -18,7 +18,7 @@ def transactions_page(client: Client, query: Query) -> Page:
     """Show what holds partitions back, the prepared ones, and producers with the state of their newest transaction."""
     state = query.choice("state", ["all", *State])
     prefix, sort = query.text("filter"), query.choice("sort", SORTS)
-    after, most = query.whole("after", -1), query.whole("rows", ROWS, least=1, most=MOST_ROWS)
+    after, most = query.whole("after", -1), query.whole("rows", ROWS, least=1, most=LARGEST_TABLE)
     found = client.admin.transactions.page(
         None if state == "all" else [state], prefix=prefix, sort=sort, after=None if after < 0 else after, most=most
     )

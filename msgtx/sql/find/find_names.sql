@@ -1,9 +1,9 @@
 -- find_names(text, most) → what has this name, and then what begins with it; of each kind at most `most`, in order of names.
 --   kind   transactional_id, topic, group, share_group, snapshot; producer, where the text is its id
 --   told   a few words about it
--- Shows a caller what the views of transactions, topics and groups show it, and snapshots with the right to consume. At most
--- 200 transactional ids are looked at, none for an empty text. Reads producer, topic, partition, named_snapshot and, through
--- the views, what they do.
+-- Shows a caller what the views of transactions, topics and groups show it, and what saved_snapshots does. At most 200
+-- transactional ids are looked at, none for an empty text. Reads producer, topic, partition and, through the views and
+-- saved_snapshots, what they do.
 -- right: any
 -- null: told
 -- plan: look-ups
@@ -14,7 +14,6 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp a
 declare
     ids_at_most constant int := 200;
     visible constant int[] := msgtx.topics_of_caller('{produce,consume,observe}');
-    reads constant boolean := coalesce(cardinality(msgtx.topics_of_caller('{consume}')) > 0, true);
 begin
     return query
     select f.kind, f.name, f.told
@@ -41,8 +40,8 @@ begin
         (select 4, 'share_group', v.name, 'share group' from msgtx.share_groups v
          where starts_with(v.name, in_text) order by v.name <> in_text, v.name limit most)
         union all
-        (select 5, 'snapshot', s.name, 'saved at ' || msgtx.time_text(s.taken_at) from msgtx.named_snapshot s
-         where reads and starts_with(s.name, in_text) order by s.name <> in_text, s.name limit most)
+        (select 5, 'snapshot', s.name, 'saved at ' || msgtx.time_text(s.taken_at) from msgtx.saved_snapshots() s
+         where starts_with(s.name, in_text) order by s.name <> in_text, s.name limit most)
         union all
         (select 6, 'producer', v.producer_id::text, concat_ws(', ', v.transactional_id, v.state)
          from msgtx.transactions v

@@ -1,8 +1,6 @@
 -- measure_partitions(after, most) → the next partitions, from the one behind `after`: ends of the log, and the bytes of
--- its records. Its cost is bounded, however long the logs are: at most 22 rows of each are looked at.
---   bytes   counted in a log of at most 8 rows, else from the rows at 8 places of equal distance: their records stand for
---           all
--- Reads partition, topic, record_batch and, through fetch_batches, the transaction tables.
+-- its records (measure_logs).
+-- Reads partition, topic and what measure_logs does.
 -- right: observe of all topics
 -- plan: look-ups, nested loops, in order
 create function msgtx.measure_partitions(in_after int default null, most int default 1000)
@@ -12,31 +10,13 @@ returns table (
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
-    places constant int := 8;
     ids constant int[] := array(
         select p.partition_id from msgtx.partition p
         where p.partition_id > coalesce(in_after, -1) order by p.partition_id limit most);
 begin
     return query
-    select f.partition_id, t.name, p.partition_index, f.log_start_offset, f.last_stable_offset, f.log_end_offset,
-           case when few.batches <= places then few.bytes
-                else ((f.log_end_offset - f.log_start_offset) * sampled.bytes_per_offset)::bigint end
-    from msgtx.log_ends(ids, 'read_committed') f
+    select f.partition_id, t.name, p.partition_index, f.log_start_offset, f.last_stable_offset, f.log_end_offset, f.bytes
+    from msgtx.measure_logs(ids) f
     cross join lateral (select p.* from msgtx.partition p where p.partition_id = f.partition_id limit 1) p
-    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t
-    cross join lateral (
-        select count(*) as batches, coalesce(sum(front.byte_size), 0)::bigint as bytes
-        from (select r.byte_size from msgtx.record_batch r
-              where r.partition_id = f.partition_id order by r.base_offset limit places + 1) front) few
-    left join lateral (
-        -- An offset that compaction has emptied has no bytes.
-        select avg(case when at_place.last_offset >= place.at
-                        then at_place.byte_size::float8 / (at_place.last_offset - at_place.base_offset + 1) else 0 end)
-                   as bytes_per_offset
-        from (select f.log_start_offset + (2 * i + 1) * (f.log_end_offset - f.log_start_offset) / (2 * places) as at
-              from generate_series(0, places - 1) i) place
-        left join lateral (
-            select r.base_offset, r.last_offset, r.byte_size from msgtx.record_batch r
-            where r.partition_id = f.partition_id and r.base_offset <= place.at
-            order by r.base_offset desc limit 1) at_place on true) sampled on few.batches > places;
+    cross join lateral (select t.* from msgtx.topic t where t.topic_id = p.topic_id limit 1) t;
 end $$;
