@@ -62,7 +62,7 @@ $(VENV)/docs: requirements-docs.lock $(VENV)/installed
 
 demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job; CONSOLE=1: then look at it in a browser)
 	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark)
-	@$(if $(CONSOLE),$(BIN)/msgtx console --no-sign-in)
+	@$(if $(CONSOLE),$(BIN)/msgtx console --no-sign-in --allow-changes)
 
 test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
 	@$(BIN)/python -m tests --everyday

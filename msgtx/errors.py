@@ -546,6 +546,15 @@ class SnapshotExists(UsageError):
     """
 
 
+class PreviewOutdated(UsageError):
+    """The state on which a change depends is no longer the one of its preview.
+
+    Look at a new preview; nothing was changed.
+    """
+
+    exit_code = 1
+
+
 class DeserializationError(UsageError):
     """A deserializer failed on a record.
 

@@ -51,6 +51,12 @@ STREAMS_SECONDS: Final = 1  # that an end waits for pages with live updates
     metavar="NAME",
     help="A name under which browsers reach the console, besides localhost and addresses; may be repeated.",
 )
+@option(
+    "--allow-changes",
+    is_flag=True,
+    allow_from_autoenv=False,
+    help="Pages offer to abort, complete, reset, redrive and delete, as far as the role may; each shows a preview first.",
+)
 @pass_invocation
 def command(
     invocation: Invocation,
@@ -61,11 +67,12 @@ def command(
     trust_header: str | None,
     trusted_proxies: tuple[str, ...],
     hosts: tuple[str, ...],
+    allow_changes: bool,
 ) -> int:
     """Serve pages about records, transactions and groups, until SIGTERM or Ctrl-C.
 
     People sign in with a PostgreSQL role and its password, which the server checks by SCRAM, and see what that role may see
-    (`msgtx db grant`). The console changes nothing.
+    (`msgtx db grant`). Without --allow-changes the console changes nothing.
     """
     try:
         with deferred():
@@ -90,6 +97,7 @@ def command(
             trust_header=trust_header,
             trusted_proxies=trusted_proxies,
             hosts=hosts,
+            allow_changes=allow_changes,
         )
         config = uvicorn.Config(
             app,

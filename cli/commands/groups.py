@@ -1,32 +1,18 @@
 """`msgtx groups`: groups, their members and lag, and resets of their offsets."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from msgtx import errors
-from msgtx.cli.commands.resets import (
-    RESET_COLUMNS,
-    Scopes,
-    partitions_of,
-    reset_group,
-    reset_options,
-    target_of,
-    topic_option,
-)
+from msgtx.changes import Scopes, known_group, preview
+from msgtx.cli.commands.resets import reset_group, reset_options, topic_option
 from msgtx.cli.terminal import completion
-from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
+from msgtx.cli.terminal.confirmation import carry_out, carry_out_each, confirmed, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.rows import group_row, member_rows, row_of
 from msgtx.rules.group import GroupStatus
-from msgtx.rules.names import did_you_mean
-from msgtx.types import GroupDescription, TopicPartition
-from msgtx.units import counted
-
-if TYPE_CHECKING:
-    from msgtx.client import Client
 
 # Kafka's columns, in Kafka's order.
 PARTITION_COLUMNS: Final = (
@@ -96,7 +82,7 @@ def describe(invocation: Invocation, group: str) -> None:
     the group has caught up. `lag_ms` is the age of the first of these records; for the group, it is that of the oldest.
     """
     with connect(invocation) as client:
-        found = _known(client, group)
+        found = known_group(client, group)
     summary = group_row(found)
     rows = summary["partitions"]
     if invocation.format == "table":
@@ -112,7 +98,7 @@ def describe(invocation: Invocation, group: str) -> None:
 def members(invocation: Invocation, group: str) -> None:
     """Show the members of a group, and the partitions of each: now, and once others have released theirs."""
     with connect(invocation) as client:
-        _known(client, group)
+        known_group(client, group)
         found = client.admin.groups.members(group)
     show_many(invocation.format, member_rows(group, found), MEMBER_COLUMNS)
 
@@ -135,19 +121,8 @@ def reset_offsets(invocation: Invocation, /, group: str, **given: Any) -> None:
     Give exactly one target, and --topic or --all-topics (but neither with --from-file). An offset outside the log is moved
     to the nearest end of the log, and a note says so. The group must have no members; it need not exist.
     """
-    target = target_of(given)
     with connect(invocation) as client:
-        admin = client.admin.groups
-        reset_group(
-            invocation,
-            client,
-            group,
-            target,
-            given,
-            what=f"group {group!r}",
-            reset=admin.reset,
-            require_empty=lambda: _require_empty(admin.describe(group)),
-        )
+        reset_group(invocation, client, "groups reset-offsets", group, given)
 
 
 @command.command("delete")
@@ -157,15 +132,8 @@ def reset_offsets(invocation: Invocation, /, group: str, **given: Any) -> None:
 def delete(invocation: Invocation, groups: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
     """Delete groups with their offsets. The groups must have no members."""
     with connect(invocation) as client:
-        known = [_known(client, group) for group in dict.fromkeys(groups)]
-        for found in known:
-            _require_empty(found)
-        asked = {}
-        for found in known:
-            offsets = sum(one.current_offset is not None or one.pending for one in found.partitions)
-            asked[found.group] = f"delete group {found.group!r} ({counted(offsets, 'offset')})"
-        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
-            client.admin.groups.delete(name)
+        asked = [preview(client, "groups delete", group=group) for group in dict.fromkeys(groups)]
+        carry_out_each(client, asked, dry_run=dry_run, yes=yes)
 
 
 @command.command("delete-offsets")
@@ -181,36 +149,7 @@ def delete_offsets(invocation: Invocation, group: str, scopes: Scopes, *, dry_ru
     if not scopes:
         raise click.UsageError("give --topic")
     with connect(invocation) as client:
-        found = {TopicPartition(one.topic, one.partition): one for one in _known(client, group).partitions}
-        asked = partitions_of(client, scopes)
-        rows = [
-            {"group": group, "topic": one.topic, "partition": one.partition, "current_offset": one.current_offset}
-            for partition, one in found.items()
-            if partition in asked and (one.current_offset is not None or one.pending)
-        ]
-        show_many(invocation.format, rows, RESET_COLUMNS[:4])
-        what = f"delete {counted(len(rows), 'offset')} of group {group!r}"
-        if rows and confirmed(what, dry_run=dry_run, yes=yes):
-            client.admin.groups.delete_offsets(group, asked)
-
-
-def _known(client: "Client", group: str) -> GroupDescription:
-    found = client.admin.groups.describe(group)
-    if found.state == GroupStatus.DEAD and group not in {
-        listed.group for listed in client.admin.groups.list([GroupStatus.DEAD])
-    }:
-        if group in {listed.group for listed in client.admin.shares.list()}:
-            raise errors.GroupNotFound(
-                f"there is no consumer group {group!r}; it is a share group, see `msgtx shares`", group=group
-            )
-        known = [listed.group for listed in client.admin.groups.list()]
-        advice = did_you_mean(group, known, otherwise="a group begins with its first commit or member")
-        raise errors.GroupNotFound(f"there is no consumer group {group!r}; {advice}", group=group)
-    return found
-
-
-def _require_empty(found: GroupDescription) -> None:
-    if found.members:
-        raise errors.GroupNotEmpty(
-            f"group {found.group!r} is {found.state} and has {counted(found.members, 'member')}", group=found.group
-        )
+        asked = preview(client, "groups delete-offsets", group=group, scopes=scopes)
+        show_many(invocation.format, asked.rows, asked.columns)
+        if asked.asks and confirmed(asked.says, dry_run=dry_run, yes=yes):
+            carry_out(client, asked, yes=yes)

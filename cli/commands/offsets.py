@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from msgtx.changes import preview
 from msgtx.cli.terminal import completion
-from msgtx.cli.terminal.confirmation import confirmed_each, destructive
+from msgtx.cli.terminal.confirmation import carry_out_each, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import GroupWithDefault, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import show_many, show_one, show_table, write
@@ -118,11 +119,8 @@ def snapshots(invocation: Invocation, name: str | None) -> None:
 def delete_snapshot(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
     """Delete saved snapshots. The records stay as they are."""
     with connect(invocation) as client:
-        asked = {name: f"delete snapshot {name!r}" for name in names}
-        for name in asked:
-            client.snapshots.get(name)
-        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
-            client.snapshots.delete(name)
+        asked = [preview(client, "offsets delete-snapshot", name=name) for name in dict.fromkeys(names)]
+        carry_out_each(client, asked, dry_run=dry_run, yes=yes)
 
 
 @command.command("ranges")

@@ -3,71 +3,45 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from msgtx import errors, units
-from msgtx.cli.terminal.confirmation import Decorated, confirmed, destructive
+from msgtx.changes import preview, read_duration, read_moment, read_scope
+from msgtx.cli.terminal.confirmation import Decorated, carry_out, confirmed, destructive
 from msgtx.cli.terminal.invocation import Invocation, option
 from msgtx.cli.terminal.output import show_many, write
-from msgtx.errors import ConfigError
-from msgtx.rows import row_of
-from msgtx.types import OffsetReset, ShiftBy, TopicPartition
-from msgtx.units import counted
+from msgtx.errors import InvalidRequest
+from msgtx.types import ShiftBy, TopicPartition
 
 if TYPE_CHECKING:
     from msgtx.client import Client
     from msgtx.rules.reset import Target
 
-RESET_COLUMNS: Final = ("group", "topic", "partition", "current_offset", "new_offset", "note")
+Read = TypeVar("Read")
 
 
-def topic_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Read a topic, or some of its partitions (`orders`, `orders:0,2`): the name, and the partitions or None for all."""
-    found = re.fullmatch(r"([^:]+)(?::(\d{1,9}(?:,\d{1,9})*))?", text, re.ASCII)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no topic, nor a topic with partitions, like orders:0,2")
-    return found[1], None if found[2] is None else tuple(map(int, found[2].split(",")))
+def parameter(read: Callable[[str], Read]) -> Callable[[str], Read]:
+    """Return the type of an option whose text `read` reads; click says what the text is not."""
+
+    def parse(text: str) -> Read:
+        try:
+            return read(text)
+        except InvalidRequest as error:
+            raise click.BadParameter(str(error)) from error
+
+    return parse
 
 
-Scopes = Sequence[tuple[str, Sequence[int] | None]]
 topic_option = option(
     "--topic",
     "scopes",
     multiple=True,
-    type=topic_scope,
+    type=parameter(read_scope),
     metavar="TOPIC[:P,P...]",
     help="A topic, or some of its partitions; may be repeated.",
 )
-
-
-def duration(text: str) -> timedelta:
-    """Read a duration: `36h`, or ISO 8601, of days and less."""
-    if text[:1].isdigit():
-        try:
-            return timedelta(seconds=units.seconds("it", text))
-        except (ConfigError, OverflowError) as error:
-            raise click.BadParameter(f"{text!r} is no duration like 36h, 1d12h or P1DT12H") from error
-    number = r"(\d{1,9})"
-    found = re.fullmatch(
-        rf"P(?:{number}D)?(?:T(?:{number}H)?(?:{number}M)?(?:(\d{{1,9}}(?:\.\d{{1,6}})?)S)?)?", text, re.ASCII
-    )
-    if found is None or text.endswith(("P", "T")):
-        raise click.BadParameter(f"{text!r} is no duration like 36h, P1DT2H30M or PT90S")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return timedelta(days=min(days, 1e6), hours=hours, minutes=minutes, seconds=seconds)
-
-
-def moment(text: str) -> datetime:
-    """Read an ISO 8601 time; without an offset it is UTC."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r} is no time like 2026-01-31T12:00:00 or 2026-01-31T12:00:00+01:00") from error
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 RESET_OPTIONS: Final = (
@@ -84,13 +58,13 @@ RESET_OPTIONS: Final = (
     option("--shift-by", type=int, metavar="N", help="This many offsets forward; if negative, back."),
     option(
         "--by-duration",
-        type=duration,
+        type=parameter(read_duration),
         metavar="DURATION",
         help="The first record that is at most this old: 36h, or P1DT12H.",
     ),
     option(
         "--to-datetime",
-        type=moment,
+        type=parameter(read_moment),
         metavar="TIME",
         help="The first record at or after an ISO 8601 time, like 2026-01-31T12:00:00+01:00; without an offset it is UTC.",
     ),
@@ -112,16 +86,6 @@ def reset_options(verb: Decorated) -> Decorated:
     return verb
 
 
-class Reset(Protocol):
-    """`reset` of an administrator's groups, or share groups."""
-
-    def __call__(
-        self, group: str, target: "Target", *, partitions: Iterable[TopicPartition] | None = None, dry_run: bool = False
-    ) -> list[OffsetReset]:
-        """Reset offsets; with `dry_run` only say where."""
-        ...
-
-
 def target_of(given: dict[str, Any]) -> "Target":
     """Return the one target of the options, and check that they name partitions. Raise a usage error."""
     targets: list[Target] = [word for word in ("earliest", "latest", "current") if given[f"to_{word}"]]
@@ -138,30 +102,17 @@ def target_of(given: dict[str, Any]) -> "Target":
     return targets[0]
 
 
-def reset_group(
-    invocation: Invocation,
-    client: "Client",
-    group: str,
-    target: "Target",
-    given: dict[str, Any],
-    *,
-    what: str,
-    reset: Reset,
-    require_empty: Callable[[], None],
-) -> None:
-    """Show the changes of a reset, ask, and make them. `what`: the group in words; `given`: values of `reset_options`."""
-    partitions = partitions_of(client, given["scopes"]) if given["scopes"] else None
-    planned = reset(group, target, partitions=partitions, dry_run=True)
+def reset_group(invocation: Invocation, client: "Client", verb: str, group: str, given: dict[str, Any]) -> None:
+    """Show the changes of a reset, ask, and make them. `given`: values of `reset_options`."""
+    asked = preview(client, verb, group=group, target=target_of(given), scopes=given["scopes"] or None)
     if given["export"]:
-        write(_lines((one.topic, one.partition, one.new_offset) for one in planned))
+        write(_lines((row["topic"], row["partition"], row["new_offset"]) for row in asked.rows))
         return
-    if not given["dry_run"]:
-        require_empty()
-    show_many(invocation.format, [{"group": group, **row_of(one)} for one in planned], RESET_COLUMNS)
-    question = f"reset {counted(len(planned), 'offset')} of {what}"
-    if planned and confirmed(question, dry_run=given["dry_run"], yes=given["yes"]):
-        # These offsets and no others: by a time they might be other ones by now.
-        reset(group, {TopicPartition(one.topic, one.partition): one.new_offset for one in planned})
+    if asked.refusal is not None and not given["dry_run"]:
+        raise asked.refusal
+    show_many(invocation.format, asked.rows, asked.columns)
+    if asked.asks and confirmed(asked.says, dry_run=given["dry_run"], yes=given["yes"]):
+        carry_out(client, asked, yes=given["yes"])
 
 
 def offsets_of(file: io.TextIOBase) -> dict[TopicPartition, int]:
@@ -188,17 +139,3 @@ def _lines(rows: Iterable[tuple[str, int, int]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
-
-
-def partitions_of(client: "Client", scopes: Scopes) -> set[TopicPartition]:
-    """Return the partitions that are meant. Raise `UnknownTopicOrPartition`."""
-    found = set()
-    for topic, indexes in scopes:
-        count = client.topics.describe(topic).partitions
-        for index in range(count) if indexes is None else indexes:
-            if index >= count:
-                raise errors.UnknownTopicOrPartition(
-                    f"there is no partition {topic}-{index}; {topic} has {count}", topic=topic, partition=index
-                )
-            found.add(TopicPartition(topic, index))
-    return found

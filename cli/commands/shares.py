@@ -4,10 +4,10 @@ from typing import Any, Final
 
 import click
 
-from msgtx import errors
-from msgtx.cli.commands.resets import reset_group, reset_options, target_of
+from msgtx.changes import Control, apply, perform, preview
+from msgtx.cli.commands.resets import reset_group, reset_options
 from msgtx.cli.terminal import completion
-from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
+from msgtx.cli.terminal.confirmation import carry_out_each, confirmed, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
@@ -15,9 +15,8 @@ from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import SHARE_GROUP
-from msgtx.rows import SHARE_COLUMNS, SHARE_PARTITION_COLUMNS, listed_share_row, row_of, share_row
+from msgtx.rows import SHARE_COLUMNS, SHARE_PARTITION_COLUMNS, listed_share_row, share_row
 from msgtx.types import ShareGroupDescription
-from msgtx.units import counted
 
 PARTITION_COLUMNS: Final = ("group", *SHARE_PARTITION_COLUMNS)
 
@@ -104,19 +103,8 @@ def reset_offsets(invocation: Invocation, /, group: str, **given: Any) -> None:
     to the nearest end of the log, and a note says so. From the new offset on, every record is delivered as if for the first
     time, even one that was already done. The group must have no members.
     """
-    target = target_of(given)
     with connect(invocation) as client:
-        admin = client.admin.shares
-        reset_group(
-            invocation,
-            client,
-            group,
-            target,
-            given,
-            what=f"share group {group!r}",
-            reset=admin.reset_offsets,
-            require_empty=lambda: _require_empty(admin.describe(group)),
-        )
+        reset_group(invocation, client, "shares reset-offsets", group, given)
 
 
 @command.command("delete")
@@ -126,14 +114,8 @@ def reset_offsets(invocation: Invocation, /, group: str, **given: Any) -> None:
 def delete(invocation: Invocation, groups: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
     """Delete share groups with their settings and state. They must have no members; their dead letters stay."""
     with connect(invocation) as client:
-        known = [client.admin.shares.describe(group) for group in dict.fromkeys(groups)]
-        for found in known:
-            _require_empty(found)
-        asked = {
-            found.group: f"delete share group {found.group!r} ({counted(found.lag, 'record')} not done)" for found in known
-        }
-        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
-            client.admin.shares.delete(name)
+        asked = [preview(client, "shares delete", group=group) for group in dict.fromkeys(groups)]
+        carry_out_each(client, asked, dry_run=dry_run, yes=yes)
 
 
 @command.command(
@@ -158,24 +140,13 @@ def redrive(
     current step of up to 1,000 dead letters; run it again, and it continues from there.
     """
     with connect(invocation) as client:
-        if dry_run or not yes:
-            found = client.admin.shares.describe(group)
-            counts = [count for count in (found.dead_letters, max_messages) if count is not None]
-            letters = counted(min(counts), "dead letter") if counts else "the dead letters"
-            if not confirmed(f"send {letters} of share group {group!r} back", dry_run=dry_run, yes=yes):
-                return 0
+        given = {"group": group, "max_records": max_messages, "skip_missing": skip_missing}
+        asked = None if yes and not dry_run else preview(client, "shares redrive", **given)
+        if asked is not None and not confirmed(asked.says, dry_run=dry_run, yes=yes):
+            return 0
         with stopping() as stop, progress("dead letters") as told:
-            report = client.admin.shares.redrive(
-                group,
-                max_records=max_messages,
-                skip_missing=skip_missing,
-                stop=stop,
-                progress=lambda sent: told(sent, f"{sent} sent back"),
-            )
-        show_one(invocation.format, {"group": group, **row_of(report)})
+            control = Control(stop, lambda sent: told(sent, f"{sent} sent back"))
+            row = perform(client, "shares redrive", given, control) if asked is None else apply(client, asked, control)
+        assert row is not None
+        show_one(invocation.format, row)
         return stop.exit_code if stop.is_set() else 0
-
-
-def _require_empty(found: ShareGroupDescription) -> None:
-    if found.members:
-        raise errors.GroupNotEmpty(f"share group {found.group!r} has {counted(found.members, 'member')}", group=found.group)

@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
+from msgtx.changes import preview
 from msgtx.cli.terminal import completion
-from msgtx.cli.terminal.confirmation import confirmed, confirmed_each, destructive
+from msgtx.cli.terminal.confirmation import carry_out, carry_out_each, confirmed, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import TOPIC
-from msgtx.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from msgtx.errors import UnknownTopicOrPartition
 from msgtx.rows import partition_rows_row, progress_row, row_of, topic_row
 from msgtx.types import TopicDescription, TopicPartition
 from msgtx.units import counted
@@ -174,13 +175,8 @@ def _flat(topic: TopicDescription) -> dict[str, Any]:
 def delete(invocation: Invocation, names: tuple[str, ...], *, dry_run: bool, yes: bool) -> None:
     """Delete topics, with everything in them."""
     with connect(invocation) as client:
-        known = [client.topics.describe(name) for name in dict.fromkeys(names)]
-        asked = {
-            topic.name: f"delete topic {topic.name} ({counted(topic.partitions, 'partition')}, with its records)"
-            for topic in known
-        }
-        for name in confirmed_each(asked, dry_run=dry_run, yes=yes):
-            client.topics.delete(name)
+        asked = [preview(client, "topics delete", topic=name) for name in dict.fromkeys(names)]
+        carry_out_each(client, asked, dry_run=dry_run, yes=yes)
 
 
 @command.command("delete-records")
@@ -202,14 +198,6 @@ def delete_records(invocation: Invocation, name: str, *, partition: int, before:
     open. The sweep `retention` frees the space.
     """
     with connect(invocation) as client:
-        place = TopicPartition(name, partition)
-        ends = client.admin.partitions.describe(place)
-        upto = ends.log_end_offset if before == -1 else before
-        extent = f"it goes from {ends.log_start_offset} to {ends.log_end_offset}"
-        if upto > ends.log_end_offset:
-            raise OffsetOutOfRange(f"{place}: offset {upto} is not in the log; {extent}", at=place, offset=upto)
-        what = f"delete the records of {place} below offset {upto} ({extent})"
-        if confirmed(what, dry_run=dry_run, yes=yes):
-            # The records that were shown, without later ones.
-            start = client.admin.partitions.delete_records({place: upto})[place]
-            show_one(invocation.format, {"topic": name, "partition": partition, "log_start_offset": start})
+        asked = preview(client, "topics delete-records", topic=name, partition=partition, before=before)
+        if confirmed(asked.says, dry_run=dry_run, yes=yes) and (row := carry_out(client, asked, yes=yes)) is not None:
+            show_one(invocation.format, row)

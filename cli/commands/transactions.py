@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from msgtx import units
+from msgtx.changes import Preview, preview
 from msgtx.cli.terminal import completion
-from msgtx.cli.terminal.confirmation import confirmed, destructive
+from msgtx.cli.terminal.confirmation import carry_out, confirmed, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
@@ -30,6 +31,9 @@ from msgtx.types import (
     TopicPartition,
     TransactionId,
 )
+
+if TYPE_CHECKING:
+    from msgtx.client import Client
 
 # Kafka's columns, in Kafka's order.
 PRODUCER_COLUMNS: Final = (
@@ -323,14 +327,8 @@ def outcome(invocation: Invocation, transaction_id: TransactionId, *, resolve: b
 def abort(invocation: Invocation, transaction_id: TransactionId, *, dry_run: bool, yes: bool) -> None:
     """Abort the transaction ID (producer_id.epoch.number). Its producer can carry on."""
     with connect(invocation) as client:
-        decision = client.admin.transactions.outcome(transaction_id)
-        # A decided transaction needs no question: the call is refused, or already done.
-        what = f"abort transaction {transaction_id} ({decision.outcome})"
-        if not confirmed(what, dry_run=dry_run, yes=yes or decision.outcome is not Outcome.OPEN):
-            return
-        client.admin.transactions.abort(transaction_id)
-        decision = client.admin.transactions.outcome(transaction_id)
-    show_one(invocation.format, {"transaction_id": transaction_id, **row_of(decision)})
+        asked = preview(client, "transactions abort", transaction_id=transaction_id)
+        _carry_out(invocation, client, asked, dry_run=dry_run, yes=yes)
 
 
 @command.command("prepared")
@@ -354,13 +352,8 @@ def prepared(invocation: Invocation) -> None:
 def complete(invocation: Invocation, token: PreparedTransaction, *, commit: bool, dry_run: bool, yes: bool) -> None:
     """Decide the prepared transaction with this TOKEN, as the other system has decided. May be repeated."""
     with connect(invocation) as client:
-        decision = client.admin.transactions.outcome(token.transaction_id)
-        what = f"{'commit' if commit else 'abort'} transaction {token.transaction_id} ({decision.outcome})"
-        if not confirmed(what, dry_run=dry_run, yes=yes or decision.outcome is not Outcome.OPEN):
-            return
-        client.complete(token, commit=commit)
-        decision = client.admin.transactions.outcome(token.transaction_id)
-    show_one(invocation.format, {"transaction_id": token.transaction_id, **row_of(decision)})
+        asked = preview(client, "transactions complete", token=token, commit=commit)
+        _carry_out(invocation, client, asked, dry_run=dry_run, yes=yes)
 
 
 @command.command("fence")
@@ -370,9 +363,12 @@ def complete(invocation: Invocation, token: PreparedTransaction, *, commit: bool
 def fence(invocation: Invocation, transactional_id: str, *, dry_run: bool, yes: bool) -> None:
     """Fence the producer that uses a transactional id now, and abort its open transaction."""
     with connect(invocation) as client:
-        found = client.admin.transactions.describe(transactional_id)
-        what = f"fence {transactional_id!r} (producer {found.producer_id}, epoch {found.producer_epoch}, {found.state})"
-        if not confirmed(what, dry_run=dry_run, yes=yes):
-            return
-        fenced = client.admin.transactions.fence(transactional_id)
-    show_one(invocation.format, {"transactional_id": transactional_id, **fenced._asdict()})
+        asked = preview(client, "transactions fence", transactional_id=transactional_id)
+        _carry_out(invocation, client, asked, dry_run=dry_run, yes=yes)
+
+
+def _carry_out(invocation: Invocation, client: "Client", asked: Preview, *, dry_run: bool, yes: bool) -> None:
+    if not confirmed(asked.says, dry_run=dry_run, yes=yes or not asked.asks):
+        return
+    if (row := carry_out(client, asked, yes=yes)) is not None:
+        show_one(invocation.format, row)

@@ -2,12 +2,16 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from msgtx.changes import Fields, Preview, apply, perform
 from msgtx.cli.terminal.invocation import option
+
+if TYPE_CHECKING:
+    from msgtx.client import Client
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -33,6 +37,12 @@ def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
             raise
 
 
-def confirmed_each(asked: Mapping[str, str], *, dry_run: bool, yes: bool) -> list[str]:
-    """Return those names whose question is confirmed, when all are asked: an answer of no changes nothing."""
-    return [name for name, what in asked.items() if confirmed(what, dry_run=dry_run, yes=yes)]
+def carry_out_each(client: "Client", asked: Iterable[Preview], *, dry_run: bool, yes: bool) -> None:
+    """Make those changes that are confirmed, when all are asked: an answer of no changes nothing."""
+    for each in [one for one in asked if confirmed(one.says, dry_run=dry_run, yes=yes)]:
+        carry_out(client, each, yes=yes)
+
+
+def carry_out(client: "Client", asked: Preview, *, yes: bool) -> Fields | None:
+    """Make a change. If somebody has confirmed its preview, that must not be outdated; see `apply`."""
+    return perform(client, asked.verb, asked.arguments) if yes else apply(client, asked)

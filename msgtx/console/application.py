@@ -20,10 +20,11 @@ from starlette.staticfiles import StaticFiles
 
 from msgtx import errors
 from msgtx.client import Client
+from msgtx.console.changing import OFFERED, Changing, offers
 from msgtx.console.drawing import VERSION, draw, draw_live, page_address, page_context
-from msgtx.console.guard import Guard, is_address, is_token, peer_of, token_of
+from msgtx.console.guard import NOT_OURS, Guard, is_address, is_token, peer_of, token_of
 from msgtx.console.live import Live
-from msgtx.console.page import Page, Query
+from msgtx.console.page import Page, Query, status_of
 from msgtx.console.pages import PAGES
 from msgtx.console.viewers import Attempts, Sessions, Viewer, open_client
 
@@ -32,16 +33,6 @@ FORM_BYTES: Final = 8 * 1024  # of a form: a name and a password
 FORM_FIELDS: Final = 8
 STATIC: Final = Path(__file__).with_name("static")
 STATIC_SECONDS: Final = 3_600  # that a browser keeps the style and the script; their address holds the version
-_STATUS: Final[Mapping[type[errors.MsgtxError], int]] = {
-    errors.AuthorizationFailed: 403,
-    errors.UnknownTopicOrPartition: 404,
-    errors.GroupNotFound: 404,
-    errors.SnapshotNotFound: 404,
-    errors.TransactionalIdNotFound: 404,
-    errors.TransactionNotFound: 404,
-    errors.UsageError: 400,
-    errors.RetriableError: 503,
-}
 
 
 def app(
@@ -51,6 +42,7 @@ def app(
     trust_header: str | None = None,
     trusted_proxies: Iterable[str] = (),
     hosts: Iterable[str] = (),
+    allow_changes: bool = False,
 ) -> Guard:
     """Return the console of a client's database, to be served or mounted.
 
@@ -58,14 +50,29 @@ def app(
     role of `client` may see. `trust_header`: a proxy has signed people in, and sends their name in this header; only
     requests from `trusted_proxies` (addresses or networks; default: this machine) are answered, with the role of `client`.
     Of such a proxy, `X-Forwarded-Proto` counts, too, and of one that is named the last address in `X-Forwarded-For`.
-    `hosts`: names under which the console answers, beside addresses and `localhost`. Raise `ConfigError`.
+    `hosts`: names under which the console answers, beside addresses and `localhost`. `allow_changes`: pages offer to abort,
+    reset, redrive and delete, as far as the role may, each with a preview. Raise `ConfigError`.
     """
-    console = _Console(client, sign_in=sign_in, trust_header=trust_header, trusted_proxies=trusted_proxies)
-    return Guard(console.application(), hosts=hosts, end_streams=console.live.end)
+    console = _Console(
+        client,
+        sign_in=sign_in,
+        trust_header=trust_header,
+        trusted_proxies=trusted_proxies,
+        allow_changes=allow_changes,
+    )
+    return Guard(console.application(), hosts=hosts, end_streams=console.end)
 
 
 class _Console:
-    def __init__(self, client: Client, *, sign_in: bool, trust_header: str | None, trusted_proxies: Iterable[str]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        sign_in: bool,
+        trust_header: str | None,
+        trusted_proxies: Iterable[str],
+        allow_changes: bool,
+    ) -> None:
         client.runtime.require_open()
         self._base = client.runtime.engine
         self._header = trust_header
@@ -73,10 +80,11 @@ class _Console:
         named = [_network(each) for each in trusted_proxies]
         self._proxies = named or [_network(each) for each in ("127.0.0.0/8", "::1")]
         self._has_proxies = bool(named)
-        self._secret = secrets.token_bytes(32)
+        self.secret = secrets.token_bytes(32)
         self._sessions = Sessions(self._base)
         self._attempts = Attempts()
         self.live = Live()
+        self._changing = Changing(self) if allow_changes else None
         self._shared: Client | None = None if self._asks else open_client(self._base)
         self._database = urlsplit(client.url).path.lstrip("/") or "msgtx"
         self._place = urlsplit(client.url).netloc.rpartition("@")[2]
@@ -95,11 +103,19 @@ class _Console:
                 Route(f"/{name}.json", functools.partial(self._twin, name=name)),
                 Route(f"/{name}.live", functools.partial(self._updates, name=name)),
             ]
+        if self._changing is not None:
+            routes += self._changing.routes()
         return Starlette(
             routes=routes,
             exception_handlers={errors.MsgtxError: self._failed, HTTPException: self._refused},
             lifespan=self._lifespan,
         )
+
+    def end(self) -> None:
+        """End what would keep a server that ends waiting. Called in the event loop."""
+        self.live.end()
+        if self._changing is not None:
+            self._changing.stop.set()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -123,23 +139,27 @@ class _Console:
             return Viewer(names[0].strip(), self._shared)
         if self._shared is not None:
             return Viewer(self._base.parameters.get("user", "the console's role"), self._shared)
-        return self._sessions.find(request.cookies.get(self._cookie(request), ""), touch=touch)
+        return self._sessions.find(self.cookie_of(request), touch=touch)
 
-    def _required(self, request: Request) -> Viewer:
+    def required(self, request: Request) -> Viewer:
         """Return who looks. Raise: a redirect to the sign-in for a page, 401 for its twin."""
         viewer = self._viewer(request)
         if viewer is not None:
             return viewer
         root = request.scope.get("root_path", "")
         path = request.url.path.removeprefix(root)
-        if not self._asks or path.endswith((".json", ".live")):
+        if not self._asks or path.endswith((".json", ".live")) or request.method == "POST":
             raise HTTPException(401, "sign in first" if self._asks else "the proxy has named nobody")
         wanted = f"{path.lstrip('/')}?{request.url.query}" if request.url.query else path.lstrip("/")
         raise HTTPException(303, headers={"location": page_address(root, "sign-in", next=wanted)})
 
-    def _cookie(self, request: Request) -> str:
+    def _cookie_name(self, request: Request) -> str:
         """Return the cookie's name: two consoles on one host do not sign each other's people out."""
         return f"msgtx-console-{request.url.port or 0}"
+
+    def cookie_of(self, request: Request) -> str:
+        """Return the cookie of the session, or an empty text."""
+        return request.cookies.get(self._cookie_name(request), "")
 
     def _is_secure(self, request: Request) -> bool:
         """Whether the browser came by TLS, here or up to a proxy that is trusted."""
@@ -149,7 +169,7 @@ class _Console:
     def _is_proxy(self, peer: str) -> bool:
         return is_address(peer) and any(ipaddress.ip_address(peer) in network for network in self._proxies)
 
-    def _peer(self, request: Request) -> str:
+    def peer(self, request: Request) -> str:
         """Return whose attempts to sign in are counted together: a browser's address, also behind a proxy that was named."""
         peer = peer_of(request.scope)
         if not (self._has_proxies and self._is_proxy(peer)):
@@ -168,14 +188,14 @@ class _Console:
         return self._form(request, wanted=request.query_params.get("next", ""))
 
     def _form(self, request: Request, *, wanted: str, status: int = 200, role: str = "", failure: str = "") -> Response:
-        cookie = request.cookies.get(self._cookie(request), "")
+        cookie = self.cookie_of(request)
         made = "" if cookie else secrets.token_urlsafe(32)
         root = request.scope.get("root_path", "")
         text = draw(
             "sign_in.html",
             {
                 "url": functools.partial(page_address, root),
-                "token": token_of(self._secret, cookie or made),
+                "token": token_of(self.secret, cookie or made),
                 "wanted": wanted,
                 "role": role,
                 "failure": failure,
@@ -186,12 +206,12 @@ class _Console:
         )
         response = HTMLResponse(text, status)
         if made:
-            self._give(request, response, made)
+            self.give(request, response, made)
         return response
 
-    def _give(self, request: Request, response: Response, cookie: str) -> None:
+    def give(self, request: Request, response: Response, cookie: str) -> None:
         response.set_cookie(
-            self._cookie(request),
+            self._cookie_name(request),
             cookie,
             path=request.scope.get("root_path", "") or "/",
             httponly=True,
@@ -205,7 +225,7 @@ class _Console:
 
     def _signed_in(self, request: Request, form: Mapping[str, str]) -> Response:
         role, password, wanted = form.get("role", ""), form.get("password", ""), form.get("next", "")
-        peer = self._peer(request)
+        peer = self.peer(request)
         again = functools.partial(self._form, request, wanted=wanted, role=role)
         if wait := self._attempts.seconds_to_wait(peer=peer, role=role):
             log.warning("too many attempts to sign in from %s as %r", peer, role)
@@ -226,54 +246,59 @@ class _Console:
             log.warning("could not sign %r in from %s: %s", role, peer, error)
             return again(status=503, failure="The database cannot be asked, or does not ask for a password by SCRAM.")
         log.info("%r signed in from %s", role, peer)
-        self._sessions.end(request.cookies.get(self._cookie(request), ""))
+        self._sessions.end(self.cookie_of(request))
         root = request.scope.get("root_path", "")
         name = urlsplit(wanted).path if wanted else ""
-        there = f"{root}/{wanted}" if name in PAGES and wanted.isprintable() else page_address(root, "overview")
+        known = name in PAGES or (self._changing is not None and name in OFFERED)
+        there = f"{root}/{wanted}" if known and wanted.isprintable() else page_address(root, "overview")
         response = RedirectResponse(there, 303)
-        self._give(request, response, cookie)
+        self.give(request, response, cookie)
         return response
 
     async def _sign_out(self, request: Request) -> Response:
         await self._checked_form(request)
         viewer = self._viewer(request)
-        await run_in_threadpool(self._sessions.end, request.cookies.get(self._cookie(request), ""))
+        await run_in_threadpool(self._sessions.end, self.cookie_of(request))
         if viewer is not None:
             log.info("%r signed out", viewer.name)
         root = request.scope.get("root_path", "")
         response = RedirectResponse(page_address(root, "sign-in"), 303)
-        response.delete_cookie(self._cookie(request), path=root or "/", httponly=True, samesite="strict")
+        response.delete_cookie(self._cookie_name(request), path=root or "/", httponly=True, samesite="strict")
         return response
 
     async def _checked_form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form. Raise: 413 for a large one, 403 for one without our token."""
+        form = await self.fields(request)
+        if not is_token(self.secret, self.cookie_of(request), form.get("token", "")):
+            log.warning("refused a form without its token from %s", self.peer(request))
+            raise HTTPException(403, NOT_OURS)
+        return form
+
+    async def fields(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form. Raise 413 for a large one."""
         body = b""
         async for chunk in request.stream():
             body += chunk
             if len(body) > FORM_BYTES:
                 raise HTTPException(413, "the form is too large")
         try:
-            form = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS))
+            return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FORM_FIELDS))
         except ValueError:
             raise HTTPException(400, "this is no form") from None
-        if not is_token(self._secret, request.cookies.get(self._cookie(request), ""), form.get("token", "")):
-            log.warning("refused a form without its token from %s", self._peer(request))
-            raise HTTPException(403, "this form was not ours, or is too old: reload the page")
-        return form
 
     # ── pages ──
 
     def _page(self, request: Request, *, name: str) -> Response:
-        viewer = self._required(request)
+        viewer = self.required(request)
         page = PAGES[name](viewer.client, Query(request.query_params))
-        return HTMLResponse(draw(page.template, self._context(request, page, name, viewer)))
+        return HTMLResponse(self.drawn(request, page, name, viewer))
 
     def _twin(self, request: Request, *, name: str) -> Response:
-        viewer = self._required(request)
+        viewer = self.required(request)
         return JSONResponse(PAGES[name](viewer.client, Query(request.query_params)).json())
 
     def _updates(self, request: Request, *, name: str) -> Response:
-        viewer = self._required(request)
+        viewer = self.required(request)
         if self.live.is_full(viewer.name):
             raise HTTPException(503, "too many pages are open")
         query = Query(request.query_params)
@@ -294,8 +319,12 @@ class _Console:
             return draw("failure.html", {"failure": str(error)})
         return draw_live(page.template, self._context(request, page, name, viewer))
 
+    def drawn(self, request: Request, page: Page, name: str, viewer: Viewer) -> str:
+        """Return a page in its frame."""
+        return draw(page.template, self._context(request, page, name, viewer))
+
     def _context(self, request: Request, page: Page, name: str, viewer: Viewer) -> dict[str, Any]:
-        cookie = request.cookies.get(self._cookie(request), "")
+        cookie = self.cookie_of(request)
         return page_context(
             request,
             page,
@@ -303,14 +332,15 @@ class _Console:
             viewer=viewer.name,
             database=self._database,
             server=self._place,
-            token=token_of(self._secret, cookie) if self._asks else "",
+            token=token_of(self.secret, cookie) if self._asks else "",
+            offered=offers(page) if self._changing is not None else [],
         )
 
     # ── what goes wrong ──
 
     def _failed(self, request: Request, error: Exception) -> Response:
-        status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)
-        return self._told(request, status, str(error))
+        assert isinstance(error, errors.MsgtxError)
+        return self._told(request, status_of(error), str(error))
 
     def _refused(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

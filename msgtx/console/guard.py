@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 log = logging.getLogger("msgtx.console")
 METHODS: Final = {"GET", "HEAD", "POST"}
+NOT_OURS: Final = "this form was not ours, or is too old: reload the page"
 # `same-origin`, not `no-referrer`: with the latter a browser sends `Origin: null` with our own forms. Others see no
 # address in either case.
 PROTECTION: Final = {
@@ -107,11 +108,11 @@ def peer_of(scope: Scope) -> str:
     return str(scope["client"][0]) if scope.get("client") else "unknown"
 
 
-def token_of(secret: bytes, cookie: str) -> str:
-    """Return the token that a form of this cookie's owner has."""
-    return hmac.new(secret, cookie.encode(), "sha256").hexdigest()
+def token_of(secret: bytes, cookie: str, *bound: str) -> str:
+    """Return the token that a form of this cookie's owner has. `bound`: what else it is of, such as its address."""
+    return hmac.new(secret, repr((cookie, *bound)).encode(), "sha256").hexdigest()
 
 
-def is_token(secret: bytes, cookie: str, token: str) -> bool:
+def is_token(secret: bytes, cookie: str, token: str, *bound: str) -> bool:
     """Whether a form has its token."""
-    return bool(cookie) and hmac.compare_digest(token_of(secret, cookie).encode(), token.encode(errors="replace"))
+    return bool(cookie) and hmac.compare_digest(token_of(secret, cookie, *bound).encode(), token.encode(errors="replace"))

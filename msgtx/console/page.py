@@ -14,6 +14,19 @@ ROWS: Final = 50  # of a table on one page
 LARGEST_TABLE: Final = 500  # that a reader may ask for
 _LONGEST: Final = 1_000  # characters of a parameter
 Row = Mapping[str, Any]
+_STATUS: Final[Mapping[type[errors.MsgtxError], int]] = {
+    errors.AuthorizationFailed: 403,
+    errors.UnknownTopicOrPartition: 404,
+    errors.GroupNotFound: 404,
+    errors.SnapshotNotFound: 404,
+    errors.TransactionalIdNotFound: 404,
+    errors.TransactionNotFound: 404,
+    errors.GroupNotEmpty: 409,
+    errors.GroupSubscribedToTopic: 409,
+    errors.InvalidTransactionState: 409,
+    errors.UsageError: 400,
+    errors.RetriableError: 503,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +40,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a template draws. `view`: what it needs beside the parts, such as the order of a table."""
+    """What a template draws. `view`: what it needs beside the parts, such as the order of a table.
+
+    `changes`: verbs of `msgtx.changes` that it offers, with the inputs that it fixes.
+    """
 
     title: str
     template: str
@@ -35,6 +51,7 @@ class Page:
     view: Mapping[str, Any] = field(default_factory=dict)
     noun: str = ""  # the entry of the menu that it belongs to
     is_live: bool = True
+    changes: Sequence[tuple[str, Mapping[str, str]]] = ()
 
     def json(self) -> dict[str, Any]:
         """Return the twin: each part by its name; one that failed is null, and says why in `failures`."""
@@ -151,3 +168,8 @@ def _rank(value: Any) -> tuple[int, float, str]:
     if isinstance(value, bool | int | float):
         return (1, float(value), "")
     return (2, 0.0, str(value))
+
+
+def status_of(error: errors.MsgtxError) -> int:
+    """Return the status of an answer that shows an error."""
+    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 500)

@@ -262,3 +262,57 @@ def test_times_are_of_the_readers_zone_and_utc_without_scripts(chromium: Browser
         page.get_by_role("searchbox", name="Filter by name").fill("pay")
         page.keyboard.press("Enter")
         expect(page.locator("tbody tr")).to_have_count(1)
+
+
+# ── changes ──
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_dead_letter_is_sent_back_once(chromium: Browser, filled: Client, width: int, theme: str) -> None:
+    group = f"sorters-{theme}-{width}"
+    filled.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    with filled.share_consumer("invoices", group=group, acknowledgement_mode="explicit") as member:
+        for record in member.poll(5.0):
+            member.acknowledge(record, Acknowledgement.REJECT)
+        member.commit()
+        member.poll(0.0)
+    letters = filled.admin.shares.describe(group).dead_letters
+    assert letters
+    size = {"width": width, "height": 800}
+
+    def seen(name: str) -> None:
+        page.screenshot(path=PICTURES / f"{name}-{theme}-{width}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []
+
+    with (
+        served(filled, sign_in=False, allow_changes=True) as changing,
+        opened(chromium, viewport=size, color_scheme=theme, reduced_motion="reduce") as page,
+    ):
+        page.goto(changing + f"share?name={group}")
+        seen("share-changes")
+        page.get_by_role("link", name="Redrive dead letters").click()
+        page.get_by_label("At most").fill("1")
+        seen("change-form")
+        page.get_by_role("button", name="Preview").click()
+        expect(page.get_by_text("It would send 1 dead letter of share group '" + group)).to_be_visible()
+        seen("change-preview")
+        page.get_by_role("button", name="Redrive dead letters").dblclick()
+        expect(page.get_by_role("status")).to_contain_text("Done")
+        seen("change-done")
+        page.reload()
+        expect(page.get_by_role("status")).to_contain_text("Done")
+        page.go_back()  # the form: nothing is sent again
+        assert filled.admin.shares.describe(group).dead_letters == letters - 1
+
+
+def test_a_change_needs_no_scripts(chromium: Browser, filled: Client) -> None:
+    filled.topics.create("short-lived")
+    with served(filled, sign_in=False, allow_changes=True) as changing, opened(chromium, java_script_enabled=False) as page:
+        page.goto(changing + "topic?name=short-lived")
+        page.get_by_role("link", name="Delete topic").click()
+        page.get_by_role("button", name="Preview").click()
+        page.get_by_role("button", name="Delete topic").click()
+        expect(page.get_by_role("status")).to_contain_text("Done")
+    assert "short-lived" not in filled.topics.list()

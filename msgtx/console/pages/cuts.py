@@ -35,6 +35,7 @@ def cut_page(client: Client, query: Query) -> Page:
         {"name": name, "table": table, "others": [each.name for each in client.snapshots.list() if each.name != name]},
         noun="cuts",
         is_live=False,
+        changes=[("offsets delete-snapshot", {"name": name})],
     )
 
 

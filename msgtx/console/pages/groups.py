@@ -37,4 +37,5 @@ def group_page(client: Client, query: Query) -> Page:
         {"group": Section(row, f"msgtx groups describe {shlex.quote(name)}"), "members": members},
         {"name": name, "table": table, "moves": [each for each in members.rows if each["owned"] != each["target"]]},
         noun="groups",
+        changes=[(f"groups {verb}", {"group": name}) for verb in ("reset-offsets", "delete-offsets", "delete")],
     )

@@ -22,4 +22,5 @@ def producer_page(client: Client, query: Query) -> Page:
         {"history": Section(row_with_times(found), f"msgtx transactions history {shlex.quote(asked)}{option}")},
         {"found": found},
         noun="transactions",
+        changes=[("transactions fence", {"transactional_id": found.transactional_id})] if found.transactional_id else (),
     )

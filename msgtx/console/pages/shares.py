@@ -27,4 +27,5 @@ def share_page(client: Client, query: Query) -> Page:
         {"share": Section(row, f"msgtx shares describe {shlex.quote(name)}")},
         {"name": name, "table": table},
         noun="shares",
+        changes=[(f"shares {verb}", {"group": name}) for verb in ("redrive", "reset-offsets", "delete")],
     )

@@ -64,4 +64,5 @@ def topic_page(client: Client, query: Query) -> Page:
             "held": sum(each["held"] for each in ends),
         },
         noun="topics",
+        changes=[(f"topics {verb}", {"topic": name}) for verb in ("delete-records", "delete")],
     )

@@ -1,13 +1,14 @@
 """Transactions: what each undecided one holds back, the newest one of each producer, and all that is stored of one."""
 
 import shlex
+from collections.abc import Iterator
 from typing import Any, Final
 
 from msgtx.client import Client
 from msgtx.console.page import LARGEST_TABLE, ROWS, Following, Page, Query, Section, part
 from msgtx.rows import prepared_row, row_of, row_with_times
 from msgtx.rules.transaction import SORTS, State
-from msgtx.types import Outcome, ShownTransaction
+from msgtx.types import Outcome, PreparedTransaction, ShownTransaction
 
 MOST_BLOCKING: Final = 20  # cards
 MOST_LANES: Final = 50  # partitions that are drawn; a table has the others
@@ -89,7 +90,18 @@ def transaction_page(client: Client, query: Query) -> Page:
             "next": skip + len(found.partitions) if skip + len(found.partitions) < found.partition_count else None,
         },
         noun="transactions",
+        changes=list(_changes(client, found)),
     )
+
+
+def _changes(client: Client, found: ShownTransaction) -> Iterator[tuple[str, dict[str, str]]]:
+    if found.outcome is Outcome.OPEN and found.seal_kind == "external":
+        token = PreparedTransaction(found.transaction_id, str(client.runtime.engine.incarnation))
+        yield "transactions complete", {"token": str(token)}
+    elif found.outcome is Outcome.OPEN:
+        yield "transactions abort", {"transaction_id": str(found.transaction_id)}
+    if found.transactional_id is not None:
+        yield "transactions fence", {"transactional_id": found.transactional_id}
 
 
 def _picture(found: ShownTransaction) -> dict[str, Any] | None:
