@@ -163,7 +163,7 @@ class Admin:
     def verify(
         self, topics: Iterable[str] | None = None, *, progress: Callable[[int, str], None] | None = None
     ) -> VerifyReport:
-        """Read everything of these topics (None: of all) and check the promises of msgtx.
+        """Read everything of these topics (None: of all, and the sequences of the schema) and check the promises of msgtx.
 
         Runs beside producers and consumers. `progress(records, words)` is called now and then. Raise
         `UnknownTopicOrPartition`.

@@ -809,11 +809,12 @@ class Finding:
 class Violation:
     """A place where the log contradicts a promise (I1 to I17, architecture: promises).
 
-    `check`: the name of the rule. `offset`: None where the partition as a whole is meant.
+    `check`: the name of the rule. `offset`: None where the partition as a whole is meant; `topic` and `partition`: None
+    where the installation is.
     """
 
-    topic: str
-    partition: int
+    topic: str | None
+    partition: int | None
     offset: int | None
     check: str
     promise: str

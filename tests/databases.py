@@ -97,6 +97,8 @@ class Server:
             connection.execute(f"create database {name} owner {self.role} {template}")
         if schema:
             with connect(self.url(name)) as connection:
+                # A copy of the template has given nothing out: its sequences need not skip ahead.
+                connection.execute("update msgtx.installation set sequences_system = null, sequences_database = null")
                 connection.execute("select msgtx.note_place()")
         return self.url(name)
 

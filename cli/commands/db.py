@@ -88,9 +88,14 @@ def current(invocation: Invocation) -> None:
 def check(invocation: Invocation) -> int:
     """Check whether the schema fits this program, and say what to run if it does not (exit code 1)."""
     with deferred():
+        from msgtx.database.calls import driver_of
         from msgtx.database.schema import migrate
+        from msgtx.store.operator.installation import sequences_behind
     with _connection(invocation) as connection:
         problems = migrate.check(connection)
+        if not problems:
+            behind = sequences_behind(driver_of(connection))
+            problems = [f"{each}: run `select msgtx.note_place()` as the owner" for each in behind]
     if invocation.format == "table":
         for problem in problems:
             click.echo(f"msgtx: {problem}", err=True)

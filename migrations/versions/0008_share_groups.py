@@ -18,11 +18,14 @@ def upgrade() -> None:
             f"""alter table msgtx.{table} set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
                 autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000)"""
         )
+    op.execute("alter table msgtx.installation add column sequences_system bigint, add column sequences_database bigint")
+    op.execute("update msgtx.installation set sequences_system = system_identifier, sequences_database = database_oid")
     op.execute("update msgtx.installation set schema_version = 8")
 
 
 def downgrade() -> None:
     """Remove what `upgrade` made."""
+    op.execute("alter table msgtx.installation drop column sequences_system, drop column sequences_database")
     op.execute("delete from msgtx.role_right where can = 'observe'")
     op.execute(
         """alter table msgtx.role_right drop constraint role_right_is_known,

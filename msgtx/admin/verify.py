@@ -6,13 +6,14 @@ looks at the rows (`msgtx/sql/verify/`) and names the rules that they break; the
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from msgtx import arguments
 from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.store.fetch.cuts import consistent_cut
+from msgtx.store.operator.installation import sequences_behind
 from msgtx.store.topics.topics import partitions_of, require_topics
 from msgtx.store.verify import (
     Piece,
@@ -43,6 +44,8 @@ class Rule:
 
 
 RULES: Final[Mapping[str, Rule]] = {
+    # the installation
+    "sequence_behind": Rule("I1", "sequence {name} above {stored}, the largest number in a table", "{next_number} is next"),
     # the partition
     "floor_above_end": Rule("I2", "a floor of at most the log end, {log_end_offset}", "{stable_floor}"),
     "log_start_beyond_end": Rule("I2", "a log start of at most the log end", "{log_start_offset}"),
@@ -116,7 +119,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress | None = None) -> VerifyReport:
-    """Verify these topics (None: all). `progress(records, words)` is called after each piece."""
+    """Verify these topics (None: all, and the sequences). `progress(records, words)` is called after each piece."""
     names = None if topics is None else list(dict.fromkeys(arguments.topics(topics)))
     arguments.function("progress", progress)
     began = time.monotonic()
@@ -126,6 +129,8 @@ def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress |
         for partition_id in partitions:
             verifier.partition(partition_id)
         verifier.installation()
+        if names is None:
+            verifier.sequences()
     return verifier.report(time.monotonic() - began)
 
 
@@ -140,7 +145,7 @@ def pieces(connection: RawConnection, look: Look, key: Any) -> Iterator[Piece]:
         yield piece
 
 
-def violation(partition: TopicPartition, offset: int | None, name: str, facts: Mapping[str, Any]) -> Violation:
+def violation(partition: TopicPartition | None, offset: int | None, name: str, facts: Mapping[str, Any]) -> Violation:
     """Return the report of a row that breaks a rule: the rule's words with the row's facts."""
     rule = RULES[name]
     more = dict(facts)
@@ -149,7 +154,8 @@ def violation(partition: TopicPartition, offset: int | None, name: str, facts: M
         more["name"] = f"transaction {TransactionId(*key)}"
     told = {key: "nothing" if value is None else value for key, value in more.items()}
     expected, found = rule.expected.format_map(told), rule.found.format_map(told)
-    return Violation(*partition, offset, name, rule.promise, expected, found)
+    topic, number = partition or (None, None)
+    return Violation(topic, number, offset, name, rule.promise, expected, found)
 
 
 class _Verifier:
@@ -195,6 +201,11 @@ class _Verifier:
         for piece in self._pieces(verify_assignments, ids, "members of groups"):
             self._rows(piece, None)
 
+    def sequences(self) -> None:
+        """Compare the sequences with the numbers in all tables."""
+        for behind in sequences_behind(self._connection):
+            self._add(violation(None, None, "sequence_behind", asdict(behind)))
+
     def _pieces(self, look: Look, key: Any, words: str, *, counted: bool = True) -> Iterable[Piece]:
         for piece in pieces(self._connection, look, key):
             if counted:
@@ -212,9 +223,12 @@ class _Verifier:
                 self._violated(facts["partition_id"] if partition_id is None else partition_id, offset, name, facts)
 
     def _violated(self, partition_id: int, offset: int | None, name: str, facts: Mapping[str, Any]) -> None:
+        self._add(violation(self._partitions[partition_id], offset, name, facts))
+
+    def _add(self, found: Violation) -> None:
         self._found += 1
         if len(self._violations) < LISTED:
-            self._violations.append(violation(self._partitions[partition_id], offset, name, facts))
+            self._violations.append(found)
 
     def report(self, seconds: float) -> VerifyReport:
         """Return the counts and findings."""

@@ -1536,6 +1536,16 @@ SEAL: Final = Function(
 )
 
 
+class SequencesRow(NamedTuple):
+    sequence_name: str
+    next_number: int
+    stored: int | Any
+    is_behind: bool
+
+
+SEQUENCES: Final = Function("sequences", "", SequencesRow)
+
+
 class SettleSharesRow(NamedTuple):
     settled: int
     expired: int

@@ -2,7 +2,7 @@
 
 import concurrent.futures
 import string
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from msgtx.store.transactions.producers import init_producer_id
 from msgtx.store.transactions.transactions import end_transaction, mark
 from msgtx.store.verify import verify_batches
 from msgtx.types import TransactionId
-from tests.databases import Connection
+from tests.databases import Connection, connect
 from tests.store.roster import Roster
 from tests.store.steps import Writer, append_one, batch, ends, plain, unique
 
@@ -538,6 +538,28 @@ def test_pending_offsets_of_a_seal_are_no_violation(connection: Connection, plac
     assert place.broken() == set()
     end_transaction(connection, writer.name, "admin")
     assert place.broken() == set()
+
+
+# ── the installation ──
+
+
+def test_a_sequence_behind_the_tables_is_named(make_database: Callable[..., str]) -> None:
+    """It would give out a number that is stored: nothing of the log shows it yet."""
+    url = make_database()
+    with msgtx.connect(url) as client, connect(url) as owner:
+        client.topics.create("t")
+        owner.execute("select setval('msgtx.topic_topic_id_seq', 1, false)")
+        (found,) = client.admin.verify().violations
+        assert (found.check, found.topic, found.partition, found.offset, found.promise) == (
+            "sequence_behind",
+            None,
+            None,
+            None,
+            "I1",
+        )
+        assert ("topic_topic_id_seq" in found.expected, found.found) == (True, "1 is next")
+        owner.execute("select msgtx.note_place()")
+        assert client.admin.verify().violations == []
 
 
 # ── the report ──

@@ -29,6 +29,7 @@ CHECKS: Final[dict[str, Check]] = {
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,
     "incarnation": server.place,
+    "sequences": server.sequences,
     "settings": server.settings,
     "connections": server.connections,
     "lock table": server.lock_table,

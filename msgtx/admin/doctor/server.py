@@ -7,7 +7,7 @@ from msgtx.admin.doctor.findings import Look, data_of, words_of_bytes
 from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from msgtx.store.append.append import PARTITIONS_AT_ONCE
-from msgtx.store.operator.installation import describe_place
+from msgtx.store.operator.installation import describe_place, sequences_behind
 from msgtx.store.operator.server import describe_lock_table, describe_notifications, table_statistics
 from msgtx.types import Finding, Level
 
@@ -55,6 +55,18 @@ def place(look: Look) -> Iterator[Finding]:
         "`msgtx db after-failover`; if it has everything and the original is gone, `select msgtx.note_place()` as owner",
         {"noted": data_of(noted), "found": data_of(found)},
     )
+
+
+def sequences(look: Look) -> Iterator[Finding]:
+    """Find sequences that would give out a number again, as those of a logical replica do."""
+    for each in sequences_behind(look.connection):
+        yield Finding(
+            Level.PROBLEM,
+            f"sequence {each.name}",
+            f"{each}: ids are given out twice, and records are taken for another producer's duplicates",
+            "`select msgtx.note_place()` as owner: every sequence skips ahead",
+            data_of(each),
+        )
 
 
 def settings(look: Look) -> Iterator[Finding]:

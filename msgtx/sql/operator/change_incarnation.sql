@@ -1,7 +1,7 @@
 -- change_incarnation() makes this database another one for every client, snapshot and token, after a failover to a server
 -- that had not received everything, or after a restore. Ids are not given out again: each sequence skips more than can have
 -- been lost; the coordinator epoch of every shard rises far, and no coordinator leads it. → the new incarnation.
--- Locks the leases (exclusive). Writes installation, coordinator, coordinator_shard. Flushed.
+-- Locks the leases (exclusive), and through skip_ahead. Writes installation, coordinator, coordinator_shard. Flushed.
 -- right: owner
 create function msgtx.change_incarnation() returns uuid language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
@@ -12,15 +12,8 @@ begin
     ignored := msgtx.lock_leases();
     ignored := msgtx.flush_at_commit();
     update msgtx.installation set incarnation = gen_random_uuid() returning incarnation into changed;
+    perform msgtx.skip_ahead();
     ignored := msgtx.note_place();
-    perform setval('msgtx.producer_id_sequence', nextval('msgtx.producer_id_sequence') + 1000000000);
-    perform setval('msgtx.commit_sequence', nextval('msgtx.commit_sequence') + 1000000000);
-    -- Numbers of 32 bits: 1,000,000 topics and 2,000 failovers.
-    perform setval(s.name, nextval(s.name) + 1000000)
-    from (values (pg_get_serial_sequence('msgtx.topic', 'topic_id')::regclass),
-                 (pg_get_serial_sequence('msgtx.partition', 'partition_id')::regclass),
-                 (pg_get_serial_sequence('msgtx.consumer_group', 'group_id')::regclass),
-                 (pg_get_serial_sequence('msgtx.coordinator', 'coordinator_id')::regclass)) s(name);
     update msgtx.coordinator_shard set coordinator_id = null, leased_at = null,
         coordinator_epoch = coordinator_epoch + 1000000;
     delete from msgtx.coordinator;

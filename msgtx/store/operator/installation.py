@@ -41,6 +41,26 @@ def describe_place(connection: RawConnection) -> tuple[Place, Place] | None:
     return None if None in row else (Place(*row[:3]), Place(*row[3:]))
 
 
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """A sequence of the schema that would give out a number again: its next number, and the largest stored one."""
+
+    name: str
+    next_number: int
+    stored: int
+
+    def __str__(self) -> str:
+        return f"the next number of sequence {self.name} is {self.next_number}, and a table holds {self.stored}"
+
+
+def sequences_behind(connection: RawConnection) -> list[Sequence]:
+    """Return the sequences that would give out a number that a table holds; see `sequences.sql`."""
+    found = call(connection, calls.SEQUENCES)
+    return [
+        Sequence(name, following, stored) for name, following, stored, is_behind in found if is_behind and stored is not None
+    ]
+
+
 def describe_installation(connection: RawConnection) -> Installation:
     """Return the installation's row. Raise `ConfigError` if there is no msgtx schema."""
     ((incarnation, version, functions_hash),) = call(connection, calls.DESCRIBE_INSTALLATION)
