@@ -270,6 +270,8 @@ class LogTruncated(AbortableError):
     Abort what was made of them; then `rewind`, or decide where to go on, and `seek` there.
     """
 
+    fault = Fault.TRANSIENT  # a worker rewinds to the committed offsets
+
 
 class DeliveryTimeout(AbortableError):
     """The records were not acknowledged within `delivery_timeout_ms`.
@@ -306,6 +308,13 @@ class InvalidProducerIdMapping(FatalError):
     """
 
     code = 49
+
+
+class TransactionsLost(FatalError):
+    """The database lacks transactions that this producer has ended: a failover or a restore has lost them.
+
+    Make a new producer, and send what was lost again. The operator runs `msgtx db after-failover`.
+    """
 
 
 class BatchConflict(FatalError):

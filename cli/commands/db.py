@@ -337,10 +337,14 @@ def after_failover(invocation: Invocation, *, dry_run: bool, yes: bool) -> None:
     Run it once after a failover to an asynchronous standby, or after a
     restore, before you let clients in again. Every existing client gets
     IncarnationChanged, every producer is fenced, open transactions are
-    aborted, and ids skip ahead. Nothing in the log is removed.
+    aborted, groups have no members, and ids skip ahead. Nothing in the
+    log is removed. The table says what each kind of client sees.
     """
     with deferred():
         from msgtx.admin import failover
     with open_engine(invocation) as engine:
         if confirmed("change the incarnation and fence every producer", dry_run=dry_run, yes=yes):
             show_one(invocation.format, row_of(failover.after_failover(engine)))
+        if invocation.format == "table":
+            columns = ("kind", "sees", "to do")
+            show_many("table", (dict(zip(columns, row, strict=True)) for row in failover.SEEN), columns)

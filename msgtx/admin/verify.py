@@ -105,7 +105,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "torn": Rule("I15", "all of {name} below the cut (here {cut_end}), or nothing", "{first_offset} to {last_offset}"),
     # groups' offsets
     "offset_beyond_end": Rule(
-        "I9", "a committed offset of group {group_name} of at most the log end, {end_offset}", "{committed_offset}"
+        "I9",
+        "an offset of at most the log end, {end_offset}, committed by a member of group {group_name}",
+        "{committed_offset}",
     ),
     "offset_of_aborted": Rule("I10", "no offset of group {group_name} from aborted {name}", "{committed_offset}"),
     "offset_of_undecided": Rule("I10", "no offset of group {group_name} from undecided {name}", "{committed_offset}"),

@@ -625,7 +625,14 @@ class DescribeTransactionRow(NamedTuple):
 
 
 DESCRIBE_TRANSACTION: Final = Function("describe_transaction", "in_transactional_id text", DescribeTransactionRow)
-END_SESSIONS: Final = Function("end_sessions", "", tuple[int])
+
+
+class EndSessionsRow(NamedTuple):
+    ended: int
+    not_ended: int
+
+
+END_SESSIONS: Final = Function("end_sessions", "", EndSessionsRow)
 END_TRANSACTION: Final = Function(
     "end_transaction",
     "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, in_decided_by text",
@@ -1344,6 +1351,14 @@ RELEASE_PARTITIONS: Final = Function(
     "release_partitions", "group_name text, in_member_number int8, partition_ids int4[]", tuple[int | Any]
 )
 RELEASE_SHARDS: Final = Function("release_shards", "in_coordinator_id int8", tuple[bool], flushed=False)
+
+
+class RemoveAllMembersRow(NamedTuple):
+    removed: int
+    next_after: list[int] | Any
+
+
+REMOVE_ALL_MEMBERS: Final = Function("remove_all_members", "in_after int8[], most int4", RemoveAllMembersRow)
 
 
 class RemoveDecidedSealsRow(NamedTuple):

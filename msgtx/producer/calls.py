@@ -7,13 +7,14 @@ from typing import Final, TypeVar
 from msgtx.config import ProducerConfig
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
-from msgtx.errors import DatabaseUnavailable, MsgtxError, OutcomeUnknown
+from msgtx.errors import ConfigError, DatabaseUnavailable, Fault, MsgtxError, OutcomeUnknown
 from msgtx.producer.state import ProducerStatus
 from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import ProducerId
 
 Answer = TypeVar("Answer")
 MAX_BACKOFF_SECONDS: Final = 1.0
+STANDBY: Final = "standby"  # the reason of an error: the pool's connection led to one
 
 
 class ProducerCalls:
@@ -55,11 +56,26 @@ class ProducerCalls:
         return error
 
     def initialize(self, transactional_id: str | None, *, keep_prepared: bool = False) -> ProducerId:
-        """Return a producer id and its epoch."""
-        with self._engine.connection() as connection:
-            return init_producer_id(
-                connection,
-                transactional_id,
-                timeout_ms=self._config.transaction_timeout_ms,
-                keep_prepared=keep_prepared,
-            )
+        """Return a producer id and its epoch. Raise `ConfigError` on a standby: the URL of a new producer leads there.
+
+        Later calls of the same producer wait for the primary, which may have moved.
+        """
+        server = "the server"
+        try:
+            with self._engine.connection() as connection:
+                server = f"{connection.info.host or 'the server'}:{connection.info.port}"
+                return init_producer_id(
+                    connection,
+                    transactional_id,
+                    timeout_ms=self._config.transaction_timeout_ms,
+                    keep_prepared=keep_prepared,
+                )
+        except DatabaseUnavailable as error:
+            if error.reason != STANDBY or self._state.producer is not None:
+                raise
+            raise ConfigError(
+                f"{server} is a standby, and takes no writes: name the primary in the URL, or all hosts with"
+                " target_session_attrs=read-write",
+                reason=STANDBY,
+                fault=Fault.ENVIRONMENT,
+            ) from error

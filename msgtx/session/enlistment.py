@@ -367,12 +367,25 @@ def _commit(connection: sqlalchemy.Connection) -> None:
     if enlistment is None:
         return
     try:
-        enlistment.write(connection)
+        with _as_a_statement():
+            enlistment.write(connection)
         enlistment.written = True
     except BaseException:
         forget(connection)
         _take_back(connection, enlistment)
         raise
+
+
+@contextlib.contextmanager
+def _as_a_statement() -> Iterator[None]:
+    """Raise SQLAlchemy's error on a read-only server, as a statement of the user's does: by it services leave a standby."""
+    try:
+        yield
+    except errors.ConfigError as error:
+        original = error.__cause__
+        if not isinstance(original, psycopg.errors.ReadOnlySqlTransaction):
+            raise
+        raise sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error) from original
 
 
 def _prove_commits(dialect: sqlalchemy.Dialect) -> None:

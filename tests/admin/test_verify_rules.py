@@ -223,7 +223,8 @@ class Rules(Tables):
             decision, rules = self.of("transaction_decision", row), set()
             outcome = None if decision is None else decision["outcome"]
             sealed = self.of("transaction_seal", row) is not None
-            rules |= {"offset_beyond_end"} if at > self.end(partition) and (not sealed or outcome == "COMMIT") else set()
+            is_members = row["member_id"] is not None and (not sealed or outcome == "COMMIT")
+            rules |= {"offset_beyond_end"} if at > self.end(partition) and is_members else set()
             if not sealed:
                 rules |= {"offset_of_aborted"} if outcome == "ABORT" else set()
                 rules |= {"offset_of_undecided"} if outcome is None and self.of("transaction", row) is not None else set()

@@ -55,6 +55,22 @@ def test_every_client_made_before_is_told_and_a_new_one_goes_on(url: str, admini
             assert [record.value for record in reader.poll(PATIENCE_SECONDS)] == [b"1", b"new"]
 
 
+def test_members_that_cannot_come_back_hold_no_partitions(url: str, administrator: Engine) -> None:
+    """A new member need not wait until their sessions are over."""
+    with msgtx.connect(url) as old:
+        store(old, "t", b"1")
+        old.admin.shares.configure("s", {"auto_offset_reset": "earliest"})
+        gone = old.consumer("t", group="g", auto_offset_reset="earliest")
+        assert len(gone.poll(PATIENCE_SECONDS)) == 1
+        share = old.share_consumer("t", group="s")
+        assert len(share.poll(PATIENCE_SECONDS)) == 1
+        assert after_failover(administrator).members_removed == 2
+        with msgtx.connect(url) as new, new.consumer("t", group="g", auto_offset_reset="earliest") as member:
+            assert len(member.poll(5.0)) == 1
+            assert new.admin.groups.describe("g").members == 1
+    assert after_failover(administrator).members_removed == 0
+
+
 def test_sessions_that_nobody_could_end_are_fenced_and_say_why(url: str, administrator: Engine) -> None:
     """Behind a pooler connections survive: a refusal makes a client check the incarnation."""
     with msgtx.connect(url) as old, old.producer() as plain, old.producer(transactional_id="a") as transactional:

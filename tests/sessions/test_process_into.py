@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import msgtx
 from msgtx import ProcessReport, Record, TopicPartition, errors, orm
 from msgtx.process.into import Into, IntoAsync
+from tests.client.steps import lose_rows
 from tests.databases import Connection, wait_until, waiting_backends
 from tests.refusals import refuses
 from tests.sessions.conftest import LEVELS, Order, Shop
@@ -77,6 +78,32 @@ def test_a_handler_that_raises_once_loses_nothing(shop: Shop, run: Run) -> None:
     assert (shop.rows(), lag(shop.client, shop.topic)) == ([0, 1, 2, 3], 0)
     assert (report.records_in, report.records_out, report.failed) == (4, 0, 0)
     assert report.aborted >= 1
+
+
+@pytest.mark.parametrize("when", ["at its commit", "at a later poll"])
+def test_a_log_that_has_lost_what_was_read_is_read_again_from_the_committed_offsets(
+    shop: Shop, run: Run, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    """P38, decision 0025: as after a failover. What the loss left without a record is rolled back."""
+    shop.send(b"0", b"1", b"2")
+    left = [when]
+
+    def lose(here: str) -> None:
+        if here in left:
+            left.remove(here)
+            for partition in range(3):
+                lose_rows(shop.connection, shop.topic, partition=partition)
+            shop.connection.execute("delete from msgtx.group_offset")
+            shop.send(*(b"%d" % number for number in range(10, 25)))
+
+    def handler(session: Session, records: list[Record]) -> None:
+        store_all(session, records)
+        lose("at its commit")
+
+    run(handler, batch=True, on_commit=lambda _: lose("at a later poll"))
+    assert set(shop.rows()) - {0, 1, 2} == set(range(10, 25))
+    assert left == []
+    assert sum("committed offsets" in message for message in caplog.messages) >= 1
 
 
 @pytest.mark.parametrize("handler", [store, store_all])

@@ -662,12 +662,13 @@ def test_a_new_transaction_waits_for_the_decision_of_the_earlier_one(connection:
 
 
 @pytest.mark.parametrize("number", [1, 5])
-def test_a_number_that_is_not_the_newest_plus_one_is_over(connection: Connection, number: int) -> None:
-    """P46."""
+def test_a_number_above_the_newest_plus_one_says_that_transactions_are_lost(connection: Connection, number: int) -> None:
+    """P46, I16. A producer counts the transactions that it has ended: a failover has lost some of them."""
     partition, writer = new_partition(connection), Writer(connection)
     answer = append_one(connection, writer.row(partition, b"a", number=number))
-    assert isinstance(answer.error, errors.InvalidTransactionState)
-    assert f"transaction {writer.id.producer_id}.0.{number} is not the next one" in str(answer.error)
+    assert isinstance(answer.error, errors.TransactionsLost)
+    assert answer.error.fatal
+    assert all(f in str(answer.error) for f in (f"{writer.id.producer_id}.0.{number}", "failover", "new producer"))
     writer.send(partition, b"a")
 
 
@@ -702,7 +703,7 @@ def test_the_checks_come_in_their_documented_order(connection: Connection, write
         "UnknownTopicOrPartition": batch(2**31 - 1, b"too large", producer=stale_id, number=9, sequence=7),
         "InvalidProducerEpoch": batch(partition, b"too large", producer=stale_id, number=9, sequence=7),
         "ConcurrentTransactions": writer.row(partition, b"too large", number=1, sequence=7),
-        "InvalidTransactionState": writer.row(partition, b"too large", number=9, sequence=7),
+        "TransactionsLost": writer.row(partition, b"too large", number=9, sequence=7),
         "OutOfOrderSequence": writer.row(partition, b"too large", sequence=7),
         "RecordTooLarge": writer.row(partition, b"too large", keys=[b"k"]),
         "InvalidRecord": writer.row(partition, b"abc"),

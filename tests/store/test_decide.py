@@ -242,7 +242,7 @@ def test_a_number_that_is_not_the_next_one_decides_nothing(
 ) -> None:
     """P46: deciding number 1000 by name would put the numbers below out of use."""
     answer = writer.decide(outcome, name=writer.name._replace(transaction_number=number), tails={partition: 0})
-    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert isinstance(answer.error, errors.TransactionsLost)
     assert count(connection, "transaction_decision", "producer_id = %s", writer.id.producer_id) == 0
     writer.send_and_commit(partition, b"a")
 
@@ -528,7 +528,7 @@ def test_one_refused_batch_undoes_the_whole_call(connection: Connection, bad: st
             lambda w, p: end_transaction(w.connection, w.name, "resolve"), errors.TransactionAborted, id="resolved"
         ),
         pytest.param(lambda w, p: Writer(w.connection, w.transactional_id), errors.ProducerFenced, id="stale"),
-        pytest.param(lambda w, p: setattr(w, "number", 4), errors.InvalidTransactionState, id="not the next number"),
+        pytest.param(lambda w, p: setattr(w, "number", 4), errors.TransactionsLost, id="not the next number"),
         pytest.param(
             lambda w, p: setattr(w, "id", ProducerId(2**40, 0)), errors.InvalidProducerIdMapping, id="unknown producer"
         ),
@@ -554,7 +554,7 @@ def test_a_whole_transaction_behind_an_open_one_waits(partition: int, writer: Wr
 
 
 @pytest.mark.parametrize("newest", ["another producer's", "an older epoch's"])
-def test_a_whole_transaction_whose_number_is_not_the_next_of_its_own_epoch_is_over(
+def test_a_whole_transaction_whose_number_is_not_the_next_of_its_own_epoch_is_refused(
     connection: Connection, newest: str
 ) -> None:
     """P46."""
@@ -566,7 +566,7 @@ def test_a_whole_transaction_whose_number_is_not_the_next_of_its_own_epoch_is_ov
         writer.init()
     writer.number = 3
     (answer,) = writer.whole(writer.row(partition, b"a"))
-    assert isinstance(answer.error, errors.InvalidTransactionState)
+    assert isinstance(answer.error, errors.TransactionsLost)
     assert ends(connection, partition) == (0, 3, 3)
 
 

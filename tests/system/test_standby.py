@@ -115,6 +115,37 @@ def test_programs_that_consume_with_sql_are_refused_by_a_standby(
         standby.execute("select msgtx.listen(%s, %s)", asked)
 
 
+def test_what_is_published_on_a_standby_fails_as_an_own_statement_does(pair: Pair, url: str, primary: Connection) -> None:
+    """I16: by 25006 services know that they have to look for the primary."""
+    topic = named_topic(primary)[0]
+    pair.catch_up()
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(pair.on_standby(url)))
+    with Session(engine) as session:
+        orm.publish(session, topic, b"x")
+        with pytest.raises(sqlalchemy.exc.InternalError, match=f":{pair.standby_port} is a standby") as told:
+            session.commit()
+    engine.dispose()
+    assert getattr(told.value.orig, "sqlstate", None) == "25006"
+    with connect(pair.on_standby(url)) as session, pytest.raises(psycopg.errors.ReadOnlySqlTransaction, match="standby"):
+        session.execute("select msgtx.publish(%s, 'x')", [topic])
+
+
+@pytest.mark.parametrize("transactional_id", [None, "id"])
+def test_a_new_producer_on_a_standby_is_refused_at_once(pair: Pair, url: str, transactional_id: str | None) -> None:
+    """I16: the URL leads to a standby; one that has worked waits for the primary."""
+    topic = unique("t")
+    with msgtx.connect(url) as client:
+        client.topics.create(topic)
+        pair.catch_up()
+    with (
+        msgtx.connect(pair.on_standby(url)) as client,
+        refuses(errors.ConfigError, reason="standby") as refused,
+        client.producer(transactional_id=transactional_id) as producer,
+    ):
+        producer.send(topic, b"x").result(5.0)
+    assert f":{pair.standby_port} is a standby" in str(refused.value)
+
+
 def test_a_standby_does_not_take_a_seat_for_left_that_is_taken_on_its_primary(
     pair: Pair, url: str, primary: Connection, standby: Connection
 ) -> None:

@@ -1,21 +1,26 @@
--- end_sessions() ends the sessions of other msgtx processes in this database, as far as the role may; → how many. They
--- connect again, and then learn of a changed incarnation. Reads pg_stat_activity; writes nothing.
+-- end_sessions() ends the other sessions of this database that may use msgtx, as far as the role may: those of msgtx's
+-- processes, and all of the schema's owner and of roles with a right, whatever name they give themselves (a URL may have an
+-- application_name). → how many, and how many it could not end. They connect again, and then learn of a changed incarnation.
+-- Reads pg_stat_activity, role_right; writes nothing.
 -- right: owner
-create function msgtx.end_sessions() returns int language plpgsql volatile security definer
+create function msgtx.end_sessions(out ended int, out not_ended int) language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     one int;
-    ended int := 0;
 begin
+    ended := 0;
+    not_ended := 0;
     for one in
         select a.pid from pg_stat_activity a
-        where a.datname = current_database() and a.application_name like 'msgtx %' and a.pid <> pg_backend_pid()
+        where a.datname = current_database() and a.pid <> pg_backend_pid() and a.backend_type = 'client backend'
+          and (a.application_name like 'msgtx %'
+               or a.usename in (select r.role_name from msgtx.role_right r)
+               or a.usesysid = (select n.nspowner from pg_namespace n where n.nspname = 'msgtx'))
     loop
         begin
             ended := ended + pg_terminate_backend(one)::int;
         exception when insufficient_privilege then
-            null;  -- of another role: it learns of it when it is fenced, or connects again by itself
+            not_ended := not_ended + 1;  -- of another role: it learns of it when it is fenced, or connects again by itself
         end;
     end loop;
-    return ended;
 end $$;

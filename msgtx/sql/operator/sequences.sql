@@ -3,7 +3,7 @@
 -- The catalog says where a sequence's numbers are: those of an identity in all columns with its column's name, those of
 -- `producer_id_sequence` in all columns `producer_id`, those of `commit_sequence` in all of that name. No query reads a
 -- whole log: it uses the index that begins with the column, or looks into one partition after the other. A producer id has
--- its role's tag above 40 bits (next_producer_id). Reads all tables.
+-- its role's tag above 40 bits (next_producer_id). A standby cannot read unlogged tables. Reads all tables.
 -- right: observe of all topics
 -- null: stored
 -- plan: look-ups, nested loops
@@ -29,7 +29,7 @@ begin
         left join pg_depend d
             on d.classid = 'pg_class'::regclass and d.objid = c.oid and d.deptype = 'i' and d.refobjsubid > 0
         left join pg_attribute a on a.attrelid = d.refobjid and a.attnum = d.refobjsubid
-        where c.relnamespace = 'msgtx'::regnamespace
+        where c.relnamespace = 'msgtx'::regnamespace and (c.relpersistence = 'p' or not pg_is_in_recovery())
         order by c.relname
     loop
         sequence_name := s.relname;
@@ -48,6 +48,7 @@ begin
             from pg_class t
             join pg_attribute a on a.attrelid = t.oid and a.attnum > 0 and a.atttypid in ('int'::regtype, 'bigint'::regtype)
             where t.relnamespace = 'msgtx'::regnamespace and t.relkind = 'r' and a.attname in (s.relname, s.of_column)
+              and (t.relpersistence = 'p' or not pg_is_in_recovery())
         loop
             execute format(case
                 when home.leads then 'with recursive ' || newest || 'select max(n.number & %4$s) from newest n'

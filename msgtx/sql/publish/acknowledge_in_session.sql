@@ -16,6 +16,7 @@ declare
 begin
     ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', share_partitions)
         and msgtx.require_names('group', share_groups);
+    ignored := msgtx.refuse_standby();
     if current_setting('transaction_isolation') <> 'read committed' then
         error := 'stale';
         return next;

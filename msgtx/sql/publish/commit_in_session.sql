@@ -14,6 +14,8 @@ create function msgtx.commit_in_session(
 returns table (error text, detail text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
+declare
+    ignored constant boolean := msgtx.refuse_standby();
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         error := 'stale';

@@ -10,7 +10,7 @@ create function msgtx.hold_commit(
 returns bigint language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    ignored boolean := msgtx.refuse_stale_snapshot();
+    ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.refuse_standby();
     number bigint;
 begin
     -- Round -1: the trigger refuses the COMMIT.

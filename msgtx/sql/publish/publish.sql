@@ -19,7 +19,7 @@ declare
     record_bytes bigint;
     place int;
     timestamp_ms bigint;
-    ignored boolean := msgtx.refuse_stale_snapshot();
+    ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.refuse_standby();
 begin
     ignored := msgtx.acts_for_owner() or msgtx.require_right_on_topic('produce', topic);
     if (value is not null and value_bytes is not null) or (key is not null and key_bytes is not null) then

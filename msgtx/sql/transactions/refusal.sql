@@ -35,6 +35,12 @@ begin
         when 'concurrent' then
             error := 'ConcurrentTransactions';
             detail := format('an earlier transaction of producer %s is undecided', producer_id);
+        when 'lost' then
+            error := 'TransactionsLost';
+            detail := format(
+                'transaction %s is not the next one of its producer here: the database lacks transactions that this producer'
+                ' has ended, as after a failover to a standby that had not received them, or after a restore; make a new'
+                ' producer', name);
         when 'busy' then
             error := 'InvalidTransactionState: open';
             detail := format('producer %s has a transaction open; an append outside it is refused', producer_id);

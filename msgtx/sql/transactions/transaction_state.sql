@@ -7,7 +7,8 @@
 --   open             it has its row and no decision
 --   new              no rows, and it may be opened or decided: its number is the newest + 1 of its epoch
 --   concurrent       as new, but an earlier transaction of this producer id is undecided
---   over             no rows, and not the newest + 1
+--   over             no rows, and an older number than the newest + 1
+--   lost             a newer one: transactions that this producer has ended are not in the database (a failover)
 --   idle, busy       outside a transaction: nothing open; a transaction of this producer is open
 -- Plain SQL: it becomes part of its caller. Reads producer, transaction, transaction_decision, transaction_seal.
 create function msgtx.transaction_state(in_producer_id bigint, in_epoch int, in_number bigint)
@@ -25,7 +26,9 @@ returns table (status text, outcome text, decided_by text, current_epoch int) la
                    case when s.kind is not null then 'sealed' else 'open' end
                when in_number <> 1 + greatest(
                    newest.transaction_number, case when t.producer_epoch = in_epoch then t.transaction_number end, -1)
-                   then 'over'
+                   then case when in_number > greatest(
+                       newest.transaction_number, case when t.producer_epoch = in_epoch then t.transaction_number end, -1)
+                       then 'lost' else 'over' end
                when t.opened_at is not null and d.outcome is null then 'concurrent'
                else 'new' end,
            own.outcome, own.decided_by, coalesce(p.epoch, 0)

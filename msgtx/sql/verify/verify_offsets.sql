@@ -1,7 +1,8 @@
 -- verify_offsets(partitions, after, most) looks at the next committed offsets of the installation, by key, for verify, on
 -- one snapshot: those of these partitions. → where it came to (null: the end), how many rows, how many of them are of these
 -- partitions, how many of the newest ones retention has overtaken (behind), and as JSON each one that breaks a rule.
---   offset_beyond_end     above the log end: the records that it stands for are gone
+--   offset_beyond_end     above the log end, of a member: the records that it has read are gone. Without a member any
+--                         offset may be committed, as in Kafka; readers begin where auto_offset_reset says
 --   offset_of_aborted     its transaction was aborted, and was never sealed      offset_of_undecided   it is open, and
 --                         counts
 -- Reads group_offset, consumer_group, partition, record_batch, transaction, transaction_decision, transaction_seal.
@@ -24,7 +25,8 @@ begin
                    where n.group_id = c.group_id and n.partition_id = c.partition_id
                      and n.commit_sequence > c.commit_sequence) as behind,
                array_remove(array[
-                   case when c.committed_offset > log.end_offset and (s.kind is null or d.outcome = 'COMMIT')
+                   case when c.committed_offset > log.end_offset and c.member_id is not null
+                          and (s.kind is null or d.outcome = 'COMMIT')
                         then 'offset_beyond_end' end,
                    case when d.outcome = 'ABORT' and s.kind is null then 'offset_of_aborted' end,
                    case when d.outcome is null and s.kind is null and t.opened_at is not null

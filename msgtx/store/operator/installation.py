@@ -15,6 +15,7 @@ from msgtx.types import Snapshot
 SCHEMA_VERSION: Final = 8  # the schema that this package was made for; it accepts the next one, too
 FENCE: Final = calls.FENCE_EVERYBODY.first(1)
 FENCE_PLAIN: Final = calls.FENCE_PLAIN_PRODUCERS.first(1)
+REMOVE_MEMBERS: Final = calls.REMOVE_ALL_MEMBERS.first(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +97,26 @@ def change_incarnation(connection: RawConnection) -> uuid.UUID:
 
 def fence_everybody(connection: RawConnection, *, plain: bool) -> int:
     """Raise the epoch of every producer: of those with a row, or of plain ones. Returns how many."""
-    fenced: int = 0
+    return _to_the_end(connection, FENCE_PLAIN if plain else FENCE)
+
+
+def _to_the_end(connection: RawConnection, function: Function[Any]) -> int:
+    """Call a function until it has come to the end. Returns the sum of its counts."""
+    done: int = 0
     after: list[int] | None = None
-    function: Function[Any] = FENCE_PLAIN if plain else FENCE
     while True:
         ((count, after),) = call(connection, function, None if after is None else Int8Array(after))
-        fenced += count
+        done += count
         if after is None:
-            return fenced
+            return done
 
 
-def end_sessions(connection: RawConnection) -> int:
-    """End the sessions of other processes of msgtx, as far as the role may. Returns how many."""
-    ((ended,),) = call(connection, calls.END_SESSIONS)
-    return int(ended)
+def end_sessions(connection: RawConnection) -> tuple[int, int]:
+    """End the other sessions that may use msgtx. Returns how many, and how many the role may not end."""
+    ((ended, not_ended),) = call(connection, calls.END_SESSIONS)
+    return ended, not_ended
+
+
+def remove_all_members(connection: RawConnection) -> int:
+    """Remove the members of every group: none of them can come back. Returns how many."""
+    return _to_the_end(connection, REMOVE_MEMBERS)
