@@ -10,7 +10,12 @@ from msgtx.store.append.append_once import KeyedRecord, append_once
 from msgtx.store.fetch.holders import expire_holders
 from msgtx.store.fetch.snapshots import delete_snapshot, save_snapshot
 from msgtx.store.groups.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
-from msgtx.store.operator.installation import change_incarnation, describe_installation, fence_everybody
+from msgtx.store.operator.installation import (
+    change_incarnation,
+    describe_installation,
+    fence_everybody,
+    remove_all_members,
+)
 from msgtx.store.shares.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
 from msgtx.store.shares.shares import (
     Acquiring,
@@ -302,6 +307,11 @@ def reset(stage: Stage) -> None:
 def removal_of_offsets(stage: Stage) -> None:
     group, partition = stage.group()
     assert delete_offsets(stage.session, group, [partition]) == [partition]
+
+
+def removal_of_all_members(stage: Stage) -> None:
+    Roster(stage.aside).join("a")
+    assert remove_all_members(stage.session) >= 1
 
 
 def join(stage: Stage) -> None:
@@ -617,6 +627,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "leave_group": (leave,),
     "raise_generation": (lambda stage: in_a_call_of("raise_generation", stage.members().state.group_id, True, stage=stage),),
     "release_partitions": (release,),
+    "remove_all_members": (removal_of_all_members,),
     "remove_front": (removal_of_the_front,),
     "remove_idle_producers": (removal_of_idle_producers,),
     "remove_members": (removal_of_members,),

@@ -7,8 +7,7 @@
 --   open             it has its row and no decision
 --   new              no rows, and it may be opened or decided: its number is the newest + 1 of its epoch
 --   concurrent       as new, but an earlier transaction of this producer id is undecided
---   over             no rows, and an older number than the newest + 1
---   lost             a newer one: transactions that this producer has ended are not in the database (a failover)
+--   over, lost       no rows, and an older number than the newest + 1; a newer one: a failover has lost what was ended
 --   idle, busy       outside a transaction: nothing open; a transaction of this producer is open
 -- Plain SQL: it becomes part of its caller. Reads producer, transaction, transaction_decision, transaction_seal.
 create function msgtx.transaction_state(in_producer_id bigint, in_epoch int, in_number bigint)
