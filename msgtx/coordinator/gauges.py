@@ -21,7 +21,8 @@ from msgtx.store.monitoring import (
     measure_partitions,
     measure_shares,
 )
-from msgtx.store.operator.server import describe_server, snapshot_holders, table_statistics
+from msgtx.store.operator.installation import describe_place
+from msgtx.store.operator.server import describe_notifications, describe_server, is_weak, snapshot_holders, table_statistics
 from msgtx.store.sweeps.coordinators import list_shards
 from msgtx.store.transactions.undecided import undecided_seals, undecided_transactions, unfinished_decisions
 
@@ -97,11 +98,11 @@ def _transactions(connection: RawConnection, _: float) -> Iterator[Metric]:
 
 def _server(connection: RawConnection, _: float) -> Iterator[Metric]:
     server = describe_server(connection)
-    ages = [holder.age for holder in snapshot_holders(connection) if holder.age is not None]
-    yield _gauge(
-        "oldest_snapshot_age_transactions", "What pins the horizon, as far as the role may see.", max(ages, default=0)
-    )
     yield _gauge("frozen_xid_age_transactions", "age(datfrozenxid) of the database.", server.frozen_age)
+    yield _gauge("weak_synchronous_commit", "1: commits do not wait for the standby.", int(is_weak(server.settings)))
+    places = describe_place(connection)
+    moved = int(places is not None and places[0] != places[1])
+    yield _gauge("place_is_not_noted", "1: the server was promoted or restored, or the database is a copy.", moved)
     yield _gauge("sessions", "Sessions of the server.", server.sessions)
     yield _gauge("connection_limit", "Sessions that ordinary roles may have.", server.connection_limit)
     sizes = GaugeMetricFamily(METRICS_PREFIX + "table_bytes", "Size with indexes and TOAST.", labels=["table"])
@@ -111,6 +112,20 @@ def _server(connection: RawConnection, _: float) -> Iterator[Metric]:
         dead.add_metric([table.name], table.dead_rows)
     yield sizes
     yield dead
+
+
+def _holders(connection: RawConnection, _: float) -> Iterator[Metric]:
+    holders = snapshot_holders(connection)
+    ages = [one.age for one in holders if one.age is not None]
+    yield _gauge(
+        "oldest_snapshot_age_transactions", "What pins the horizon, as far as the role may see.", max(ages, default=0)
+    )
+    seconds = [(one.checked_at - one.since).total_seconds() for one in holders if one.since is not None]
+    yield _gauge("oldest_snapshot_seconds", "The same, of sessions and prepared transactions.", max(seconds, default=0))
+    retained = [one.retained for one in holders if one.kind == "slot" and not one.active and one.retained is not None]
+    yield _gauge("unused_slot_retained_bytes", "WAL that an unused slot keeps, the most.", max(retained, default=0))
+    queue = describe_notifications(connection).usage
+    yield _gauge("notification_queue_usage", "How full the queue of notifications is, 0 to 1.", queue)
 
 
 # ── measuring, until the deadline. None among the metrics: there is more ──
@@ -184,6 +199,7 @@ def _dead_letters(connection: RawConnection, deadline: float) -> Iterator[Metric
 FIGURES: Final[Mapping[str, Callable[[RawConnection, float], Iterator[Metric | None]]]] = {
     "transactions": _transactions,
     "server": _server,
+    "holders": _holders,
     "groups": _groups,
     "topics": _topics,
     "lags": _lags,

@@ -44,6 +44,9 @@ class DaemonMetrics:
         self._rounds = Histogram(
             "msgtx_sweep_round_seconds", "Length of a round of sweeps.", buckets=ROUND_BUCKETS, registry=self.registry
         )
+        self._interval = Gauge(
+            "msgtx_sweep_interval_seconds", "Time between the starts of two rounds.", registry=self.registry
+        )
         self._step_seconds = Gauge(
             "msgtx_sweep_step_seconds", "Length of each sweep in the last round.", ["sweep"], registry=self.registry
         )
@@ -100,6 +103,7 @@ class DaemonMetrics:
         if leases is None:
             self._worked = None
         else:
+            self._interval.set(leases.sweep_interval_ms / 1000)
             self._late_seconds = LATE_SECONDS + 3 * max(leases.lease_ms, leases.sweep_interval_ms) / 1000
             self._worked = time.monotonic()
         self._shards.set(0 if leases is None else len(leases.epochs))

@@ -21,6 +21,7 @@ from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import DaemonMetrics
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.pool import Engine
+from msgtx.store.operator.server import is_weak
 from msgtx.store.sweeps.coordinators import Leases
 from msgtx.types import SweepReport, TopicPartition
 from tests.cli.program import Program
@@ -218,6 +219,7 @@ def test_more_than_is_measured_is_told(metrics: DaemonMetrics, monkeypatch: pyte
     [
         ("transactions", "unfinished_decisions", "msgtx_held_partitions"),
         ("server", "table_statistics", "msgtx_sessions"),
+        ("holders", "snapshot_holders", "msgtx_oldest_snapshot_seconds"),
         ("groups", "measure_groups", "msgtx_group_members"),
         ("topics", "measure_partitions", "msgtx_topic_bytes"),
         ("lags", "measure_lags", "msgtx_group_lag_records"),
@@ -253,7 +255,7 @@ def test_figures_that_cannot_be_read_leave_all_others_there(
     found = told(gauges)
     failed = {name: value for name, value in found.items() if name.startswith("msgtx_database_reading_failed")}
     assert failed.pop(f"msgtx_database_reading_failed{figures}") == 1
-    assert len(failed) == 6
+    assert len(failed) == 7
     assert set(failed.values()) == {0}
     assert found["msgtx_database_up"] == 1
     assert [record.getMessage() for record in caplog.records] == [f"the figures of {figures} cannot be read: planted"]
@@ -371,3 +373,34 @@ class _Same:
 
     def connection(self) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext(self._connection)
+
+
+def test_what_only_the_doctor_knew_is_measured(
+    metrics: DaemonMetrics, connection: Connection, open_connection: Callable[[], Connection]
+) -> None:
+    """A forgotten transaction, and a promotion that nobody noted."""
+
+    def told(name: str) -> float:
+        again = DaemonMetrics()
+        again.watch(metrics._engine)  # type: ignore[arg-type]
+        lines = again.text().decode().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f"msgtx_{name} ")))
+
+    for name in ("place_is_not_noted", "weak_synchronous_commit", "unused_slot_retained_bytes"):
+        assert told(name) == 0, name
+    assert 0 <= told("notification_queue_usage") < 1
+    forgotten = open_connection()
+    forgotten.execute("begin isolation level repeatable read")
+    forgotten.execute("select 1")
+    wait_until(lambda: told("oldest_snapshot_seconds") > 1, "it grows old")
+    forgotten.execute("rollback")
+    connection.execute("update msgtx.installation set timeline = timeline + 1")
+    assert told("place_is_not_noted") == 1
+    connection.execute("select msgtx.note_place()")
+    assert told("place_is_not_noted") == 0
+
+
+def test_commits_that_do_not_wait_for_the_synchronous_standby_are_weak() -> None:
+    for commit, weak in (("on", False), ("remote_apply", False), ("off", False), ("local", True), ("remote_write", True)):
+        assert is_weak({"synchronous_standby_names": "b", "synchronous_commit": commit}) is weak
+        assert not is_weak({"synchronous_standby_names": "", "synchronous_commit": commit})

@@ -8,7 +8,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
 from msgtx.store.append.append import PARTITIONS_AT_ONCE
 from msgtx.store.operator.installation import describe_place, sequences_behind
-from msgtx.store.operator.server import describe_lock_table, describe_notifications, table_statistics
+from msgtx.store.operator.server import describe_lock_table, describe_notifications, is_weak, table_statistics
 from msgtx.types import Finding, Level
 
 # name, value, level, effect, advice. A value that does not stand here does no harm.
@@ -21,7 +21,6 @@ JUDGED_SETTINGS: Final = (
     ("default_transaction_read_only", "on", Level.PROBLEM, "nothing can be written", "turn it off"),
     ("synchronous_commit", "off", Level.INFORMATION, "msgtx raises it for what it acknowledges", ""),
 )  # fmt: skip
-NOT_REPLICATED: Final = ("local", "remote_write")
 XID_LIMIT: Final = 2**31  # transactions; PostgreSQL stops before it
 READ_COMMITTED: Final = "read committed"
 LISTED_TABLES: Final = 3  # tables that are listed by name
@@ -85,7 +84,7 @@ def settings(look: Look) -> Iterator[Finding]:
             {"name": "default_transaction_isolation", "value": isolation},
         )
     standbys, commit = given.get("synchronous_standby_names"), given.get("synchronous_commit")
-    if standbys and commit in NOT_REPLICATED:
+    if is_weak(given):
         yield Finding(
             Level.WARNING,
             "setting synchronous_commit",

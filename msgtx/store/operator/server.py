@@ -4,12 +4,15 @@ These functions run with the caller's rights: values that PostgreSQL hides from 
 None.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgtx.database.calls import call
 from msgtx.database.connection import RawConnection
 from msgtx.database.wire import Int4Array
 from msgtx.generated import calls
+
+NOT_REPLICATED: Final = ("local", "remote_write")  # values of synchronous_commit
 
 # The facts about the server as a whole. `hidden`: sessions of this database whose state the role may not see.
 Server = calls.DescribeServerRow
@@ -81,6 +84,11 @@ def snapshot_holders(connection: RawConnection) -> list[SnapshotHolder]:
 def table_statistics(connection: RawConnection) -> list[TableStatistics]:
     """Return the statistics of msgtx's tables, by name."""
     return call(connection, calls.TABLE_STATISTICS)
+
+
+def is_weak(settings: Mapping[str, str]) -> bool:
+    """Return whether commits return before the synchronous standby has flushed them."""
+    return bool(settings.get("synchronous_standby_names")) and settings.get("synchronous_commit") in NOT_REPLICATED
 
 
 def describe_standbys(connection: RawConnection) -> list[DescribedStandby]:
