@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -22,6 +23,7 @@ from starlette.routing import Route
 
 from msgtx import errors
 from msgtx.changes import CHANGES, Control, Fields, Preview, apply, preview
+from msgtx.client import Client
 from msgtx.console.drawing import page_address
 from msgtx.console.forms import FORMS, Form
 from msgtx.console.guard import NOT_OURS, is_token, token_of
@@ -113,6 +115,8 @@ class Changing:
     def __init__(self, door: Door) -> None:
         self._door = door
         self._kept: dict[str, dict[str, _Kept]] = {}
+        # One change of a role at a time: its pages keep the other connection, and others' pages the threads.
+        self._turns: WeakKeyDictionary[Client, asyncio.Lock] = WeakKeyDictionary()
         self.stop = threading.Event()  # the server ends: a redrive stops behind its step
 
     def routes(self) -> list[Route]:
@@ -189,7 +193,8 @@ class Changing:
             case _Replaced(number):
                 return self._to(request, f"{path}/{number}")
             case _Refused(error):
-                text = await self._drawn(request, viewer, kept.fixed, "refused", view | {"failure": str(error)})
+                view |= {"failure": str(error), "is_lost": error.fault is errors.Fault.OUTAGE}
+                text = await self._drawn(request, viewer, kept.fixed, "refused", view)
                 return HTMLResponse(text, status_of(error))
             case _Done(fields):
                 return HTMLResponse(await self._drawn(request, viewer, kept.fixed, "done", view | {"fields": fields}))
@@ -214,15 +219,16 @@ class Changing:
         command = printable(kept.preview.command)
         try:
             try:
-                fields = await run_in_threadpool(apply, viewer.client, kept.preview, Control(self.stop))
+                async with self._turns.setdefault(viewer.client, asyncio.Lock()):
+                    fields = await run_in_threadpool(apply, viewer.client, kept.preview, Control(self.stop))
             except errors.PreviewOutdated as error:
                 found = await run_in_threadpool(preview, viewer.client, kept.preview.verb, **kept.arguments)
-                log.warning("%s was refused, the preview is outdated: %s", who, command)
+                log.warning("%s has changed nothing, the preview is outdated: %s", who, command)
                 anew = _Kept(kept.owner, kept.fixed, kept.arguments, found, notice=str(error))
                 self._keep(viewer, anew)
                 return _Replaced(anew.number)
         except errors.MsgtxError as error:
-            log.warning("%s was refused: %s: %s", who, command, printable(str(error)))
+            log.warning("%s has changed nothing, or the answer is lost: %s: %s", who, command, printable(str(error)))
             return _Refused(error)
         log.info("%s has changed: %s", who, command)
         return _Done(fields)

@@ -307,6 +307,29 @@ def test_a_dead_letter_is_sent_back_once(chromium: Browser, filled: Client, widt
         assert filled.admin.shares.describe(group).dead_letters == letters - 1
 
 
+@pytest.mark.parametrize("name", ["billing", "nothing"])
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_form_and_its_preview_are_accessible(chromium: Browser, filled: Client, width: int, theme: str, name: str) -> None:
+    size = {"width": width, "height": 800}
+    with (
+        served(filled, sign_in=False, allow_changes=True) as changing,
+        opened(chromium, expected=("404",), viewport=size, color_scheme=theme, reduced_motion="reduce") as page,
+    ):
+        page.goto(changing + f"change/groups-reset-offsets?group={name}&target=duration")
+        assert violations(page) == []
+        page.get_by_label("Value").fill("1h")
+        page.get_by_role("button", name="Preview").click()
+        page.screenshot(path=PICTURES / f"change-reset-{name}-{theme}-{width}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert violations(page) == []
+        if name == "nothing":  # the form again, with what was filled in
+            expect(page.get_by_role("alert")).to_contain_text("no consumer group")
+            expect(page.get_by_label("Value")).to_have_value("1h")
+        else:
+            expect(page.get_by_role("button", name="Reset offsets")).to_be_visible()
+
+
 def test_a_change_needs_no_scripts(chromium: Browser, filled: Client) -> None:
     filled.topics.create("short-lived")
     with served(filled, sign_in=False, allow_changes=True) as changing, opened(chromium, java_script_enabled=False) as page:

@@ -11,12 +11,13 @@ import pytest
 from starlette.testclient import TestClient
 
 import msgtx
-from msgtx import TopicPartition
+from msgtx import TopicPartition, errors
 from msgtx.changes import CHANGES
 from msgtx.console import changing
 from msgtx.console.changing import MOST_PREVIEWS, OFFERED
 from msgtx.types import Outcome
 from tests.console.conftest import HOST, Browse, sign_in, token
+from tests.databases import wait_until
 from tests.refusals import refuses
 from tests.roles import Roles
 from tests.store.steps import unique
@@ -130,7 +131,7 @@ def test_dead_letters_are_redriven_and_their_group_is_reset_and_deleted(
     assert "Done" in confirm(allowed, address).text
     assert client.admin.shares.describe(group).lag == 0
     assert "Done" in confirm(allowed, previewed(allowed, "shares delete", {"group": group})).text
-    with refuses(msgtx.errors.GroupNotFound, group=group):
+    with refuses(errors.GroupNotFound, group=group):
         client.admin.shares.describe(group)
 
 
@@ -376,6 +377,48 @@ def test_a_double_click_makes_the_change_once(
     assert [answer.headers["location"] for answer in answers] == [address] * 3
     assert len(made) == 1
     assert topic not in client.topics.list()
+
+
+def test_changes_of_a_role_take_turns_and_many_are_refused(
+    allowed: TestClient, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go = [], threading.Event()
+    real = changing.apply
+
+    def slow(*arguments: Any) -> Any:
+        began.append(arguments)
+        assert go.wait(30)
+        return real(*arguments)
+
+    monkeypatch.setattr(changing, "apply", slow)
+    monkeypatch.setattr(changing, "MOST_PREVIEWS", 2)
+    names = [topic, unique("topic")]
+    client.topics.create(names[1])
+    presses = []
+    for name in names:
+        address = previewed(allowed, "topics delete", {"topic": name})
+        given = {"token": token_in(allowed.get(address).text)}
+        presses.append(threading.Thread(target=allowed.post, args=[address], kwargs={"data": given, "headers": ORIGIN}))
+        presses[-1].start()
+        wait_until(lambda: "Under way" in allowed.get(address).text, "it was pressed")  # noqa: B023 - asked at once
+    assert len(began) == 1
+    form = allowed.get(f"/change/topics-delete?topic={topic}").text
+    answer = allowed.post(action(form), data={"token": token_in(form)}, headers=ORIGIN)
+    assert (answer.status_code, "under way" in answer.text) == (429, True)
+    go.set()
+    for each in presses:
+        each.join(30)
+    assert len(began) == 2
+    assert {*names} & {*client.topics.list()} == set()
+
+
+def test_an_answer_that_was_lost_is_no_refusal(allowed: TestClient, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any) -> Any:
+        raise errors.DatabaseUnavailable("the connection is lost")
+
+    monkeypatch.setattr(changing, "apply", lost)
+    answer = confirm(allowed, previewed(allowed, "topics delete", {"topic": topic}))
+    assert (answer.status_code, "look whether the change was made" in answer.text) == (503, True)
 
 
 def test_an_outdated_preview_is_refused_and_shown_anew(
