@@ -8,6 +8,7 @@ ONLY ?=
 BASE ?=
 POSTGRES ?=
 PART ?=
+PORT ?=
 CHROMIUM := chromium chromium-browser google-chrome
 VENV := .venv
 BIN := $(VENV)/bin
@@ -60,9 +61,8 @@ $(VENV)/docs: requirements-docs.lock $(VENV)/installed
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements-docs.lock
 	@touch $@
 
-demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job; CONSOLE=1: then look at it in a browser)
-	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark)
-	@$(if $(CONSOLE),$(BIN)/msgtx console --no-sign-in --allow-changes)
+demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job; CONSOLE=1: then look at it in a browser, at PORT)
+	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark) $(if $(CONSOLE),--console $(if $(PORT),--port "$(PORT)"))
 
 test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
 	@$(BIN)/python -m tests --everyday

@@ -2,7 +2,7 @@
 
 import logging
 import socket
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -10,6 +10,7 @@ from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.interruption import deferred, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
+from msgtx.client import Client
 
 STREAMS_SECONDS: Final = 1  # that an end waits for pages with live updates
 
@@ -74,45 +75,76 @@ def command(
     People sign in with a PostgreSQL role and its password, which the server checks by SCRAM, and see what that role may see
     (`msgtx db grant`). Without --allow-changes the console changes nothing.
     """
-    try:
-        with deferred():
-            import uvicorn
-
-            from msgtx import console
-            from msgtx.console.guard import is_loopback
-            from msgtx.console.serving import ConsoleServer
-    except ImportError as error:
-        raise CommandFailed(f"the console needs {error.name}: pip install 'msgtx[console]'") from error
     if no_sign_in and trust_header is not None:
         raise click.UsageError("--no-sign-in and --trust-header exclude each other")
+    require_console()
+    with deferred():
+        from msgtx.console.guard import is_loopback
     if no_sign_in and not is_loopback(host):
         raise click.UsageError(f"--no-sign-in with --host {host} would let anybody in")
     if not is_loopback(host):
         click.echo("msgtx: passwords and records travel without TLS: put a proxy with TLS in front", err=True)
+    with connect(invocation) as client, listen(host, port) as listening:
+        click.echo(f"console at {address_of(listening)}", err=True)
+        settings: dict[str, Any] = {
+            "sign_in": not no_sign_in,
+            "trust_header": trust_header,
+            "trusted_proxies": trusted_proxies,
+            "hosts": hosts,
+            "allow_changes": allow_changes,
+        }
+        return serve(client, listening, **settings)
+
+
+def require_console() -> None:
+    """Raise `CommandFailed` without the packages of the console."""
+    try:
+        with deferred():
+            import uvicorn  # noqa: F401 - only whether it is there
+
+            from msgtx import console  # noqa: F401
+    except ImportError as error:
+        raise CommandFailed(f"the console needs {error.name}: pip install 'msgtx[console]'") from error
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take an address, which `serve` answers at. Raise `CommandFailed` if another program has it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+        taken.listen()
+    except OSError as error:
+        taken.close()
+        raise CommandFailed(f"{host} port {port} cannot be used ({error.strerror}): --port names another one") from error
+    return taken
+
+
+def address_of(listening: socket.socket) -> str:
+    """Return the address of the first page."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def serve(client: Client, listening: socket.socket, **settings: Any) -> int:
+    """Serve the console of a client's database until SIGTERM or Ctrl-C. Returns the exit code."""
+    with deferred():
+        import uvicorn
+
+        from msgtx import console
+        from msgtx.console.serving import ConsoleServer
     logging.getLogger("msgtx.console").setLevel(logging.INFO)
-    with connect(invocation) as client:
-        app = console.app(
-            client,
-            sign_in=not no_sign_in,
-            trust_header=trust_header,
-            trusted_proxies=trusted_proxies,
-            hosts=hosts,
-            allow_changes=allow_changes,
-        )
-        config = uvicorn.Config(
-            app,
-            host=host,
-            port=port,
-            log_level="warning",
-            access_log=False,
-            proxy_headers=False,  # an address that a header names is nobody's
-            server_header=False,
-            timeout_graceful_shutdown=STREAMS_SECONDS,
-        )
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, port), family=family) as listening, stopping() as stop:
-            shown = f"[{host}]" if ":" in host else host
-            click.echo(f"console at http://{shown}:{listening.getsockname()[1]}/", err=True)
-            if not stop.is_set():
-                ConsoleServer(config, app).run(sockets=[listening])  # it hears signals, ends, and passes them on
-            return stop.exit_code
+    app = console.app(client, **settings)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # an address that a header names is nobody's
+        server_header=False,
+        timeout_graceful_shutdown=STREAMS_SECONDS,
+    )
+    with stopping() as stop:
+        if not stop.is_set():
+            ConsoleServer(config, app).run(sockets=[listening])  # it hears signals, ends, and passes them on
+        return stop.exit_code

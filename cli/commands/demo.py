@@ -1,5 +1,6 @@
 """`msgtx demo`."""
 
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -7,7 +8,9 @@ from typing import Final
 
 import click
 
+from msgtx.cli.commands.console import address_of, listen, require_console, serve
 from msgtx.cli.spark.running import require_extra
+from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import FAILED
 from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
@@ -29,19 +32,40 @@ COLUMNS: Final = 120  # if stdout is no terminal: rich would fold lines at 80
     metavar="FOLDER",
     help="Where --spark writes Parquet and a chart.  [default: a new folder in the temporary folder]",
 )
+@option("--console", is_flag=True, help="Then show its records in a browser, until Ctrl-C.")
+@option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8123,
+    envvar="MSGTX_CONSOLE_PORT",
+    help="Of --console; 0: any free one.",
+)
 @pass_invocation
-def command(invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None) -> int:
+def command(
+    invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None, console: bool, port: int
+) -> int:
     """Run the main job from start to finish: order lines in, stock movements out, and a crash in the middle."""
     if folder is not None and not spark:
         raise click.UsageError("--folder goes with --spark")
     if invocation.format != "table":
         raise click.UsageError("the demo prints tables only: leave --output out")
+    if not console:
+        return _run(invocation, input=input, spark=spark, folder=folder, listening=None)
+    require_console()
+    with listen("127.0.0.1", port) as listening:  # a taken port is told before the demo runs
+        return _run(invocation, input=input, spark=spark, folder=folder, listening=listening)
+
+
+def _run(
+    invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None, listening: socket.socket | None
+) -> int:
     with deferred():
         from rich.console import Console
 
         from msgtx.cli.programs import demo
     output = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else COLUMNS)
     progress = Console(stderr=True)
+    sights: list[tuple[str, str]] = []
     if spark:
         require_extra()
         with deferred():
@@ -52,8 +76,24 @@ def command(invocation: Invocation, *, input: Path | None, spark: bool, folder: 
         )
     else:
         try:
-            passed = demo.run(url=invocation.url, input_path=input, output=output, progress=progress)
+            report = demo.run(url=invocation.url, input_path=input, output=output, progress=progress)
         except KeyboardInterrupt:
             click.echo("msgtx: interrupted; the topics demo-… stay, the next demo makes them anew", err=True)
             raise
+        passed = report.passed
+        if passed and listening is not None:
+            with connect(invocation) as client:
+                sights = demo.sights(client, report)
+    if passed and listening is not None:
+        _show(invocation, listening, sights)
     return 0 if passed else FAILED
+
+
+def _show(invocation: Invocation, listening: socket.socket, sights: list[tuple[str, str]]) -> None:
+    """Serve the console on this machine until it is ended."""
+    with connect(invocation) as client:
+        address = address_of(listening)
+        click.echo(f"\nLook at it in a browser: {address} (Ctrl-C ends this)")
+        for number, (what, page) in enumerate(sights, 1):
+            click.echo(f"  {number}. {what}:\n     {address}{page}")
+        serve(client, listening, sign_in=False, allow_changes=True)

@@ -31,13 +31,17 @@ from msgtx.client import Client, connect
 from msgtx.database.calls import query
 from msgtx.errors import ConfigError, MsgtxError, TransactionalIdNotFound
 from msgtx.producer.producer import Producer
-from msgtx.types import OutputRecord, Record, TopicPartition, TransactionId
+from msgtx.types import Acknowledgement, OutputRecord, Record, TopicPartition, TransactionId
 
 SOURCE: Final = "demo-order-lines"
 TARGET: Final = "demo-stock-movements"
 GROUP: Final = "demo-stock"
 WORKERS: Final = ("demo-worker-1", "demo-worker-2")
 PARTITIONS: Final = 6
+MAILS: Final = "demo-mails"
+MAILERS: Final = "demo-mailers"
+FULL: Final = "the mailbox of customer 12345 is full"
+INVOICE: Final = 536_365  # the first one, also of the real file
 GENERATED_LINES: Final = 100_000
 SEED: Final = 20101201
 # Of the workers' membership: the killed one's partitions move within three seconds, not 45.
@@ -99,6 +103,8 @@ class Report:
 
     steps: list[Step] = field(default_factory=list)
     checks: list[tuple[str, str, str]] = field(default_factory=list)
+    killed: TransactionId | None = None
+    invoice: str = ""  # the first one
 
     @property
     def passed(self) -> bool:
@@ -114,12 +120,12 @@ def generated_lines(count: int = GENERATED_LINES, seed: int = SEED) -> Iterator[
     rng = random.Random(seed)  # noqa: S311 - data for a demo
     codes = [f"{rng.randrange(10_000, 99_999)}{rng.choice(['', '', 'A', 'B'])}" for _ in range(2_000)]
     written = 0
-    invoice = 500_000
+    invoice = INVOICE - 1
     while written < count:
         invoice += 1
         cancelled = rng.random() < 0.15
         number = f"{'C' if cancelled else ''}{invoice}"
-        minute = invoice - 500_000
+        minute = invoice - INVOICE
         date = f"2010-12-{1 + minute // 1440 % 28:02} {minute // 60 % 24:02}:{minute % 60:02}:00"
         for _ in range(min(count - written, rng.choice([1, 2, 5, 12, 20, 25, 40]))):
             quantity = rng.randrange(1, 50) * (-1 if cancelled else 1)
@@ -168,8 +174,8 @@ def stock_movement(record: Record) -> OutputRecord:
 # ── the steps ──
 
 
-def run(*, url: str | None, input_path: Path | None, output: Console, progress: Console) -> bool:
-    """Run the demo. Returns whether every check passed; tables go to `output`, progress to `progress`."""
+def run(*, url: str | None, input_path: Path | None, output: Console, progress: Console) -> Report:
+    """Run the demo. Returns its counts and checks; tables go to `output`, progress to `progress`."""
     with connect(url, create=True) as client:
         report = Report()
         make_topics(client, SOURCE, TARGET)
@@ -181,15 +187,39 @@ def run(*, url: str | None, input_path: Path | None, output: Console, progress: 
         embedded = client.embedded
     print_report(report, output)
     _hints(output, embedded=embedded)
-    return report.passed
+    return report
 
 
-def make_topics(client: Client, *names: str) -> None:
-    """Make the demo's topics anew."""
+def sights(client: Client, report: Report) -> list[tuple[str, str]]:
+    """Return what to look at in the console: words, and the address of a page. It sets a dead letter aside first."""
+    make_topics(client, MAILS, partitions=1)
+    client.admin.shares.configure(MAILERS, {"auto_offset_reset": "earliest"})
+    with client.producer() as producer:
+        for customer in ("12345", "17850", "13047"):
+            producer.send(MAILS, json.dumps({"customer": customer, "text": "Thank you for your order."}).encode())
+    with client.share_consumer(MAILS, group=MAILERS, acknowledgement_mode="explicit") as member:
+        for record in member.poll(WAIT_SECONDS):
+            is_full = record.offset == 0
+            member.acknowledge(
+                record,
+                Acknowledgement.REJECT if is_full else Acknowledgement.ACCEPT,
+                reason=FULL if is_full else None,
+            )
+        member.commit()
+        member.poll(0.0)  # writes the dead letter
+    return [
+        ("the transaction of the killed worker", f"transaction?id={report.killed}"),
+        ("the first invoice, and the groups that have processed it", f"search?q={report.invoice}"),
+        ("a dead letter, with its reason and the way back", f"share?name={MAILERS}"),
+    ]
+
+
+def make_topics(client: Client, *names: str, partitions: int = PARTITIONS) -> None:
+    """Make topics of the demo anew."""
     for topic in names:
         if topic in client.topics.list():
             client.topics.delete(topic)
-        client.topics.create(topic, PARTITIONS)
+        client.topics.create(topic, partitions)
 
 
 def order_lines(path: Path | None, output: Console) -> Iterator[list[str]]:
@@ -232,6 +262,7 @@ def import_order_lines(client: Client, lines: Iterable[list[str]], bars: Progres
                 for key, value in records:
                     producer.send(SOURCE, value, key=key)
             read.transactions += 1
+            report.invoice = report.invoice or invoice
             bars.update(bar, completed=read.lines)
     bars.update(bar, total=read.lines)
     seconds = time.monotonic() - started
@@ -277,6 +308,7 @@ def _work(client: Client, read: InputFile, bars: Progress, report: Report, outpu
         bars.console.print(
             f"worker 1 was stopped with transaction {killed.transaction_id} open (partitions: {killed.partitions}); killed"
         )
+        report.killed = killed.transaction_id
         workers[0] = _worker(client, 0)
         _await_end_of(client, killed.transaction_id)
         decision = client.admin.transactions.outcome(killed.transaction_id)

@@ -28,13 +28,13 @@ def test_the_demo_is_exactly_once_and_only_inserts(database_url: str, connection
     """A worker is killed inside a transaction; all lines arrive once; no insert-only table is updated (I1, I4, I7, I10)."""
     path = write_input(tmp_path / "orders.csv", list(demo.generated_lines(LINES)))
     output, progress = io.StringIO(), io.StringIO()
-    passed = demo.run(
+    report = demo.run(
         url=database_url,
         input_path=path,
         output=Console(file=output, width=160),
         progress=Console(file=progress, width=160),
     )
-    assert passed, output.getvalue() + progress.getvalue()
+    assert report.passed, output.getvalue() + progress.getvalue()
     assert "ended with ABORT, by fencing" in output.getvalue()
     changed = connection.execute(
         "select relname, n_tup_upd, n_tup_del from pg_stat_user_tables"
