@@ -102,7 +102,7 @@ wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compi
 test-console: $(VENV)/installed ## the console in a browser; screenshots in build/console (needs Chromium; PART=N: as of `make test-all`)
 	@for each in $(CHROMIUM); do command -v $$each >/dev/null && exit 0; done; \
 		echo "missing: Chromium (Debian: apt-get install chromium)" >&2; exit 1
-	@$(BIN)/python -m tests tests/console/test_browser.py $(if $(PART),--part "$(PART)")
+	@$(BIN)/python -m tests tests/console/test_browser.py tests/console/test_tour.py $(if $(PART),--part "$(PART)")
 
 test-spark: $(VENV)/spark ## the tests of Spark (PART=N: as of `make test-all`)
 	@$(BIN)/python -m tests tests/spark $(if $(PART),--part "$(PART)")

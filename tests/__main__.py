@@ -16,7 +16,7 @@ from typing import Final
 
 MOST: Final = 4  # servers at once
 SPARK: Final = "tests/spark"  # needs pyspark: `make test-spark`
-BROWSER: Final = "tests/console/test_browser.py"  # needs Chromium: `make test-console`
+BROWSER: Final = ("tests/console/test_browser.py", "tests/console/test_tour.py")  # need Chromium: `make test-console`
 SLOWEST: Final = 10  # that are listed at the end
 # A test that hangs ends its process, which says where each thread stood. The longest tests take a minute.
 HANGING: Final = ("-ofaulthandler_timeout=600", "-ofaulthandler_exit_on_timeout=true")
@@ -37,7 +37,7 @@ def chosen(arguments: Sequence[str]) -> list[str]:
     """Return pytest's arguments: without a path, all but Spark's and a browser's."""
     if any(Path(argument.partition("::")[0]).exists() for argument in arguments):
         return list(arguments)
-    return [*arguments, f"--durations={SLOWEST}", f"--ignore={SPARK}", f"--ignore={BROWSER}"]
+    return [*arguments, f"--durations={SLOWEST}", *(f"--ignore={each}" for each in (SPARK, *BROWSER))]
 
 
 def main(arguments: Sequence[str]) -> int:

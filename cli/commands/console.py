@@ -2,7 +2,7 @@
 
 import logging
 import socket
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -10,7 +10,9 @@ from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.cli.terminal.interruption import deferred, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
-from msgtx.client import Client
+
+if TYPE_CHECKING:
+    from msgtx.client import Client
 
 STREAMS_SECONDS: Final = 1  # that an end waits for pages with live updates
 
@@ -127,7 +129,7 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def serve(client: Client, listening: socket.socket, **settings: Any) -> int:
+def serve(client: "Client", listening: socket.socket, **settings: Any) -> int:
     """Serve the console of a client's database until SIGTERM or Ctrl-C. Returns the exit code."""
     with deferred():
         import uvicorn

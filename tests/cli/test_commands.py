@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -591,6 +592,15 @@ def test_the_demo_shows_tables_only(msgtx: Msgtx) -> None:
     assert (done.code, done.out) == (2, b"")
     assert "the demo prints tables only" in done.err
     assert msgtx("--version").out.startswith(b"msgtx ")
+
+
+@pytest.mark.parametrize("command", [("demo", "--console"), ("console", "--no-sign-in")])
+def test_a_taken_port_is_told_before_anything_is_done(msgtx: Msgtx, client: Client, command: tuple[str, ...]) -> None:
+    before = client.topics.list()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        msgtx(*command, "--port", str(port)).refuses(f"127.0.0.1 port {port} cannot be used", code=1)
+    assert client.topics.list() == before
 
 
 def test_shells_complete_commands_and_options(msgtx: Msgtx, monkeypatch: pytest.MonkeyPatch) -> None:
