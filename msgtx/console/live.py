@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 LIVE_SECONDS: Final = 2.0
 IDLE_SHARE: Final = 9  # a poll rests so many times as long as it took: a slow page has a tenth of a connection's time
+LONGEST_REST_SECONDS: Final = 30.0  # so that a page recovers soon from a server that did not answer
 HEARTBEAT_SECONDS: Final = 15.0  # proxies end a stream that says nothing for a minute
 MOST_WATCHERS: Final = 500
 MOST_OF_ONE: Final = 200  # of one person, or of people with one role: others find a place, too
@@ -107,7 +108,7 @@ class Live:
                 poll.is_drawing = True
                 text = await run_in_threadpool(draw)
                 poll.is_drawing = False
-            pause = max(self._seconds, IDLE_SHARE * (time.monotonic() - began))
+            pause = max(self._seconds, min(IDLE_SHARE * (time.monotonic() - began), LONGEST_REST_SECONDS))
             if text != poll.text:
                 poll.text, poll.version = text, poll.version + 1
                 changed, poll.changed = poll.changed, asyncio.Event()

@@ -17,6 +17,7 @@ SESSION_IDLE_SECONDS: Final = 30 * 60  # without a page; a stream of live update
 SESSION_SECONDS: Final = 12 * 3_600  # of a session, however busy: a working day
 MOST_SESSIONS: Final = 1_000  # a bound for memory
 CONNECTIONS: Final = 2  # of a role: one page has one at a time, another one may be slow
+SILENCE_SECONDS: Final = 10.0  # of a server that shows no sign of life: a page says so then
 STATEMENT_SECONDS: Final = 5  # a page that takes longer is not waited for
 # The server has to prove by SCRAM that it knows the password. A server that asks for none would let anybody in as anybody.
 _ONLY_SCRAM: Final = "scram-sha-256"
@@ -52,7 +53,13 @@ def open_client(base: Engine, *, role: str | None = None, password: str = "") ->
     limits = f"-c statement_timeout={STATEMENT_SECONDS * 1_000}"
     parameters["options"] = f"{parameters.get('options', '')} {limits}".strip()
     parameters["application_name"] = "msgtx console"
-    engine = Engine(address.conninfo(parameters), pool_size=CONNECTIONS, embedded=base.embedded, connect=base.connect)
+    engine = Engine(
+        address.conninfo(parameters),
+        pool_size=CONNECTIONS,
+        embedded=base.embedded,
+        connect=base.connect,
+        silence=SILENCE_SECONDS,
+    )
     try:
         with engine.connection() as connection:
             found = describe_installation(connection)

@@ -49,7 +49,7 @@ def written() -> set[str]:
 
 
 def of_spark(name: str) -> bool:
-    return name.startswith((f"{SPARK}/", BROWSER))
+    return name.startswith((f"{SPARK}/", *BROWSER))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
         "test-all": '$(if $(PART),--part "$(PART)")',
         "test-spark": SPARK + ' $(if $(PART),--part "$(PART)")',
     }
-    assert f"$(BIN)/python -m tests {BROWSER} $(if" in makefile
+    assert f"$(BIN)/python -m tests {' '.join(BROWSER)} $(if" in makefile
     assert [
         target for target in ("lint", "test-all", "test-spark", "test-console") if not re.search(rf"\bmake {target}\b", ci)
     ] == []
