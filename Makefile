@@ -26,7 +26,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console test-spark test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -103,6 +103,9 @@ test-console: $(VENV)/installed ## the console in a browser; screenshots in buil
 	@for each in $(CHROMIUM); do command -v $$each >/dev/null && exit 0; done; \
 		echo "missing: Chromium (Debian: apt-get install chromium)" >&2; exit 1
 	@$(BIN)/python -m tests tests/console/test_browser.py tests/console/test_tour.py $(if $(PART),--part "$(PART)")
+
+pictures: $(VENV)/installed ## docs/pictures: pages of the console (needs Chromium)
+	@$(BIN)/python -m tests.console.pictures
 
 test-spark: $(VENV)/spark ## the tests of Spark (PART=N: as of `make test-all`)
 	@$(BIN)/python -m tests tests/spark $(if $(PART),--part "$(PART)")

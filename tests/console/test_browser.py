@@ -52,40 +52,45 @@ EMPTY: Final = ("overview", "topics", "transactions", "groups", "shares", "searc
 
 @pytest.fixture(scope="module")
 def filled(make_database: Callable[..., str]) -> Iterator[Client]:
-    """A shop: committed and aborted orders, a worker that holds payments back, groups, dead letters, hostile records."""
+    """A shop."""
     with msgtx.connect(make_database()) as client:
-        for name, partitions in (("orders", 6), ("invoices", 3), ("payments", 2), ("hostile", 1)):
-            client.topics.create(name, partitions)
-        with client.producer(transactional_id="shop") as producer:
-            for invoice in range(8):
-                producer.begin_transaction()
-                for line in range(30):
-                    order = {"invoice": 536365 + invoice, "line": line, "customer": "ada", "amount": 12.5}
-                    producer.send("orders", json.dumps(order).encode(), key=b"%d" % (536365 + invoice))
-                    if line % 10 == 0:
-                        producer.flush(10.0)
-                producer.send("invoices", b"total", partition=invoice % 3)
-                (producer.abort_transaction if invoice % 3 == 2 else producer.commit_transaction)()
-        with client.producer() as producer:
-            for value in (b"<script>alert(1)</script>\0", bytes(range(256)), b"x" * 200_000, "\u202egnp.exe".encode(), None):
-                producer.send("hostile", value, key=b"<img src=x onerror=alert(1)>")
-        settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
-        with client.consumer("orders", "payments", group="billing", **settings) as consumer:
-            consumer.poll(5.0, 50)
-            consumer.commit()
-        client.admin.shares.configure("mailers", {"auto_offset_reset": "earliest"})
-        with client.share_consumer("invoices", group="mailers", acknowledgement_mode="explicit") as member:
-            for number, record in enumerate(member.poll(5.0)):
-                member.acknowledge(record, Acknowledgement.ACCEPT if number % 3 else Acknowledgement.REJECT)
-            member.commit()
-            member.poll(0.0)
-        worker = client.producer(transactional_id="worker-7", transaction_timeout_ms="15min")
-        worker.init_transactions()
-        worker.begin_transaction()
-        for number in range(25):
-            worker.send("payments", b"%d" % number, partition=0)
-        worker.flush(10.0)
+        fill(client)
         yield client
+
+
+def fill(client: Client) -> None:
+    """Make a shop: orders, a worker that holds payments back, groups, dead letters, hostile records."""
+    for name, partitions in (("orders", 6), ("invoices", 3), ("payments", 2), ("hostile", 1)):
+        client.topics.create(name, partitions)
+    with client.producer(transactional_id="shop") as producer:
+        for invoice in range(8):
+            producer.begin_transaction()
+            for line in range(30):
+                order = {"invoice": 536365 + invoice, "line": line, "customer": "ada", "amount": 12.5}
+                producer.send("orders", json.dumps(order).encode(), key=b"%d" % (536365 + invoice))
+                if line % 10 == 0:
+                    producer.flush(10.0)
+            producer.send("invoices", b"total", partition=invoice % 3)
+            (producer.abort_transaction if invoice % 3 == 2 else producer.commit_transaction)()
+    with client.producer() as producer:
+        for value in (b"<script>alert(1)</script>\0", bytes(range(256)), b"x" * 200_000, "\u202egnp.exe".encode(), None):
+            producer.send("hostile", value, key=b"<img src=x onerror=alert(1)>")
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with client.consumer("orders", "payments", group="billing", **settings) as consumer:
+        consumer.poll(5.0, 50)
+        consumer.commit()
+    client.admin.shares.configure("mailers", {"auto_offset_reset": "earliest"})
+    with client.share_consumer("invoices", group="mailers", acknowledgement_mode="explicit") as member:
+        for number, record in enumerate(member.poll(5.0)):
+            member.acknowledge(record, Acknowledgement.ACCEPT if number % 3 else Acknowledgement.REJECT)
+        member.commit()
+        member.poll(0.0)
+    worker = client.producer(transactional_id="worker-7", transaction_timeout_ms="15min")
+    worker.init_transactions()
+    worker.begin_transaction()
+    for number in range(25):
+        worker.send("payments", b"%d" % number, partition=0)
+    worker.flush(10.0)
 
 
 @contextlib.contextmanager
