@@ -20,10 +20,10 @@ FOLDER: Final = Path(msgtx.__file__).parents[1] / "docs" / "pictures"
 SHOWN: Final = {
     "overview": "overview",
     "transaction": PAGES["open"],
-    "messages": f"{PAGES['messages']}&path=invoice&value=536370&rows=12",
-    "record": PAGES["record"],
+    "messages": f"{PAGES['messages']}&path=customer&value=ada&rows=8",
+    "record": "record?topic=invoices&partition=0&offset=0",
     "group": PAGES["group"],
-    "search": PAGES["search"],
+    "share-group": PAGES["share"],
 }
 SIZE: Final = {"width": 1280, "height": 800}
 MOST_BYTES: Final = 150_000
@@ -63,11 +63,11 @@ def main() -> None:
         with msgtx.connect(create=True) as client, sync_playwright() as playwright:
             fill(client)
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            with served(client, sign_in=False) as address:
+            with served(client, sign_in=False, allow_changes=True) as address:
                 page = browser.new_context(viewport=SIZE, color_scheme="light", reduced_motion="reduce").new_page()
                 FOLDER.mkdir(exist_ok=True)
                 for name, where in SHOWN.items():
-                    page.goto(f"{address}{where}{'&' if '?' in where else '?'}live=off")
+                    page.goto(address + where)
                     picture = optimised(page.screenshot())
                     assert len(picture) < MOST_BYTES, name
                     (FOLDER / f"{name}.png").write_bytes(picture)

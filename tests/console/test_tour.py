@@ -1,6 +1,7 @@
 """What `make demo CONSOLE=1` shows to somebody who has read nothing: only what can be seen is pressed."""
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def toured(make_database: Callable[..., str], tmp_path: Path) -> Iterator[tuple[
     )
     with msgtx.connect(url) as client:
         assert len(demo.sights(client, report)) == 3
-        with served(client, sign_in=False) as address:
+        with served(client, sign_in=False, allow_changes=True) as address:
             yield address, report
 
 
@@ -71,3 +72,12 @@ def test_a_stranger_finds_what_the_demo_has_left(
         page.locator(main).get_by_role("link", name="0", exact=True).first.click()
         page.locator("table.records").get_by_role("link", name="0", exact=True).click()
         expect(page.locator(main)).to_contain_text(demo.FULL)
+
+        # The way back.
+        menu(page, "Share groups")
+        page.locator(main).get_by_role("link", name=demo.MAILERS).first.click()
+        page.get_by_role("link", name=re.compile("redrive", re.IGNORECASE)).first.click()
+        page.get_by_role("button", name="Preview").click()
+        expect(page.locator(main)).to_contain_text("send 1 dead letter")
+        page.get_by_role("button", name=re.compile("redrive", re.IGNORECASE)).click()
+        expect(page.get_by_role("status")).to_contain_text("Done")
