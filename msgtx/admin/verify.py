@@ -16,6 +16,7 @@ from msgtx.store.fetch.cuts import consistent_cut
 from msgtx.store.operator.installation import sequences_behind
 from msgtx.store.topics.topics import partitions_of, require_topics
 from msgtx.store.verify import (
+    Extent,
     Piece,
     verify_assignments,
     verify_batches,
@@ -24,11 +25,12 @@ from msgtx.store.verify import (
     verify_decisions,
     verify_markers,
     verify_offsets,
-    verify_partition,
+    verify_partitions,
 )
 from msgtx.types import TopicPartition, TransactionId, VerifyReport, Violation
 
 LISTED: Final = 1_000  # violations in a report; all are counted
+EXTENTS: Final = 100  # partitions whose ends are read in one call
 
 Progress = Callable[[int, str], None]
 Look = Callable[[RawConnection, Any, Sequence[int] | None], Piece]  # at a partition, at several, or at ends by partition
@@ -128,16 +130,18 @@ def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress |
     with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
         partitions = partitions_of(require_topics(connection, names).values())
         verifier = _Verifier(connection, partitions, progress or (lambda records, words: None))
-        for partition_id in partitions:
-            verifier.partition(partition_id)
+        ids = list(partitions)
+        for at in range(0, len(ids), EXTENTS):
+            for partition_id, extent in verify_partitions(connection, ids[at : at + EXTENTS]).items():
+                verifier.partition(partition_id, extent)
         verifier.installation()
         if names is None:
             verifier.sequences()
     return verifier.report(time.monotonic() - began)
 
 
-def pieces(connection: RawConnection, look: Look, key: Any) -> Iterator[Piece]:
-    """Look at one piece after the other, to the end."""
+def pieces(connection: RawConnection, look: Look, key: Any, last: Sequence[int] | None = None) -> Iterator[Piece]:
+    """Look at one piece after the other, to the end, or until one has come to the row at `last`."""
     after: Sequence[int] | None = None
     while True:
         piece = look(connection, key, after)
@@ -145,6 +149,8 @@ def pieces(connection: RawConnection, look: Look, key: Any) -> Iterator[Piece]:
             return
         after = piece.after
         yield piece
+        if last is not None and after is not None and list(after) >= list(last):
+            return
 
 
 def violation(partition: TopicPartition | None, offset: int | None, name: str, facts: Mapping[str, Any]) -> Violation:
@@ -170,11 +176,8 @@ class _Verifier:
         self._batches = self._records = self._transactions = self._offsets = self._behind = self._found = 0
         self._violations: list[Violation] = []
 
-    def partition(self, partition_id: int) -> None:
-        """Read a partition: its log, where transactions began on it, its markers."""
-        ends = verify_partition(self._connection, partition_id)
-        if ends is None:
-            return  # deleted meanwhile
+    def partition(self, partition_id: int, ends: Extent) -> None:
+        """Read a partition, up to its last row: its log, where transactions began on it, its markers."""
         facts = {
             "log_start_offset": ends.log_start_offset,
             "log_end_offset": ends.log_end_offset,
@@ -183,11 +186,12 @@ class _Verifier:
         for name in ends.broken:
             self._violated(partition_id, None, name, facts)
         words = str(self._partitions[partition_id])
-        for piece in self._pieces(verify_batches, partition_id, words):
-            self._batches += piece.rows
-            self._rows(piece, "base_offset", partition_id)
-        for look in (verify_beginnings, verify_markers):
-            for piece in self._pieces(look, partition_id, words):
+        if ends.last_row is not None:
+            for piece in self._pieces(verify_batches, partition_id, words, last=[ends.last_row]):
+                self._batches += piece.rows
+                self._rows(piece, "base_offset", partition_id)
+        for look, is_there in ((verify_beginnings, ends.has_beginnings), (verify_markers, ends.has_markers)):
+            for piece in self._pieces(look, partition_id, words) if is_there else ():
                 self._rows(piece, "first_offset", partition_id)
 
     def installation(self) -> None:
@@ -208,8 +212,10 @@ class _Verifier:
         for behind in sequences_behind(self._connection):
             self._add(violation(None, None, "sequence_behind", asdict(behind)))
 
-    def _pieces(self, look: Look, key: Any, words: str, *, counted: bool = True) -> Iterable[Piece]:
-        for piece in pieces(self._connection, look, key):
+    def _pieces(
+        self, look: Look, key: Any, words: str, *, counted: bool = True, last: Sequence[int] | None = None
+    ) -> Iterable[Piece]:
+        for piece in pieces(self._connection, look, key, last):
             if counted:
                 self._records += piece.records
                 self._transactions += piece.transactions

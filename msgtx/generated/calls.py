@@ -1966,6 +1966,21 @@ class VerifyPartitionRow(NamedTuple):
 
 
 VERIFY_PARTITION: Final = Function("verify_partition", "in_partition_id int4", VerifyPartitionRow)
+
+
+class VerifyPartitionsRow(NamedTuple):
+    partition_id: int
+    log_start_offset: int
+    first_offset: int | Any
+    log_end_offset: int
+    stable_floor: int | Any
+    broken: list[str]
+    last_row: int | Any
+    has_beginnings: bool
+    has_markers: bool
+
+
+VERIFY_PARTITIONS: Final = Function("verify_partitions", "partition_ids int4[]", VerifyPartitionsRow)
 WAIT_FOR_RECORDS: Final = Function("wait_for_records", "topic text, group_name text, timeout interval", tuple[bool])
 
 

@@ -22,6 +22,10 @@ MAX_BYTES: Final = 32 * 1024 * 1024  # of batches that one answer looks at; more
 Ends = calls.VerifyPartitionRow
 
 
+# The same, and what need not be looked at. `last_row`: where the newest row of the log begins; None: there is none.
+Extent = calls.VerifyPartitionsRow
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The result of a look.
@@ -42,6 +46,11 @@ def verify_partition(connection: RawConnection, partition_id: int) -> Ends | Non
     """Return a partition's ends, None if it is gone."""
     (row,) = call(connection, calls.VERIFY_PARTITION, partition_id)
     return None if row.log_start_offset is None else row
+
+
+def verify_partitions(connection: RawConnection, partition_ids: Sequence[int]) -> dict[int, Extent]:
+    """Return the ends of partitions, and what there is to look at, by id; one that is gone is left out."""
+    return {row.partition_id: row for row in call(connection, calls.VERIFY_PARTITIONS, Int4Array(partition_ids))}
 
 
 def verify_batches(

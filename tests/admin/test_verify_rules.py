@@ -348,7 +348,12 @@ def test_the_database_and_this_file_read_the_rules_alike(
             return pieces, [facts for piece in pieces for facts in piece.broken]
 
         for partition in partitions:
-            assert verify.verify_partition(connection, partition) == tables.partition(partition)
+            ends = tables.partition(partition)
+            assert verify.verify_partition(connection, partition) == ends
+            extent = verify.verify_partitions(connection, [partition])[partition]
+            assert all(getattr(extent, name) == getattr(ends, name) for name in ends._fields)
+            log = tables.log(partition)
+            assert extent.last_row == (log[-1]["base_offset"] if log else None)
             pieces, found = whole(verify.verify_batches, partition)
             compare(found, tables.batches(partition))
             sizes = iter([row["byte_size"] for row in tables.log(partition)])

@@ -27,6 +27,7 @@ KNOWN = (
     "CheckpointLost",
     "the checkpoint fell behind",
     "another run has committed what this one read",
+    "the group was reset",
     "should be empty on batch 0",
 )
 

@@ -1,6 +1,7 @@
 """Batches of Spark: attempts, and the one decision over all of them (I4, I6, I8, I10; P20)."""
 
 import concurrent.futures
+import re
 
 import pytest
 
@@ -316,6 +317,21 @@ def test_what_a_source_calls_itself_is_bounded(connection: Connection, name: str
     topic = new_partition(connection)
     with pytest.raises(errors.ConfigError, match="is_short"):
         record_range(connection, unique("query"), 0, group=None, ranges={topic: (0, 1)}, **{name: "x" * 1_001})
+
+
+@pytest.mark.parametrize(("begins", "says"), [(0, "another run has committed"), (2, "failover .* begin a new checkpoint")])
+def test_a_batch_that_does_not_begin_at_the_groups_offset_says_why(connection: Connection, begins: int, says: str) -> None:
+    """I16: behind the group another run was faster; before it, the group has lost what the checkpoint knows."""
+    source, target = new_topic(connection, 2)
+    plain_batches(connection, source, b"1", b"2", b"3")
+    group, of = unique("group"), name()
+    first = attempt(connection, of, target, b"a")
+    assert decide_batch(connection, of, [first], group=group, ranges={source: BatchRange(0, 1)}).error is None
+    next_one = of._replace(batch_id=of.batch_id + 1)
+    second = attempt(connection, next_one, target, b"b")
+    decided = decide_batch(connection, next_one, [second], group=group, ranges={source: BatchRange(begins, 3)})
+    assert isinstance(decided.error, errors.BatchConflict)
+    assert re.search(says, str(decided.error))
 
 
 def test_a_lost_checkpoint_goes_on_from_the_groups_offsets(connection: Connection) -> None:

@@ -22,9 +22,12 @@ begin
     order by o.partition_id limit 1;
     if found then
         raise exception using errcode = 'MX120', column = 'BatchConflict', message = format(
-            'group %s is at offset %s of %s, and %s begins at %s: another run has committed what this one read',
+            'group %s is at offset %s of %s, and %s begins at %s: %s',
             in_group_name, moved.committed_offset, msgtx.partition_name(moved.partition_id),
-            coalesce('batch ' || in_batch_id, 'a batch'), moved.start_offset);
+            coalesce('batch ' || in_batch_id, 'a batch'), moved.start_offset,
+            case when moved.committed_offset > moved.start_offset then 'another run has committed what this one read'
+                else 'the group was reset, or a failover or a restore has lost what was committed; begin a new checkpoint:'
+                    ' the query reads on from the group''s offsets' end);
     end if;
     return msgtx.insert_offsets(named, offset_partitions, end_offsets, '{}', '{}', '{}', null, null, null);
 end $$;

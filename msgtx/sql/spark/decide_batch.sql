@@ -63,7 +63,8 @@ begin
         error := 'ConfigError: source';
         detail := format(
             'the sink has group %s, and no source of the query has read for it in this database: give the source the same'
-            ' option group and the same database, or leave the group out at the sink', in_group_name);
+            ' option group and the same database, or leave the group out at the sink; if a failover or a restore has lost'
+            ' what the source had noted, begin a new checkpoint', in_group_name);
         return;
     end if;
     if in_group_name is not null and offset_partitions is null then
@@ -84,8 +85,9 @@ begin
         if accepted <> '{}' then
             error := 'CheckpointLost';
             detail := format(
-                'application %s has committed batches of another query, and none of query %s: its checkpoint was lost;'
-                ' restore it, or give source and sink the option group, or take another txnAppId',
+                'application %s has committed batches of another query, and none of query %s: its checkpoint was lost,'
+                ' or a failover has lost its batches; restore it, or give source and sink the option group, or take another'
+                ' txnAppId',
                              in_app_id, in_query_id);
         end if;
         return;
