@@ -72,11 +72,13 @@ UNWATCHED: Final = Control()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row of the table. `verb`: of the command line; `label`: of a button; `right`: the one that `db grant` gives."""
+    """A row of the table. `verb`: of the command line; `label`: of a button; `right`: the one that `db grant` gives.
+
+    `preview`, `perform`: both take the change's arguments, by their names.
+    """
 
     verb: str
     label: str
-    arguments: tuple[str, ...]
     right: str
     preview: Callable[..., Preview]
     perform: Callable[..., Fields | None]
@@ -477,42 +479,17 @@ def _command(verb: str, names: Sequence[object], options: Sequence[object] = ())
 CHANGES: Final[Mapping[str, Change]] = {
     each.verb: each
     for each in (
-        Change("transactions abort", "Abort", ("transaction_id",), "admin", _preview_abort, _abort),
-        Change("transactions complete", "Complete", ("token", "commit"), "produce", _preview_complete, _complete),
-        Change("transactions fence", "Fence its producer", ("transactional_id",), "admin", _preview_fence, _fence),
-        Change("groups reset-offsets", "Reset offsets", ("group", "target", "scopes"), "admin", _preview_reset, _reset),
-        Change(
-            "groups delete-offsets", "Delete offsets", ("group", "scopes"), "admin", _preview_delete_offsets, _delete_offsets
-        ),
-        Change("groups delete", "Delete group", ("group",), "admin", _preview_delete_group, _delete_group),
-        Change(
-            "shares reset-offsets",
-            "Reset offsets",
-            ("group", "target", "scopes"),
-            "admin",
-            _preview_share_reset,
-            _reset_share,
-        ),
-        Change("shares delete", "Delete share group", ("group",), "admin", _preview_delete_share, _delete_share),
-        Change(
-            "shares redrive",
-            "Redrive dead letters",
-            ("group", "max_records", "skip_missing"),
-            "consume",
-            _preview_redrive,
-            _redrive,
-        ),
-        Change(
-            "topics delete-records",
-            "Delete records",
-            ("topic", "partition", "before"),
-            "admin",
-            _preview_delete_records,
-            _delete_records,
-        ),
-        Change("topics delete", "Delete topic", ("topic",), "admin", _preview_delete_topic, _delete_topic),
-        Change(
-            "offsets delete-snapshot", "Delete snapshot", ("name",), "consume", _preview_delete_snapshot, _delete_snapshot
-        ),
+        Change("transactions abort", "Abort", "admin", _preview_abort, _abort),
+        Change("transactions complete", "Complete", "produce", _preview_complete, _complete),
+        Change("transactions fence", "Fence its producer", "admin", _preview_fence, _fence),
+        Change("groups reset-offsets", "Reset offsets", "admin", _preview_reset, _reset),
+        Change("groups delete-offsets", "Delete offsets", "admin", _preview_delete_offsets, _delete_offsets),
+        Change("groups delete", "Delete group", "admin", _preview_delete_group, _delete_group),
+        Change("shares redrive", "Redrive dead letters", "consume", _preview_redrive, _redrive),
+        Change("shares reset-offsets", "Reset offsets", "admin", _preview_share_reset, _reset_share),
+        Change("shares delete", "Delete share group", "admin", _preview_delete_share, _delete_share),
+        Change("topics delete-records", "Delete records", "admin", _preview_delete_records, _delete_records),
+        Change("topics delete", "Delete topic", "admin", _preview_delete_topic, _delete_topic),
+        Change("offsets delete-snapshot", "Delete snapshot", "consume", _preview_delete_snapshot, _delete_snapshot),
     )
 }
