@@ -20,6 +20,7 @@ from msgtx.rules.group import GroupStatus
 from msgtx.rules.names import did_you_mean
 from msgtx.types import (
     GroupDescription,
+    GroupListing,
     OffsetReset,
     Outcome,
     PreparedTransaction,
@@ -189,7 +190,7 @@ def _reset_preview(client: "Client", noun: str, group: str, target: "Target", sc
         _command(f"{noun} reset-offsets", [group], [*_scope_words(scopes), *_target_words(target)]),
         RESET_COLUMNS,
         rows,
-        refusal=_not_empty(client.admin.groups.describe(group) if noun == "groups" else client.admin.shares.describe(group)),
+        refusal=_not_empty(_listed(client, group) if noun == "groups" else client.admin.shares.describe(group)),
         asks=bool(rows),
     )
 
@@ -270,13 +271,18 @@ def known_group(client: "Client", group: str) -> GroupDescription:
     return found
 
 
-def _not_empty(found: GroupDescription | ShareGroupDescription) -> errors.GroupNotEmpty | None:
-    if not found.members:
+def _listed(client: "Client", group: str) -> GroupListing | None:
+    """Return a group without its lag, which takes seconds for 10,000 partitions. None: it is Dead."""
+    return next((each for each in client.admin.groups.list() if each.group == group), None)
+
+
+def _not_empty(found: GroupDescription | GroupListing | ShareGroupDescription | None) -> errors.GroupNotEmpty | None:
+    if found is None or not found.members:
         return None
     members = counted(found.members, "member")
-    if isinstance(found, GroupDescription):
-        return errors.GroupNotEmpty(f"group {found.group!r} is {found.state} and has {members}", group=found.group)
-    return errors.GroupNotEmpty(f"share group {found.group!r} has {members}", group=found.group)
+    if isinstance(found, ShareGroupDescription):
+        return errors.GroupNotEmpty(f"share group {found.group!r} has {members}", group=found.group)
+    return errors.GroupNotEmpty(f"group {found.group!r} is {found.state} and has {members}", group=found.group)
 
 
 # ── share groups ──
