@@ -1,5 +1,6 @@
 """The application: addresses, signing in and out, pages, their twins and their live updates."""
 
+import asyncio
 import functools
 import ipaddress
 import logging
@@ -9,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
+from weakref import WeakKeyDictionary
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -26,7 +28,7 @@ from msgtx.console.guard import NOT_OURS, Guard, is_address, is_token, peer_of, 
 from msgtx.console.live import Live
 from msgtx.console.page import Page, Query, status_of
 from msgtx.console.pages import PAGES
-from msgtx.console.viewers import Attempts, Sessions, Viewer, open_client
+from msgtx.console.viewers import CONNECTIONS, Attempts, Sessions, Viewer, open_client
 
 log = logging.getLogger("msgtx.console")
 FORM_BYTES: Final = 8 * 1024  # of a form: a name and a password
@@ -84,6 +86,7 @@ class _Console:
         self._sessions = Sessions(self._base)
         self._attempts = Attempts()
         self.live = Live()
+        self._turns: WeakKeyDictionary[Client, asyncio.Semaphore] = WeakKeyDictionary()
         self._changing = Changing(self) if allow_changes else None
         self._shared: Client | None = None if self._asks else open_client(self._base)
         self._database = urlsplit(client.url).path.lstrip("/") or "msgtx"
@@ -288,14 +291,19 @@ class _Console:
 
     # ── pages ──
 
-    def _page(self, request: Request, *, name: str) -> Response:
-        viewer = self.required(request)
-        page = PAGES[name](viewer.client, Query(request.query_params))
-        return HTMLResponse(self.drawn(request, page, name, viewer))
+    async def _page(self, request: Request, *, name: str) -> Response:
+        page, viewer = await self._asked(request, name)
+        return HTMLResponse(await run_in_threadpool(self.drawn, request, page, name, viewer))
 
-    def _twin(self, request: Request, *, name: str) -> Response:
-        viewer = self.required(request)
-        return JSONResponse(PAGES[name](viewer.client, Query(request.query_params)).json())
+    async def _twin(self, request: Request, *, name: str) -> Response:
+        page, _ = await self._asked(request, name)
+        return JSONResponse(await run_in_threadpool(page.json))
+
+    async def _asked(self, request: Request, name: str) -> tuple[Page, Viewer]:
+        """Return a page and who asked for it. A role has as many threads as connections; its other pages wait outside."""
+        viewer = await run_in_threadpool(self.required, request)
+        async with self._turns.setdefault(viewer.client, asyncio.Semaphore(CONNECTIONS)):
+            return await run_in_threadpool(PAGES[name], viewer.client, Query(request.query_params)), viewer
 
     def _updates(self, request: Request, *, name: str) -> Response:
         viewer = self.required(request)

@@ -32,6 +32,8 @@ PAGES: Final = {
     "topic": "topic?name=orders",
     "messages": "messages?topic=orders&isolation=read_uncommitted",
     "held": "messages?topic=payments&isolation=read_uncommitted",
+    "found": "messages?topic=orders&path=customer&value=ada&rows=3",
+    "followed": "messages?topic=payments&follow=on&isolation=read_uncommitted",
     "hostile": "messages?topic=hostile",
     "record": "record?topic=orders&partition=0&offset=3",
     "transactions": "transactions",
@@ -215,6 +217,40 @@ def test_a_page_follows_the_database_and_stands_still_when_asked(chromium: Brows
         expect(page.get_by_role("link", name="arrived")).to_be_visible()
         page.get_by_role("link", name="Paused").click()
         expect(page.get_by_role("link", name="arrived")).to_have_count(0)
+
+
+def test_a_page_follows_new_records_until_it_is_paused(chromium: Browser, filled: Client, address: str) -> None:
+    filled.topics.create("tail", if_not_exists=True)
+    with opened(chromium) as page, filled.producer() as producer:
+        page.goto(address + "messages?topic=tail")
+        page.get_by_role("link", name="Follow").click()
+        producer.send("tail", b"<b>first</b>")
+        producer.flush()
+        expect(page.locator("table.records tbody tr").first).to_contain_text("<b>first</b>", timeout=15_000)
+        producer.send("tail", b"second")
+        producer.flush()
+        expect(page.locator("table.records tbody tr").first).to_contain_text("second", timeout=15_000)
+        page.get_by_role("link", name="Live").click()
+        expect(page.get_by_role("link", name="Paused")).to_be_visible()
+        producer.send("tail", b"third")
+        producer.flush()
+        time.sleep(5)  # longer than two polls: nothing may happen
+        expect(page.locator("table.records tbody tr").first).to_contain_text("second")
+        page.get_by_role("link", name="Paused").click()
+        expect(page.locator("table.records tbody tr").first).to_contain_text("third")
+
+
+def test_records_are_found_by_a_json_field_in_pages(chromium: Browser, address: str) -> None:
+    with opened(chromium) as page:
+        page.goto(address + "messages?topic=orders&rows=20")
+        page.get_by_label("JSON field").fill("customer")
+        page.get_by_label("that is").fill("ada")
+        page.keyboard.press("Enter")
+        expect(page.locator("table.records tbody tr")).not_to_have_count(0)
+        assert "path=customer" in page.url
+        page.get_by_label("that is").fill("<script>alert(1)</script>")
+        page.keyboard.press("Enter")
+        expect(page.locator(".empty")).to_contain_text("No record fits")
 
 
 def test_a_filter_works_as_one_types_and_its_address_can_be_shared(chromium: Browser, address: str) -> None:

@@ -12,13 +12,17 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import msgtx
+from msgtx import Client
 from msgtx.console import viewers
+from msgtx.console.page import Page, Query
+from msgtx.console.pages import PAGES
 from msgtx.console.viewers import CONNECTIONS
 from msgtx.database import embedded
 from msgtx.database.embedded import postmaster
@@ -230,6 +234,29 @@ def test_a_right_that_was_revoked_is_told(server: Server, place: Roles, capfd: p
         assert status in {403, 404}, text
         wait_until(lambda: "orders" not in person.fragments[-1], "the page shows nothing of it", seconds=PATIENCE)
         place.grant(role, "observe")
+
+
+def test_pages_of_a_role_take_as_many_threads_as_it_has_connections(place: Roles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else forty slow ones would be all that the console draws, for anybody."""
+    lock = threading.Lock()
+    at_once: list[int] = [0]
+    drawn: list[int] = []
+
+    def slow(client: Client, query: Query) -> Page:
+        with lock:
+            at_once[0] += 1
+            drawn.append(at_once[0])
+        time.sleep(0.1)
+        with lock:
+            at_once[0] -= 1
+        return PAGES["topics"](client, query)
+
+    monkeypatch.setitem(cast("dict[str, object]", PAGES), "spark", slow)
+    with msgtx.connect(place.url) as client, served(client) as address:
+        person = Person(address, place.make("observe"))
+        with ThreadPoolExecutor(12) as threads:
+            assert {status for status, _ in threads.map(person.page, ["spark"] * 24)} == {200}
+    assert (len(drawn), max(drawn)) == (24, CONNECTIONS)
 
 
 def end_sessions(place: Roles) -> None:

@@ -160,6 +160,12 @@ def test_a_page_is_drawn_and_names_its_command(owner: TestClient, topic: str, na
         ("messages?topic={topic}&path=a=b&value=1", 400),
         ("messages?topic={topic}&value=1", 400),
         ("messages?topic={topic}&follow=yes", 400),
+        ("messages?topic={topic}&key=k&before=99999999999999999999", 400),
+        ("messages?topic={topic}&path=a%00b&value=1", 400),
+        ("messages?topic={topic}&key=a%00b", 200),
+        ("messages?topic={topic}&path=..&value=", 200),
+        ("messages?topic={topic}&path=a&value=%EF%BF%BD%F0%9F%92%A9&before=0", 200),
+        ("messages?topic={topic}&path=number&value=2&before=9223372036854775807", 200),
         ("group?name=nothing", 404),
         ("share?name=nothing", 404),
         ("transaction?id=nothing", 404),
@@ -312,6 +318,14 @@ def test_a_search_goes_back_in_pages_and_says_where_it_stopped(
     page = owner.get(f"/messages{asked}").text
     assert "ended in front of offset 5" in page
     assert "before=5" in page
+
+
+def test_who_may_only_observe_searches_for_no_contents(browse: Browse, roles: Roles, topic: str) -> None:
+    browser = browse()
+    sign_in(browser, roles.make(f"observe:{topic}"))
+    answer = browser.get(f"/messages?topic={topic}&path=number&value=2")
+    assert answer.status_code == 403
+    assert "number: 2" not in answer.text
 
 
 def test_a_page_that_follows_shows_the_newest_first(client: Client, owner: TestClient) -> None:
