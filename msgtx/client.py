@@ -952,8 +952,9 @@ def connect(url: str | None = None, *, create: bool = False, pool_size: int = PO
                 migrate.upgrade(connection)
         with engine.connection() as raw:
             found = describe_installation(raw)
-        engine.expect(found.incarnation)
-        require_version(found)
+            require_version(found)
+            engine.expect(found.incarnation)
+            engine.ask_who_answers(raw)
     except BaseException:
         engine.close()
         raise

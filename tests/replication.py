@@ -118,6 +118,38 @@ class Pair:
         _kill(self.home / "primary")
         self._promote()
 
+    def start_old_primary(self) -> None:
+        """Start the primary again after it was killed, beside the one that was promoted."""
+        assert embedded.start(self.home / "primary").port == self.primary_port
+
+    def stop_standby(self) -> None:
+        """Kill the standby, or what it has become."""
+        _kill(self.home / "standby")
+
+    def start_standby(self) -> None:
+        """Start it again."""
+        assert embedded.start(self.home / "standby").port == self.standby_port
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let no process of the primary run, until the end: its connections stay open, and nothing answers."""
+        running = postmaster.read_pid_file(self.home / "primary" / "data")
+        assert running is not None
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        pids = [running.pid, *map(int, children)]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def promote(self) -> None:
+        """Promote the standby; the primary is left alone."""
+        self._promote()
+
     def _promote(self) -> None:
         with self._standby() as standby:
             assert standby.execute("select pg_promote(true, %s)", [int(PATIENCE_SECONDS)]).fetchone() == (True,)

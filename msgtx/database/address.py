@@ -73,6 +73,47 @@ def conninfo(parameters: dict[str, str]) -> str:
     return make_conninfo("", **parameters)
 
 
+class Hosts:
+    """The hosts of an address, in the order in which the next connection tries them: first the one that answered last.
+
+    Otherwise each connection would first wait for a host that is silent. For any thread: a race costs such a wait.
+    """
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self._parameters = dict(parameters)
+        columns = {name: parameters[name].split(",") for name in ("host", "hostaddr", "port") if parameters.get(name)}
+        balanced = parameters.get("load_balance_hosts", "disable") != "disable"  # libpq draws one
+        self.count = 1 if balanced else max(map(len, columns.values()), default=1)
+        self._columns = {name: texts * (self.count if len(texts) == 1 else 1) for name, texts in columns.items()}
+        self._first = 0
+
+    def ordered(self) -> dict[str, str]:
+        """Return the parameters for the next connection."""
+        first = self._first
+        if not first:
+            return self._parameters
+        turned = {name: ",".join([*texts[first:], *texts[:first]]) for name, texts in self._columns.items()}
+        return {**self._parameters, **turned}
+
+    def answered(self, host: str, port: int) -> None:
+        """Begin with this host."""
+        at = self._place_of(host, port)
+        self._first = self._first if at is None else at
+
+    def failed(self, host: str, port: int) -> None:
+        """Begin with the host after this one, if it would be this one."""
+        if self._place_of(host, port) == self._first:
+            self._first = (self._first + 1) % self.count
+
+    def _place_of(self, host: str, port: int) -> int | None:
+        if self.count == 1:
+            return None
+        hosts = self._columns.get("host") or self._columns["hostaddr"]
+        ports = self._columns.get("port", [""] * self.count)
+        places = zip(hosts, ports, strict=True)
+        return next((at for at, place in enumerate(places) if place[0] == host and place[1] in {"", str(port)}), None)
+
+
 def sqlalchemy_url(parameters: Mapping[str, str]) -> tuple[sqlalchemy.URL, dict[str, str]]:
     """Return the address for SQLAlchemy, which hides the password, and the parameters of libpq that it does not hold."""
     rest = dict(parameters)

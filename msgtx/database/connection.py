@@ -136,11 +136,13 @@ class _Heard:
 class Connection(psycopg.Connection[Any]):
     """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else.
 
-    `hook`: that of its engine, when it was checked out.
+    `hook`: that of its engine, when it was checked out. `given_up`: called when the server gave no answer in time, or takes
+    no writes any more.
     """
 
     silence: float = ANSWER_SECONDS
     hook: Callable[[str], None] | None = None
+    given_up: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -209,6 +211,7 @@ class Connection(psycopg.Connection[Any]):
 
     def _give_up(self, gen: Generator[Any, Any, Any], why: str) -> None:
         self.close()
+        self.given_up()
         with contextlib.suppress(Exception):  # it would speak to a connection that is closed
             gen.close()
         raise psycopg.OperationalError(f"the server did not answer ({why}); the connection was given up")

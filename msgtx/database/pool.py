@@ -5,6 +5,7 @@ Slower work that needs several statements uses `Engine.transaction()`.
 """
 
 import contextlib
+import functools
 import os
 import queue
 import uuid
@@ -39,10 +40,12 @@ _HEARS: Final = (
     "case pg_catalog.current_setting('client_min_messages') when 'error'"
     " then pg_catalog.set_config('client_min_messages', 'warning', false) end"
 )
-SESSION: Final = f"select pg_catalog.pg_backend_pid(), null, {_HEARS}"
-SESSION_AND_INCARNATION: Final = (
-    f"select pg_catalog.pg_backend_pid(), i.incarnation, {_HEARS} from msgtx.describe_installation() i"  # noqa: S608 - constants
+SESSION: Final = f"select pg_catalog.pg_backend_pid(), null, null, null, {_HEARS}"
+SESSION_AND_SERVER: Final = (
+    f"select pg_catalog.pg_backend_pid(), i.incarnation, s.system_identifier, s.timeline, {_HEARS}"  # noqa: S608 - constants
+    " from msgtx.describe_installation() i cross join msgtx.identify_server() s"
 )
+OLD_PRIMARY: Final = "old primary"  # the reason of an error
 
 
 def _refuse_ended(connection: RawConnection, *_: object) -> None:
@@ -71,6 +74,8 @@ def _primary(connection: RawConnection) -> Iterator[None]:
         if query(connection, IS_STANDBY) != [(True,)]:
             raise
         connection.close()
+        if isinstance(connection, Connection):
+            connection.given_up()
         raise errors.DatabaseUnavailable(
             "the server is a standby (now), and takes no writes: connect to the primary; with several hosts in the URL,"
             " target_session_attrs=read-write finds it",
@@ -160,6 +165,8 @@ class Engine(Closing):
         self.outage_timeout: float | None = None  # seconds, of calls that are repeated; None: as long as it takes
         self.connect = connect
         self._incarnation: uuid.UUID | None = None
+        self.hosts = address.Hosts(self.parameters)
+        self.server: tuple[int, int] | None = None  # system identifier and timeline of the last primary that answered
         self.origin = forks.here()
         self._closed = False
         self.pool_size = pool_size
@@ -199,19 +206,37 @@ class Engine(Closing):
     def _opened(self) -> RawConnection:
         if self.hook is not None:
             self.hook("connect")
+        for _ in range(1, self.hosts.count):
+            try:
+                return self._connected()
+            except errors.DatabaseUnavailable as error:
+                if error.reason != OLD_PRIMARY:
+                    raise
+        return self._connected()
+
+    def _connected(self) -> RawConnection:
+        """Connect to the first host that takes the connection. Raise `DatabaseUnavailable` if that is an old primary."""
         # The address may say otherwise, except for the encoding: with the role's own, some names could not be sent.
         ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
         options = {name: value for name, value in ours.items() if name not in self.parameters}
         with translated():
-            connection = self.connect(address.conninfo(self.parameters), autocommit=True, client_encoding="utf8", **options)
-        if isinstance(connection, Connection):
-            connection.silence, connection.hook = self.silence, self.hook
+            connection = self.connect(
+                address.conninfo(self.hosts.ordered()), autocommit=True, client_encoding="utf8", **options
+            )
         forks.cut_off(connection)
         try:
-            self._ask_who_answers(connection)
-        except BaseException:
+            with translated():
+                place = (connection.info.host, connection.info.port)
+            if isinstance(connection, Connection):
+                connection.silence, connection.hook = self.silence, self.hook
+                connection.given_up = functools.partial(self.hosts.failed, *place)
+            self.ask_who_answers(connection)
+        except BaseException as error:
             connection.close()
+            if getattr(error, "reason", None) == OLD_PRIMARY:
+                self.hosts.failed(*place)
             raise
+        self.hosts.answered(*place)
         return connection
 
     def expect(self, incarnation: uuid.UUID) -> None:
@@ -233,10 +258,10 @@ class Engine(Closing):
             pass
         return error
 
-    def _ask_who_answers(self, connection: RawConnection) -> None:
-        """Notice a pooler, refuse another incarnation: in one round trip."""
+    def ask_who_answers(self, connection: RawConnection) -> None:
+        """Notice a pooler, refuse another incarnation, then a server of before a failover: in one round trip."""
         expected = self._incarnation
-        ((session, found, _),) = query(connection, SESSION if expected is None else SESSION_AND_INCARNATION)
+        ((session, found, system, timeline, _),) = query(connection, SESSION if expected is None else SESSION_AND_SERVER)
         # With a pooler in between, another session may answer than the one that said hello.
         self.pooled = self.pooled or session != connection.info.backend_pid
         # Then each call may reach another session, without our prepared statements.
@@ -245,6 +270,20 @@ class Engine(Closing):
             raise errors.IncarnationChanged(
                 f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
             )
+        if timeline is None:
+            return
+        # No event lowers the timeline of a server; another one (pg_upgrade, a logical replica) may have a lower one.
+        seen = self.server
+        if seen is not None and seen[0] == system and timeline < seen[1]:
+            with translated():
+                place = f"{connection.info.host}:{connection.info.port}"
+            raise errors.DatabaseUnavailable(
+                f"the server at {place} is on timeline {timeline}, and this client has been on timeline {seen[1]}: it is a"
+                " primary of before a failover; stop it, or make it a standby (pg_rewind)",
+                reason=OLD_PRIMARY,
+            )
+        if seen != (system, timeline):
+            self.server = (system, timeline)
 
     def connection(self) -> "CheckedOut":
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""

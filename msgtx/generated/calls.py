@@ -875,6 +875,14 @@ HOLD_COMMIT: Final = Function(
 )
 
 
+class IdentifyServerRow(NamedTuple):
+    system_identifier: int | Any
+    timeline: int | Any
+
+
+IDENTIFY_SERVER: Final = Function("identify_server", "", IdentifyServerRow)
+
+
 class InitProducerIdRow(NamedTuple):
     producer_id: int
     epoch: int

@@ -618,6 +618,21 @@ def test_a_listener_that_holds_the_queue_of_notifications_back_is_told(
     wait_until(lambda: found(client, "notifications", limits) == [], "the queue is read")
 
 
+def test_a_server_that_does_not_show_its_timeline_is_named(make_database: Callable[..., str]) -> None:
+    """As some managed services; its clients take each host."""
+    url = make_database()
+    with msgtx.connect(url) as client:
+        assert found(client, "timeline") == []
+        with connect(url) as owner:
+            owner.execute(
+                "create or replace function msgtx.timeline_of_server() returns int language plpgsql as"
+                " $$ begin raise feature_not_supported; end $$"
+            )
+        (finding,) = found(client, "timeline")
+        assert finding.level == Level.INFORMATION
+        client.runtime.engine.dedicated().close()
+
+
 # ── copies ──
 
 

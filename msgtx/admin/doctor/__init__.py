@@ -29,6 +29,7 @@ CHECKS: Final[dict[str, Check]] = {
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,
     "incarnation": server.place,
+    "timeline": server.timeline,
     "sequences": server.sequences,
     "settings": server.settings,
     "connections": server.connections,

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from msgtx.admin.doctor.findings import Look, data_of, words_of_bytes
-from msgtx.database.pool import Engine
+from msgtx.database.calls import query
+from msgtx.database.pool import IS_STANDBY, Engine
 from msgtx.database.schema import migrate
 from msgtx.store.append.append import PARTITIONS_AT_ONCE
-from msgtx.store.operator.installation import describe_place, sequences_behind
+from msgtx.store.operator.installation import describe_place, identify_server, sequences_behind
 from msgtx.store.operator.server import describe_lock_table, describe_notifications, is_weak, table_statistics
 from msgtx.types import Finding, Level
 
@@ -65,6 +66,17 @@ def sequences(look: Look) -> Iterator[Finding]:
             f"{each}: ids are given out twice, and records are taken for another producer's duplicates",
             "`select msgtx.note_place()` as owner: every sequence skips ahead",
             data_of(each),
+        )
+
+
+def timeline(look: Look) -> Iterator[Finding]:
+    """Find a primary that does not show its timeline, by which clients know one of before a failover."""
+    if identify_server(look.connection) is None and query(look.connection, IS_STANDBY) == [(False,)]:
+        yield Finding(
+            Level.INFORMATION,
+            "timeline",
+            "the server does not show its timeline: clients cannot refuse an old primary that comes back",
+            "have the old primary fenced in a failover, or use a synchronous standby",
         )
 
 

@@ -62,6 +62,12 @@ def sequences_behind(connection: RawConnection) -> list[Sequence]:
     ]
 
 
+def identify_server(connection: RawConnection) -> tuple[int, int] | None:
+    """Return the server's system identifier and timeline; None on a standby, and where the server does not say it."""
+    (row,) = call(connection, calls.IDENTIFY_SERVER)
+    return None if row.timeline is None else (row.system_identifier, row.timeline)
+
+
 def describe_installation(connection: RawConnection) -> Installation:
     """Return the installation's row. Raise `ConfigError` if there is no msgtx schema."""
     ((incarnation, version, functions_hash),) = call(connection, calls.DESCRIBE_INSTALLATION)
