@@ -1182,6 +1182,7 @@ class Standby:
 class DatabaseDescription:
     """The database below msgtx. `connections`: of the server; `connection_limit`: those that ordinary roles may have.
 
+    `bytes`: of the database, with what is not msgtx's; PostgreSQL keeps no history of it.
     `sees_all`: whether the role may see other roles' sessions (pg_read_all_stats); else some values are None.
     """
 
@@ -1190,6 +1191,7 @@ class DatabaseDescription:
     sees_all: bool
     connections: int
     connection_limit: int
+    bytes: int
     tables: list[TableDescription]
     snapshot_holders: list[SnapshotHolder]
     standbys: list[Standby]

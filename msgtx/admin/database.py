@@ -4,6 +4,7 @@ from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.store.append.append import epoch_ms_or_none
 from msgtx.store.operator.server import (
+    database_bytes,
     describe_rights,
     describe_server,
     describe_standbys,
@@ -24,6 +25,7 @@ def database(engine: Engine) -> DatabaseDescription:
             sees_all=server.sees_all,
             connections=server.sessions,
             connection_limit=server.connection_limit,
+            bytes=database_bytes(connection),
             tables=_tables(connection),
             snapshot_holders=_holders(connection),
             standbys=_standbys(connection),

@@ -148,16 +148,20 @@ def arranged(
     sort: str,
     filter_on: Sequence[str] = (),
     most: int = LARGEST_TABLE,
+    prefix: str = "",
 ) -> Arranged:
-    """Filter by a text in some columns, sort by one, cut out a page. `sort`: `column`, or `-column` for descending."""
-    wanted = query.text("filter")
+    """Filter by a text in some columns, sort by one, cut out a page. `sort`: `column`, or `-column` for descending.
+
+    `prefix`: of the parameters of a second table on a page.
+    """
+    wanted = query.text(f"{prefix}filter")
     found = [row for row in rows if not wanted or any(wanted.lower() in str(row[name] or "").lower() for name in filter_on)]
-    order = query.choice("sort", [sort, *(f"{sign}{name}" for name in columns for sign in ("", "-"))])
+    order = query.choice(f"{prefix}sort", [sort, *(f"{sign}{name}" for name in columns for sign in ("", "-"))])
     column = order.removeprefix("-")
     found.sort(key=lambda row: _rank(row[column]), reverse=order.startswith("-"))
-    size = query.whole("rows", min(ROWS, most), least=1, most=most)
+    size = query.whole(f"{prefix}rows", min(ROWS, most), least=1, most=most)
     pages = max(1, math.ceil(len(found) / size))
-    page = min(query.whole("page", 1, least=1), pages)
+    page = min(query.whole(f"{prefix}page", 1, least=1), pages)
     return Arranged(found[(page - 1) * size : page * size], len(found), page, pages, column, order.startswith("-"), wanted)
 
 

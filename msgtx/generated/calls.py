@@ -334,6 +334,7 @@ COUNT_TRANSACTIONS: Final = Function(
 )
 CREATE_TOPIC: Final = Function("create_topic", "topic_name text, partition_count int4, settings jsonb", tuple[int])
 CUT: Final = Function("cut", "topics text", tuple[str])
+DATABASE_BYTES: Final = Function("database_bytes", "", tuple[int])
 
 
 class DecideRow(NamedTuple):

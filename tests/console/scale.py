@@ -60,7 +60,7 @@ FILL: Final = (
         select n, 0, format('scale-%s', lpad(n::text, 6, '0')), 900000, now(), n % 50 from generate_series(0, {last}) n""",
     """insert into msgtx.transaction (producer_id, producer_epoch, transaction_number, opened_at, timeout_ms,
             database_backend)
-        select n, 0, 0, now(), 900000, 0 from generate_series(0, {last}) n""",
+        select n, 0, 0, now(), 86400000, 0 from generate_series(0, {last}) n""",
     """insert into msgtx.record_batch (partition_id, base_offset, last_offset, producer_id, producer_epoch,
             transaction_number, base_sequence, last_sequence, appended_at, max_timestamp, record_count, byte_size, "values")
         select {first} + n % {partitions}, 10 * (n / {partitions}), 10 * (n / {partitions}) + 9, n, 0, 0, 0, 9, now(),

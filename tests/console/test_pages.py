@@ -1,5 +1,6 @@
 """Pages show what the command line prints, as text, in bounded pieces, and only what a role may see."""
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -21,7 +22,18 @@ from tests.store.steps import unique
 
 Msgtx = Callable[..., Ended]
 # Ages, sentences with times in them, and sessions of the server.
-CHANGING = {"lag_ms", "text", "data", "connections", "snapshot_holders"}
+CHANGING = {
+    "lag_ms",
+    "bytes",
+    "live_rows",
+    "dead_rows",
+    "rows_since_vacuum",
+    "last_vacuum",
+    "text",
+    "data",
+    "connections",
+    "snapshot_holders",
+}
 HOSTILE = "<script>alert(1)</script>\u202egnp\u2066'\"&amp;"
 
 
@@ -54,6 +66,7 @@ def topic(client: Client) -> str:
 TWINS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "overview": ("overview", "findings", ("doctor",)),
     "lag": ("overview", "lags", ("groups", "lag")),
+    "disk": ("overview", "disk", ("db", "status")),
     "topics": ("topics?rows=500", "topics", ("topics", "list")),
     "topic": ("topic?name={topic}", "topic", ("topics", "describe", "{topic}")),
     "progress": ("partition?topic={topic}", "progress", ("topics", "progress", "{topic}", "--partition", "0")),
@@ -370,6 +383,19 @@ def test_a_difference_too_large_for_a_page_says_so(
     text = owner.get(f"/difference?start={topic}-cut").text
     assert "the command counts them" in text
     assert f"msgtx offsets ranges --from {topic}-cut" in text
+
+
+def test_members_are_paged_beside_the_partitions(client: Client, owner: TestClient, topic: str) -> None:
+    group = f"{topic}-crew"
+    with contextlib.ExitStack() as stack:
+        for number in range(3):
+            consumer = stack.enter_context(client.consumer(topic, group=group, group_instance_id=f"static-{number}"))
+            consumer.poll(0.0)
+        address = f"/group?name={group}&member_rows=2&rows=1"
+        assert len(set(re.findall(r"static-[0-9]", owner.get(address).text.partition('id="members"')[2]))) == 2
+        last = owner.get(f"{address}&member_page=2").text
+        assert len(set(re.findall(r"static-[0-9]", last.partition('id="members"')[2]))) == 1
+        assert "member_page=1" in last
 
 
 def test_groups_stand_on_the_bar_of_their_partition(client: Client, owner: TestClient, topic: str) -> None:

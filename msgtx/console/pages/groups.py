@@ -9,6 +9,8 @@ from msgtx.rows import group_row, member_rows, row_of
 from msgtx.rules.group import GroupStatus
 
 _COLUMNS = ("group", "state", "strategy", "members")
+_MEMBER_COLUMNS = ("joined_at",)
+_MOST_MOVES = 20  # members with a handover that are shown
 _PARTITION_COLUMNS = ("topic", "partition", "current_offset", "log_end_offset", "lag", "lag_ms", "client_host")
 
 
@@ -31,11 +33,17 @@ def group_page(client: Client, query: Query) -> Page:
     row = group_row(found)
     table = arranged(row["partitions"], query, columns=_PARTITION_COLUMNS, sort="topic", filter_on=("topic",))
     members = part(f"msgtx groups members {shlex.quote(name)}", lambda: member_rows(name, client.admin.groups.members(name)))
+    shown = arranged(members.rows, query, columns=_MEMBER_COLUMNS, sort="joined_at", prefix="member_")
     return Page(
         name,
         "group.html",
         {"group": Section(row, f"msgtx groups describe {shlex.quote(name)}"), "members": members},
-        {"name": name, "table": table, "moves": [each for each in members.rows if each["owned"] != each["target"]]},
+        {
+            "name": name,
+            "table": table,
+            "shown": shown,
+            "moves": [each for each in members.rows if each["owned"] != each["target"]][:_MOST_MOVES],
+        },
         noun="groups",
         changes=[(f"groups {verb}", {"group": name}) for verb in ("reset-offsets", "delete-offsets", "delete")],
     )

@@ -5,12 +5,13 @@ from typing import Any, Final
 
 from msgtx.client import Client
 from msgtx.console.page import Page, Query, part
-from msgtx.rows import activity_row, listed_share_row, prepared_row, row_of
+from msgtx.rows import activity_row, database_row, listed_share_row, prepared_row, row_of
 from msgtx.rules.transaction import State
 from msgtx.types import Level
 
 _MOST_GROUPS: Final = 8
 MOST_OPEN: Final = 8
+MOST_UNDECIDED: Final = 1_000  # undecided transactions
 
 
 def overview_page(client: Client, query: Query) -> Page:
@@ -19,22 +20,35 @@ def overview_page(client: Client, query: Query) -> Page:
     lags = part("msgtx groups lag", lambda: [row_of(each) for each in client.admin.groups.lags()])
     activity = part("msgtx activity", lambda: [activity_row(each) for each in client.admin.activity()])
     open_ = part(
-        "msgtx transactions list --state Ongoing --state Prepared",
-        lambda: [row_of(each) for each in client.admin.transactions.list([State.ONGOING, State.PREPARED])],
+        f"msgtx transactions list --state Ongoing --state Prepared --most {MOST_UNDECIDED}",
+        lambda: [
+            row_of(each) for each in client.admin.transactions.list([State.ONGOING, State.PREPARED], most=MOST_UNDECIDED)
+        ],
     )
     prepared = part("msgtx transactions prepared", lambda: list(map(prepared_row, client.admin.transactions.prepared())))
+    disk = part("msgtx db status", lambda: database_row(client.admin.database()))
     shares = part("msgtx shares list", lambda: list(map(listed_share_row, client.admin.shares.list())))
     everything = query.choice("findings", ["some", "all"]) == "all"
     counts = {level: sum(each["level"] == level for each in findings.rows) for level in Level}
     return Page(
         "Overview",
         "overview.html",
-        {"findings": findings, "activity": activity, "lags": lags, "open": open_, "prepared": prepared, "shares": shares},
+        {
+            "findings": findings,
+            "activity": activity,
+            "lags": lags,
+            "open": open_,
+            "prepared": prepared,
+            "shares": shares,
+            "disk": disk,
+        },
         {
             "counts": counts,
             "charts": _charts(activity.rows),
             "everything": everything,
             "shown": [each for each in findings.rows if everything or each["level"] != Level.INFORMATION],
+            "disk_of_tables": sum(each["bytes"] for each in disk.rows["tables"]) if disk.rows else 0,
+            "most_counted": MOST_UNDECIDED,
             "lag": sum(each["lag"] for each in lags.rows),
             "behind": sorted(lags.rows, key=lambda each: -each["lag"])[:_MOST_GROUPS],
             "first_open": open_.rows[:MOST_OPEN],

@@ -81,6 +81,12 @@ def snapshot_holders(connection: RawConnection) -> list[SnapshotHolder]:
     return call(connection, calls.SNAPSHOT_HOLDERS)
 
 
+def database_bytes(connection: RawConnection) -> int:
+    """Return the size of the database, with what is not msgtx's."""
+    ((found,),) = call(connection, calls.DATABASE_BYTES)
+    return found
+
+
 def table_statistics(connection: RawConnection) -> list[TableStatistics]:
     """Return the statistics of msgtx's tables, by name."""
     return call(connection, calls.TABLE_STATISTICS)
