@@ -75,7 +75,9 @@ class _Done:
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    error: errors.MsgtxError
+    words: str
+    status: int
+    is_lost: bool  # the answer: the change may have been made
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +181,14 @@ class Changing:
         kept = self._find(request, viewer)
         address = f"{path}/{kept.number}"
         token = token_of(self._door.secret, self._door.cookie_of(request), viewer.name, page_address("", address))
-        view: dict[str, Any] = {"preview": kept.preview, "rows_shown": ROWS_SHOWN, "action": address, "change_token": token}
-        view |= {
+        view: dict[str, Any] = {
+            "preview": kept.preview,
+            "rows_shown": ROWS_SHOWN,
+            "action": address,
+            "change_token": token,
             "notice": kept.notice,
             "again": page_address("", path, kept.fixed).lstrip("/"),
-            "change": CHANGES[OFFERED[path]],
+            "right": CHANGES[kept.preview.verb].right,
         }
         if kept.pressed is None:
             return HTMLResponse(await self._drawn(request, viewer, kept.fixed, "preview", view))
@@ -192,10 +197,9 @@ class Changing:
         match kept.pressed.result():
             case _Replaced(number):
                 return self._to(request, f"{path}/{number}")
-            case _Refused(error):
-                view |= {"failure": str(error), "is_lost": error.fault is errors.Fault.OUTAGE}
-                text = await self._drawn(request, viewer, kept.fixed, "refused", view)
-                return HTMLResponse(text, status_of(error))
+            case _Refused(words, status, is_lost):
+                view |= {"failure": words, "is_lost": is_lost}
+                return HTMLResponse(await self._drawn(request, viewer, kept.fixed, "refused", view), status)
             case _Done(fields):
                 return HTMLResponse(await self._drawn(request, viewer, kept.fixed, "done", view | {"fields": fields}))
 
@@ -218,20 +222,25 @@ class Changing:
     async def _made(self, viewer: Viewer, kept: _Kept, who: str) -> _Done | _Refused | _Replaced:
         command = printable(kept.preview.command)
         try:
-            try:
-                async with self._turns.setdefault(viewer.client, asyncio.Lock()):
-                    fields = await run_in_threadpool(apply, viewer.client, kept.preview, Control(self.stop))
-            except errors.PreviewOutdated as error:
-                found = await run_in_threadpool(preview, viewer.client, kept.preview.verb, **kept.arguments)
-                log.warning("%s has changed nothing, the preview is outdated: %s", who, command)
-                anew = _Kept(kept.owner, kept.fixed, kept.arguments, found, notice=str(error))
-                self._keep(viewer, anew)
-                return _Replaced(anew.number)
+            result = await self._applied(viewer, kept)
         except errors.MsgtxError as error:
-            log.warning("%s has changed nothing, or the answer is lost: %s: %s", who, command, printable(str(error)))
-            return _Refused(error)
-        log.info("%s has changed: %s", who, command)
-        return _Done(fields)
+            log.warning("%s had a failure: %s: %s", who, command, printable(str(error)))
+            return _Refused(str(error), status_of(error), is_lost=error.fault is errors.Fault.OUTAGE)
+        if isinstance(result, _Done):
+            log.info("%s has changed: %s", who, command)
+        else:
+            log.warning("%s has changed nothing, the preview is outdated: %s", who, command)
+        return result
+
+    async def _applied(self, viewer: Viewer, kept: _Kept) -> _Done | _Replaced:
+        try:
+            async with self._turns.setdefault(viewer.client, asyncio.Lock()):
+                return _Done(await run_in_threadpool(apply, viewer.client, kept.preview, Control(self.stop)))
+        except errors.PreviewOutdated as error:
+            found = await run_in_threadpool(preview, viewer.client, kept.preview.verb, **kept.arguments)
+            anew = _Kept(kept.owner, kept.fixed, kept.arguments, found, notice=str(error))
+            self._keep(viewer, anew)
+            return _Replaced(anew.number)
 
     # ── what is kept, and whose it is ──
 

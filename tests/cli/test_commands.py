@@ -106,6 +106,19 @@ def test_what_came_while_the_question_was_open_is_not_deleted(
     assert done.rows == [{"topic": topic, "partition": 0, "log_start_offset": 1}]
 
 
+def test_a_topic_that_was_made_anew_while_the_question_was_open_is_not_deleted(
+    msgtx: Msgtx, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered(what: str, **_: bool) -> bool:
+        client.topics.delete(topic)
+        client.topics.create(topic)
+        return True
+
+    monkeypatch.setattr("msgtx.cli.terminal.confirmation.confirmed", answered)
+    msgtx("topics", "delete", topic).refuses("its preview is outdated", code=1)
+    assert topic in client.topics.list()
+
+
 def test_a_no_among_several_questions_changes_nothing(msgtx: Msgtx, client: Client, topic: str, wide: str) -> None:
     names = {noun: [unique(noun), unique(noun)] for noun in ("group", "share", "snapshot")}
     for group in names["group"]:
