@@ -491,7 +491,7 @@ CHANGES: Final[Mapping[str, Change]] = {
         Change("groups reset-offsets", "Reset offsets", "admin", _preview_reset, _reset),
         Change("groups delete-offsets", "Delete offsets", "admin", _preview_delete_offsets, _delete_offsets),
         Change("groups delete", "Delete group", "admin", _preview_delete_group, _delete_group),
-        Change("shares redrive", "Redrive dead letters", "consume", _preview_redrive, _redrive),
+        Change("shares redrive", "Redrive dead letters", "produce", _preview_redrive, _redrive),
         Change("shares reset-offsets", "Reset offsets", "admin", _preview_share_reset, _reset_share),
         Change("shares delete", "Delete share group", "admin", _preview_delete_share, _delete_share),
         Change("topics delete-records", "Delete records", "admin", _preview_delete_records, _delete_records),

@@ -15,7 +15,7 @@ from msgtx import TopicPartition, errors
 from msgtx.changes import CHANGES
 from msgtx.console import changing
 from msgtx.console.changing import MOST_PREVIEWS, OFFERED
-from msgtx.types import Outcome
+from msgtx.types import Acknowledgement, Outcome
 from tests.console.conftest import HOST, Browse, sign_in, token
 from tests.databases import wait_until
 from tests.refusals import refuses
@@ -61,11 +61,15 @@ def action(text: str) -> str:
     return unescape(found[1])
 
 
+def asked_for(browser: TestClient, verb: str, fixed: dict[str, str], **given: str) -> Any:
+    """Fill in a form. Returns the answer."""
+    form = browser.get(f"/change/{verb.replace(' ', '-')}?{urlencode(fixed)}").text
+    return browser.post(action(form), data={"token": token_in(form), **given}, headers=ORIGIN)
+
+
 def previewed(browser: TestClient, verb: str, fixed: dict[str, str], **given: str) -> str:
     """Fill in a form. Returns the address of the preview."""
-    address = f"/change/{verb.replace(' ', '-')}?{urlencode(fixed)}"
-    form = browser.get(address).text
-    answer = browser.post(action(form), data={"token": token_in(form), **given}, headers=ORIGIN)
+    answer = asked_for(browser, verb, fixed, **given)
     assert answer.status_code == 303, answer.text
     return str(answer.headers["location"])
 
@@ -112,13 +116,7 @@ def test_a_group_is_reset_deleted_in_part_and_deleted(
 def test_dead_letters_are_redriven_and_their_group_is_reset_and_deleted(
     allowed: TestClient, client: msgtx.Client, topic: str
 ) -> None:
-    group = unique("share")
-    client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
-    with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as member:
-        for record in member.poll(10.0):
-            member.acknowledge(record, msgtx.types.Acknowledgement.REJECT)
-        member.commit()
-    client.sweep()
+    group = dead_letters(client, topic)
     assert client.admin.shares.describe(group).dead_letters == 3
     address = previewed(allowed, "shares redrive", {"group": group}, max_records="2")
     assert f"send 2 dead letters of share group &#39;{group}&#39; back" in allowed.get(address).text
@@ -247,8 +245,7 @@ def test_every_change_has_a_form_that_names_its_inputs(allowed: TestClient) -> N
 def test_what_cannot_be_previewed_is_said_on_the_form(
     allowed: TestClient, verb: str, fixed: dict[str, str], given: dict[str, str]
 ) -> None:
-    form = allowed.get(f"/change/{verb.replace(' ', '-')}?{urlencode(fixed)}").text
-    answer = allowed.post(action(form), data={"token": token_in(form), **given}, headers=ORIGIN)
+    answer = asked_for(allowed, verb, fixed, **given)
     assert 400 <= answer.status_code < 500
     assert 'role="alert"' in answer.text
 
@@ -402,8 +399,7 @@ def test_changes_of_a_role_take_turns_and_many_are_refused(
         presses[-1].start()
         wait_until(lambda: "Under way" in allowed.get(address).text, "it was pressed")  # noqa: B023 - asked at once
     assert len(began) == 1
-    form = allowed.get(f"/change/topics-delete?topic={topic}").text
-    answer = allowed.post(action(form), data={"token": token_in(form)}, headers=ORIGIN)
+    answer = asked_for(allowed, "topics delete", {"topic": topic})
     assert (answer.status_code, "under way" in answer.text) == (429, True)
     go.set()
     for each in presses:
@@ -491,6 +487,64 @@ def test_the_role_decides_and_the_refusal_is_said(
     assert f"'{role}' (role '{role}') from 127.0.0.1 confirmed: msgtx topics delete {topic}" in lines
     roles.grant(role, "admin")
     assert "Done" in confirm(browser, previewed(browser, "topics delete", {"topic": topic})).text
+
+
+def dead_letters(client: msgtx.Client, topic: str) -> str:
+    """Make a share group with the topic's records as dead letters."""
+    group = unique("share")
+    client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    with client.share_consumer(topic, group=group, acknowledgement_mode="explicit") as member:
+        for record in member.poll(10.0):
+            member.acknowledge(record, Acknowledgement.REJECT)
+        member.commit()
+    client.sweep()
+    return group
+
+
+def test_each_change_needs_the_right_that_its_preview_names(
+    browse: Browse, roles: Roles, client: msgtx.Client, topic: str, group: str
+) -> None:
+    share, cut, name = dead_letters(client, topic), unique("cut"), unique("id")
+    client.snapshots.save(cut, client.snapshots.take([topic]).snapshot)
+    with client.producer(transactional_id=name) as producer, producer.transaction() as transaction:
+        producer.send(topic, b"a")
+        prepared = transaction.prepare()
+    with client.producer(transactional_id=unique("id")) as producer:
+        hanging = producer.begin_transaction().id
+        producer.send(topic, b"a")
+        producer.flush(30)
+        asked: list[tuple[str, dict[str, str], dict[str, str]]] = [
+            ("transactions abort", {"transaction_id": str(hanging)}, {}),
+            ("transactions complete", {"token": str(prepared)}, {"decision": "commit"}),
+            ("transactions fence", {"transactional_id": name}, {}),
+            ("groups reset-offsets", {"group": group}, {"target": "earliest", "topics": topic}),
+            ("groups delete-offsets", {"group": group}, {"topics": topic}),
+            ("groups delete", {"group": group}, {}),
+            ("shares redrive", {"group": share}, {"max_records": "1"}),
+            ("shares reset-offsets", {"group": share}, {"target": "earliest", "topics": topic}),
+            ("shares delete", {"group": share}, {}),
+            ("offsets delete-snapshot", {"name": cut}, {}),
+            ("topics delete-records", {"topic": topic}, {"partition": "0", "before": "1"}),
+            ("topics delete", {"topic": topic}, {}),
+        ]
+        assert [verb for verb, _, _ in asked] == sorted(CHANGES, key=[verb for verb, _, _ in asked].index)
+        guest = browse(allow_changes=True)
+        sign_in(guest, roles.make("observe"))
+        for verb, fixed, given in asked:
+            answer = asked_for(guest, verb, fixed, **given)
+            if answer.status_code == 303:
+                answer = confirm(guest, answer.headers["location"])
+            assert (answer.status_code, "Done" in answer.text) == (403, False), verb
+        for verb, fixed, given in asked:
+            if verb == "offsets delete-snapshot":
+                continue  # it takes the role that saved it
+            able = browse(allow_changes=True)
+            ids = [f"produce:transactional_id:{name}"] if verb == "transactions complete" else []
+            sign_in(able, roles.make("observe", "consume", CHANGES[verb].right, *ids))
+            answer = confirm(able, previewed(able, verb, fixed, **given))
+            assert "Done" in answer.text, (verb, re.findall(r'role="alert">[^<]*', answer.text))
+            if verb == "groups delete-offsets":
+                client.admin.groups.reset(group, 1, topics=[topic])
 
 
 def test_a_group_with_members_is_not_offered_to_be_reset(allowed: TestClient, client: msgtx.Client, topic: str) -> None:
