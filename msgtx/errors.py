@@ -317,6 +317,13 @@ class TransactionsLost(FatalError):
     """
 
 
+class RecordsLost(FatalError):
+    """The database lacks records that it has acknowledged to this producer: a failover has lost them.
+
+    Make a new producer, and send what was lost again. The operator runs `msgtx db after-failover`.
+    """
+
+
 class BatchConflict(FatalError):
     """Another run of this application has committed what this batch read, or its checkpoint fell behind.
 

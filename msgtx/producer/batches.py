@@ -257,6 +257,8 @@ class Lane:
     open: PendingBatch | None = None
     ready: deque[PendingBatch] = field(default_factory=deque)
     next_sequence: int = 0  # of the next batch that is handed over
+    acknowledged: int = 0  # the sequence behind the last one that was acknowledged in this epoch
+    server: tuple[int, int] | None = None  # `Engine.server` at that time
 
 
 class Accumulator:

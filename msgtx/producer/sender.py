@@ -395,6 +395,8 @@ class Sender:
                 if answer.error is None:
                     self._accumulator.stored(lane, batch, answer)
                     stored.append(batch)
+                    if batch.base_sequence is not None:
+                        lane.acknowledged, lane.server = batch.base_sequence + len(batch), self._engine.server
                 elif lane.topic_partition in refused and not answer.error.fatal:
                     self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
                 else:
@@ -404,6 +406,11 @@ class Sender:
             self._accumulator.finish(stored)
 
     def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
+        if batch.transaction_number is None and isinstance(error, errors.OutOfOrderSequence) and self._is_lost(lane, batch):
+            error = errors.RecordsLost(
+                f"{lane.topic_partition}: a failover has lost acknowledged records of this producer, up to sequence"
+                f" {lane.acknowledged - 1}; the server said: {error}"
+            )
         goes_on = isinstance(error, errors.OutOfOrderSequence) or self._has_expired(error)
         if goes_on and batch.transaction_number is None:
             # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
@@ -420,6 +427,14 @@ class Sender:
         else:
             self._renumber_from(lane, batch)
             self._fail(batch, error)
+
+    def _is_lost(self, lane: Lane, batch: PendingBatch) -> bool:
+        """Return whether a batch out of order follows the last acknowledged one, which was stored before a failover.
+
+        The same after a long idle time is no loss: then the id was removed (I13).
+        """
+        moved = lane.server is not None and self._engine.server is not None and lane.server != self._engine.server
+        return moved and batch.base_sequence == lane.acknowledged > 0
 
     def _has_expired(self, error: MsgtxError) -> bool:
         """Return whether a producer without transactional id was idle for so long that its id was removed.
@@ -535,7 +550,7 @@ class Sender:
         with self._accumulator.lock:
             self._bump_needed = False
             for lane in self._accumulator.lanes.values():
-                lane.next_sequence = 0
+                lane.next_sequence = lane.acknowledged = 0
 
 
 _started: "Final[weakref.WeakSet[Sender]]" = weakref.WeakSet()

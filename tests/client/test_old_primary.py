@@ -58,6 +58,29 @@ def test_a_client_that_was_on_the_new_primary_refuses_the_old_one(pair: Pair, ur
         assert values(client) == [b"1", b"2", b"3"]
 
 
+def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url: str) -> None:
+    """I1, without a synchronous standby; a producer that lost nothing goes on."""
+    with (
+        msgtx.connect(url) as client,
+        client.producer(retry_backoff_ms=5) as producer,
+        client.producer(retry_backoff_ms=5) as other,
+    ):
+        producer.send("t", b"1").result(SECONDS)
+        other.send("t", b"2").result(SECONDS)
+        pair.catch_up()
+        pair.fall_behind()
+        producer.send("t", b"lost").result(SECONDS)
+        pair.fail_over()
+        with refuses(errors.RecordsLost):
+            producer.send("t", b"3").result(SECONDS)
+        with refuses(errors.RecordsLost):
+            producer.send("t", b"4")
+        other.send("t", b"5").result(SECONDS)
+        with client.producer() as new:
+            new.send("t", b"lost").result(SECONDS)
+        assert values(client) == [b"1", b"2", b"5", b"lost"]
+
+
 def test_after_a_silent_host_the_next_one_is_tried_first(pair: Pair, url: str) -> None:
     """Not again the frozen one, whose system takes connections that nobody answers (10 s for each)."""
     with msgtx.connect(url) as client, client.producer(retry_backoff_ms=5, request_timeout_ms=500) as producer:
