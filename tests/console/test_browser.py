@@ -30,6 +30,7 @@ PAGES: Final = {
     "overview": "overview?findings=all",
     "topics": "topics",
     "topic": "topic?name=orders",
+    "partition": "partition?topic=orders",
     "messages": "messages?topic=orders&isolation=read_uncommitted",
     "held": "messages?topic=payments&isolation=read_uncommitted",
     "found": "messages?topic=orders&path=customer&value=ada&rows=3",
@@ -40,6 +41,9 @@ PAGES: Final = {
     "transaction": "transaction?id=shop",
     "open": "transaction?id=worker-7",
     "producer": "producer?id=shop",
+    "cuts": "cuts",
+    "cut": "cut?name=monday",
+    "difference": "difference?start=monday",
     "spark": "spark",
     "database": "database",
     "groups": "groups",
@@ -49,7 +53,7 @@ PAGES: Final = {
     "search": "search?q=536365",
     "nothing": "topic?name=nothing",
 }
-EMPTY: Final = ("overview", "topics", "transactions", "groups", "shares", "search", "spark", "database")
+EMPTY: Final = ("overview", "topics", "transactions", "groups", "shares", "search", "cuts", "spark", "database")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,9 @@ def fill(client: Client) -> None:
                     producer.flush(10.0)
             producer.send("invoices", b"total", partition=invoice % 3)
             (producer.abort_transaction if invoice % 3 == 2 else producer.commit_transaction)()
+    client.snapshots.save("monday", client.snapshots.take(["orders", "invoices"]).snapshot)
     with client.producer() as producer:
+        producer.send("orders", b'{"invoice": 536373}', key=b"536373")
         for value in (b"<script>alert(1)</script>\0", bytes(range(256)), b"x" * 200_000, "\u202egnp.exe".encode(), None):
             producer.send("hostile", value, key=b"<img src=x onerror=alert(1)>")
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
