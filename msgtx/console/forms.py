@@ -107,7 +107,7 @@ def _named(name: str) -> Callable[[Query], dict[str, Any]]:
     return lambda query: {name: query.needed(name)}
 
 
-_TOPICS: Final = FormField("topics", "Topics", "like orders or orders:0,2, with spaces between")
+_TOPICS: Final = FormField("topics", "Topics", "like orders or orders:0,2, with spaces between", is_needed=True)
 _RESET: Final = (
     _fixed("group", "Group"),
     FormField("topics", "Topics", "like orders or orders:0,2, with spaces between; empty: all where it has an offset"),
@@ -146,10 +146,7 @@ FORMS: Final[Mapping[str, Form]] = {
     "groups reset-offsets": Form("group", _RESET, _reset, noun="groups"),
     "groups delete-offsets": Form(
         "group",
-        (
-            _fixed("group", "Group"),
-            FormField("topics", "Topics", "like orders or orders:0,2, with spaces between", is_needed=True),
-        ),
+        (_fixed("group", "Group"), _TOPICS),
         _delete_offsets,
         noun="groups",
     ),
