@@ -162,6 +162,17 @@ def test_the_tag_of_a_role_is_no_part_of_the_number(place: Place) -> None:
     assert place.numbers()["producer_id_sequence"][1] == largest
 
 
+def test_a_number_that_a_member_of_a_share_group_has_drawn_is_of_no_sequence(place: Place) -> None:
+    before = place.numbers()["group_member_member_number_seq"]
+    with msgtx.connect(place.url) as client, client.share_consumer("t", group="s") as member:
+        member.poll(0.0)
+        drawn = place.owner.execute("select max(member_number) from msgtx.group_member").fetchone()
+        assert drawn is not None
+        assert drawn[0] >= 1 << 60
+        assert place.numbers()["group_member_member_number_seq"] == before
+        assert place.behind() == []
+
+
 def test_the_log_of_a_deleted_topic_still_holds_its_numbers(place: Place) -> None:
     place.owner.execute("insert into msgtx.deleted_partition select partition_id from msgtx.partition")
     before = place.numbers()["producer_id_sequence"]

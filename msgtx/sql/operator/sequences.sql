@@ -3,7 +3,8 @@
 -- The catalog says where a sequence's numbers are: those of an identity in all columns with its column's name, those of
 -- `producer_id_sequence` in all columns `producer_id`, those of `commit_sequence` in all of that name. No query reads a
 -- whole log: it uses the index that begins with the column, or looks into one partition after the other. A producer id has
--- its role's tag above 40 bits (next_producer_id). A standby cannot read unlogged tables. Reads all tables.
+-- its role's tag above 40 bits (next_producer_id). Members of share groups draw their numbers, from 2^60 on, so those are of
+-- no sequence (join_share_group). A standby cannot read unlogged tables. Reads all tables.
 -- right: observe of all topics
 -- null: stored
 -- plan: look-ups, nested loops
@@ -15,6 +16,7 @@ declare
     home record;
     found bigint;
     bits int;
+    below bigint;
     -- The largest number of each tag.
     newest constant text :=
         'newest(number) as ('
@@ -37,7 +39,9 @@ begin
             'select last_value + case when is_called then %s else 0 end from msgtx.%I', s.seqincrement, s.relname)
         into next_number;
         stored := null;
-        bits := case s.of_column when 'producer_id' then 40 else 62 end;  -- above them is the tag of a role
+        -- Above them is the tag of a role, or what makes a drawn number.
+        bits := case s.of_column when 'producer_id' then 40 when 'member_number' then 60 else 62 end;
+        below := case s.of_column when 'member_number' then 1::bigint << bits else 9223372036854775807 end;
         for home in
             select t.relname, a.attname,
                    exists (select from pg_index i where i.indrelid = t.oid and i.indkey[0] = a.attnum) as leads,
@@ -51,14 +55,16 @@ begin
               and (t.relpersistence = 'p' or not pg_is_in_recovery())
         loop
             execute format(case
-                when home.leads then 'with recursive ' || newest || 'select max(n.number & %4$s) from newest n'
+                when home.leads then
+                    'with recursive ' || newest || 'select max(n.number & %4$s) from newest n where n.number < %6$s'
                 when home.follows then
                     'select max(of_one.number) from (select partition_id from msgtx.partition'
                     ' union select partition_id from msgtx.deleted_partition) p cross join lateral ('
-                    'with recursive ' || newest || 'select max(n.number & %4$s) as number from newest n) of_one'
-                else 'select max(r.%1$I & %4$s) from msgtx.%2$I r' end,
+                    'with recursive ' || newest ||
+                    'select max(n.number & %4$s) as number from newest n where n.number < %6$s) of_one'
+                else 'select max(r.%1$I & %4$s) from msgtx.%2$I r where r.%1$I < %6$s' end,
                 home.attname, home.relname, bits, (1::bigint << bits) - 1,
-                case when home.follows and not home.leads then 'r.partition_id = p.partition_id' else 'true' end)
+                case when home.follows and not home.leads then 'r.partition_id = p.partition_id' else 'true' end, below)
             into found;
             stored := greatest(stored, found);
         end loop;
