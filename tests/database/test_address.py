@@ -140,3 +140,34 @@ def test_an_address_that_is_none_is_refused_in_one_line_without_its_password(url
 
 def test_a_socket_without_a_file_has_an_at_before_its_name() -> None:
     assert address.parse("host=@msgtx dbname=d")["host"] == "@msgtx"
+
+
+@pytest.mark.parametrize(
+    ("url", "answered", "turned"),
+    [
+        ("postgresql://a:1,b:2,c:3/d", ("b", 2), {"host": "b,c,a", "port": "2,3,1"}),
+        ("postgresql://a,b/d?port=7", ("b", 7), {"host": "b,a", "port": "7,7"}),
+        ("postgresql://a,b/d", ("b", 5432), {"host": "b,a"}),
+        ("hostaddr=127.0.0.1,127.0.0.2 dbname=d", ("127.0.0.2", 5432), {"hostaddr": "127.0.0.2,127.0.0.1"}),
+        ("host=a,b hostaddr=127.0.0.1,127.0.0.2 dbname=d", ("b", 5432), {"host": "b,a", "hostaddr": "127.0.0.2,127.0.0.1"}),
+        ("host=/run/a,/run/b dbname=d", ("/run/b", 5432), {"host": "/run/b,/run/a"}),
+        ("postgresql://a,b/d", ("another", 5432), {"host": "a,b"}),
+        ("postgresql://a/d", ("a", 5432), {"host": "a"}),
+        ("dbname=d", ("/run", 5432), {}),
+        ("postgresql://a,b/d?load_balance_hosts=random", ("b", 5432), {"host": "a,b"}),
+    ],
+)
+def test_the_next_connection_begins_with_the_host_that_answered_last(
+    url: str, answered: tuple[str, int], turned: dict[str, str]
+) -> None:
+    hosts = address.Hosts(address.parse(url))
+    before = hosts.ordered()
+    hosts.answered(*answered)
+    assert hosts.ordered() == {**before, **turned}
+
+
+def test_a_host_that_failed_comes_last_until_another_one_fails() -> None:
+    hosts = address.Hosts(address.parse("postgresql://a,b,c/d"))
+    for failed, order in (("a", "b,c,a"), ("a", "b,c,a"), ("b", "c,a,b"), ("c", "a,b,c")):
+        hosts.failed(failed, 5432)
+        assert hosts.ordered()["host"] == order
