@@ -45,6 +45,7 @@ from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, acknowledge_in
 from msgtx.store.topics.topics import Topic, describe_topics, unknown_topic
 from msgtx.store.transactions.seal import Sealed, commit_in_session, decide_sealed, take_seat, take_seat_and_name
 
+OF_A_STANDBY: Final = "msgtx.refuse_standby("  # in the context of an error
 TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
 
 UserSession = Session | scoped_session[Any] | sqlalchemy.Connection | DriverSession
@@ -378,13 +379,13 @@ def _commit(connection: sqlalchemy.Connection) -> None:
 
 @contextlib.contextmanager
 def _as_a_statement() -> Iterator[None]:
-    """Raise SQLAlchemy's error on a read-only server, as a statement of the user's does: by it services leave a standby."""
+    """Raise SQLAlchemy's error on a standby, as a statement of the user's does: by it services look for the primary."""
     try:
         yield
     except errors.ConfigError as error:
         original = error.__cause__
-        if not isinstance(original, psycopg.errors.ReadOnlySqlTransaction):
-            raise
+        if not isinstance(original, psycopg.Error) or OF_A_STANDBY not in (original.diag.context or ""):
+            raise  # a read-only transaction is the user's own setting
         raise sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error) from original
 
 
