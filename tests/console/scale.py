@@ -25,7 +25,7 @@ TRANSACTIONS: Final = 100_000
 MEMBERS: Final = 500
 OPEN: Final = 100
 LARGE: Final = 50  # records of a megabyte
-MOST_MS: Final = {"topic?name=wide": 300.0, "transactions": 200.0}  # what issue and decision 0165 ask for
+MOST_MS: Final = {"topic?name=wide": 300.0, "transactions": 200.0}  # on an idle machine of two cores
 PAGES: Final = (
     "overview",
     "topics",
