@@ -62,7 +62,7 @@ $(VENV)/docs: requirements-docs.lock $(VENV)/installed
 	@touch $@
 
 demo: $(VENV)/$(if $(SPARK),spark,installed) ## consume, transform, produce, exactly once, with a crash in the middle (INPUT=FILE: on real data; SPARK=1: as a Spark job; CONSOLE=1: then look at it in a browser, at PORT)
-	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark) $(if $(CONSOLE),--console $(if $(PORT),--port "$(PORT)"))
+	@$(BIN)/msgtx demo $(if $(INPUT),--input "$(INPUT)") $(if $(SPARK),--spark) $(if $(CONSOLE),--console --allow-changes $(if $(PORT),--port "$(PORT)"))
 
 test: $(VENV)/installed ## the everyday tests, three minutes: the same ones every day, of every room
 	@$(BIN)/python -m tests --everyday

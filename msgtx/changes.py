@@ -464,7 +464,7 @@ def _target_words(target: "Target") -> list[str]:
         case str():
             return [f"--to-{target}"]
         case timedelta():
-            return ["--by-duration", f"{target.total_seconds():g}s"]
+            return ["--by-duration", f"{target.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"]
         case datetime():
             return ["--to-datetime", target.isoformat()]
         case ShiftBy(offsets):

@@ -40,6 +40,7 @@ from msgtx.types import (
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 TIMES: Final = ("_at", "_since", "_deadline")  # the last parts of the names of fields that are times
+MOST_LEVELS: Final = 100  # of a JSON value that is shown as JSON
 SHARE_COLUMNS: Final = ("group", "members", "lag", "lag_ms", "dead_letters")  # of a list of share groups
 SHARE_PARTITION_COLUMNS: Final = (
     "topic",
@@ -225,15 +226,25 @@ def line_of_record(record: Record) -> str:
 
 
 def json_text(value: bytes | None) -> str | None:
-    """Return a value that is a JSON object or array, in its own letters; None if it is none, or has several lines."""
+    """Return a value that is a JSON object or array, in its own letters; None for others, of several lines, or very deep."""
     if value is None or value[:1] not in {b"{", b"["} or value[-1:] not in {b"}", b"]"} or len(value.splitlines()) > 1:
         return None
     try:
         text = value.decode()
-        json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
-    return text
+    # A deeper one could not be written inside other JSON.
+    return text if text.count("{") + text.count("[") <= MOST_LEVELS or _levels(found) <= MOST_LEVELS else None
+
+
+def _levels(value: Any) -> int:
+    level, count = [value], 0
+    while level:
+        inner = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+        count += 1
+    return count
 
 
 def _refuse(constant: str) -> None:

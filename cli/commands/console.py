@@ -1,6 +1,7 @@
 """`msgtx console`."""
 
 import logging
+import os
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,15 +113,11 @@ def require_console() -> None:
 def listen(host: str, port: int) -> socket.socket:
     """Take an address, which `serve` answers at. Raise `CommandFailed` if another program has it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    taken = socket.socket(family, socket.SOCK_STREAM)
     try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind((host, port))
-        taken.listen()
+        return socket.create_server((host, port), family=family)
     except OSError as error:
-        taken.close()
-        raise CommandFailed(f"{host} port {port} cannot be used ({error.strerror}): --port names another one") from error
-    return taken
+        reason = os.strerror(error.errno) if error.errno else error
+        raise CommandFailed(f"{host} port {port} cannot be used ({reason}): --port names another one") from error
 
 
 def address_of(listening: socket.socket) -> str:

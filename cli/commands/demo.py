@@ -40,25 +40,40 @@ COLUMNS: Final = 120  # if stdout is no terminal: rich would fold lines at 80
     envvar="MSGTX_CONSOLE_PORT",
     help="Of --console; 0: any free one.",
 )
+@option("--allow-changes", is_flag=True, help="With --console: everybody on this machine may press its buttons.")
 @pass_invocation
 def command(
-    invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None, console: bool, port: int
+    invocation: Invocation,
+    *,
+    input: Path | None,
+    spark: bool,
+    folder: Path | None,
+    console: bool,
+    port: int,
+    allow_changes: bool,
 ) -> int:
     """Run the main job from start to finish: order lines in, stock movements out, and a crash in the middle."""
     if folder is not None and not spark:
         raise click.UsageError("--folder goes with --spark")
     if invocation.format != "table":
         raise click.UsageError("the demo prints tables only: leave --output out")
+    if allow_changes and not console:
+        raise click.UsageError("--allow-changes goes with --console")
     if not console:
-        return _run(invocation, input=input, spark=spark, folder=folder, listening=None)
+        return FAILED if _run(invocation, input=input, spark=spark, folder=folder, shows=False) is None else 0
     require_console()
     with listen("127.0.0.1", port) as listening:  # a taken port is told before the demo runs
-        return _run(invocation, input=input, spark=spark, folder=folder, listening=listening)
+        sights = _run(invocation, input=input, spark=spark, folder=folder, shows=True)
+        if sights is None:
+            return FAILED
+        _show(invocation, listening, sights, allow_changes=allow_changes)
+        return 0
 
 
 def _run(
-    invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None, listening: socket.socket | None
-) -> int:
+    invocation: Invocation, *, input: Path | None, spark: bool, folder: Path | None, shows: bool
+) -> list[tuple[str, str]] | None:
+    """Run the demo. Returns what to look at, if it `shows` something; None: it has failed."""
     with deferred():
         from rich.console import Console
 
@@ -81,19 +96,17 @@ def _run(
             click.echo("msgtx: interrupted; the topics demo-… stay, the next demo makes them anew", err=True)
             raise
         passed = report.passed
-        if passed and listening is not None:
+        if passed and shows:
             with connect(invocation) as client:
                 sights = demo.sights(client, report)
-    if passed and listening is not None:
-        _show(invocation, listening, sights)
-    return 0 if passed else FAILED
+    return sights if passed else None
 
 
-def _show(invocation: Invocation, listening: socket.socket, sights: list[tuple[str, str]]) -> None:
+def _show(invocation: Invocation, listening: socket.socket, sights: list[tuple[str, str]], *, allow_changes: bool) -> None:
     """Serve the console on this machine until it is ended."""
     with connect(invocation) as client:
         address = address_of(listening)
         click.echo(f"\nLook at it in a browser: {address} (Ctrl-C ends this)")
         for number, (what, page) in enumerate(sights, 1):
             click.echo(f"  {number}. {what}:\n     {address}{page}")
-        serve(client, listening, sign_in=False, allow_changes=True)
+        serve(client, listening, sign_in=False, allow_changes=allow_changes)

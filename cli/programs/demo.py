@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -209,7 +210,7 @@ def sights(client: Client, report: Report) -> list[tuple[str, str]]:
         member.poll(0.0)  # writes the dead letter
     return [
         ("the transaction of the killed worker", f"transaction?id={report.killed}"),
-        ("the first invoice, and the groups that have processed it", f"search?q={report.invoice}"),
+        ("the first invoice, and the groups that have processed it", f"search?q={quote(str(report.invoice), safe='')}"),
         ("a dead letter, with its reason and the way back", f"share?name={MAILERS}"),
     ]
 

@@ -302,8 +302,12 @@ class _Console:
     async def _asked(self, request: Request, name: str) -> tuple[Page, Viewer]:
         """Return a page and who asked for it. A role has as many threads as connections; its other pages wait outside."""
         viewer = await run_in_threadpool(self.required, request)
-        async with self._turns.setdefault(viewer.client, asyncio.Semaphore(CONNECTIONS)):
+        async with self.turn(viewer):
             return await run_in_threadpool(PAGES[name], viewer.client, Query(request.query_params)), viewer
+
+    def turn(self, viewer: Viewer) -> asyncio.Semaphore:
+        """Return what bounds the threads of a role."""
+        return self._turns.setdefault(viewer.client, asyncio.Semaphore(CONNECTIONS))
 
     def _updates(self, request: Request, *, name: str) -> Response:
         viewer = self.required(request)

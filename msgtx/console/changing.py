@@ -63,6 +63,10 @@ class Door(Protocol):
         """Read a form."""
         ...
 
+    def turn(self, viewer: Viewer) -> asyncio.Semaphore:
+        """Return what bounds the threads of a role."""
+        ...
+
     def drawn(self, request: Request, page: Page, name: str, viewer: Viewer) -> str:
         """Return a page in its frame."""
         ...
@@ -77,7 +81,7 @@ class _Done:
 class _Refused:
     words: str
     status: int
-    is_lost: bool  # the answer: the change may have been made
+    is_partial: bool  # the change, or a part of it, may have been made
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +170,8 @@ class Changing:
         given = await self._checked(request, viewer, page_address("", path, fixed)) | fixed
         try:
             arguments = form.read(Query({each.name: given.get(each.name, "") for each in form.inputs}))
-            found = await run_in_threadpool(preview, viewer.client, OFFERED[path], **arguments)
+            async with self._door.turn(viewer):
+                found = await run_in_threadpool(preview, viewer.client, OFFERED[path], **arguments)
         except errors.MsgtxError as error:
             return await self._form(request, viewer, given, status=status_of(error), failure=str(error))
         kept = _Kept(self._owner(request, viewer), fixed, arguments, found)
@@ -197,8 +202,8 @@ class Changing:
         match kept.pressed.result():
             case _Replaced(number):
                 return self._to(request, f"{path}/{number}")
-            case _Refused(words, status, is_lost):
-                view |= {"failure": words, "is_lost": is_lost}
+            case _Refused(words, status, is_partial):
+                view |= {"failure": words, "is_partial": is_partial}
                 return HTMLResponse(await self._drawn(request, viewer, kept.fixed, "refused", view), status)
             case _Done(fields):
                 return HTMLResponse(await self._drawn(request, viewer, kept.fixed, "done", view | {"fields": fields}))
@@ -225,7 +230,9 @@ class Changing:
             result = await self._applied(viewer, kept)
         except errors.MsgtxError as error:
             log.warning("%s had a failure: %s: %s", who, command, printable(str(error)))
-            return _Refused(str(error), status_of(error), is_lost=error.fault is errors.Fault.OUTAGE)
+            # A redrive is several SQL transactions: those in front of the failed one stay.
+            is_partial = kept.preview.verb == "shares redrive" or error.fault is errors.Fault.OUTAGE
+            return _Refused(str(error), status_of(error), is_partial)
         if isinstance(result, _Done):
             log.info("%s has changed: %s", who, command)
         else:
@@ -237,7 +244,8 @@ class Changing:
             async with self._turns.setdefault(viewer.client, asyncio.Lock()):
                 return _Done(await run_in_threadpool(apply, viewer.client, kept.preview, Control(self.stop)))
         except errors.PreviewOutdated as error:
-            found = await run_in_threadpool(preview, viewer.client, kept.preview.verb, **kept.arguments)
+            async with self._door.turn(viewer):
+                found = await run_in_threadpool(preview, viewer.client, kept.preview.verb, **kept.arguments)
             anew = _Kept(kept.owner, kept.fixed, kept.arguments, found, notice=str(error))
             self._keep(viewer, anew)
             return _Replaced(anew.number)

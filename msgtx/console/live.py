@@ -5,6 +5,7 @@ time for each person, and one for each role. Whoever opens many slow pages makes
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from starlette.concurrency import run_in_threadpool
 
+log = logging.getLogger("msgtx.console")
 LIVE_SECONDS: Final = 2.0
 IDLE_SHARE: Final = 9  # a poll rests so many times as long as it took: a slow page has a tenth of a connection's time
 LONGEST_REST_SECONDS: Final = 30.0  # so that a page recovers soon from a server that did not answer
@@ -73,6 +75,7 @@ class Live:
             # In this order, a person has at most one poll that waits for the role's turn. A lock serves the first one first.
             turns = [self._turns.setdefault(each, asyncio.Lock()) for each in (("person", person, role), ("role", role))]
             poll.task = asyncio.create_task(self._run(poll, draw, turns))
+            poll.task.add_done_callback(lambda task: self._ended(key, poll, task))
         seen = 0
         try:
             yield "retry: 5000\n\n"
@@ -84,10 +87,10 @@ class Live:
                         yield ": nothing new\n\n"
                         continue
                     if poll.version == seen:
-                        break  # the server ends
+                        break  # the server ends, or the poll
                 seen = poll.version
                 yield event(poll.text)
-            if not self._is_over:
+            if not self._is_over and not poll.task.done():
                 yield "event: over\ndata:\n\n"
         finally:
             poll.watchers -= 1
@@ -96,6 +99,14 @@ class Live:
                     poll.task.cancel()
                 if self._polls.get(key) is poll:
                     del self._polls[key]
+
+    def _ended(self, key: Hashable, poll: _Poll, task: "asyncio.Task[None]") -> None:
+        """End the streams of a poll that has failed: browsers come back, and begin another one."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a live page failed", exc_info=error)
+        poll.changed.set()
+        if self._polls.get(key) is poll:
+            del self._polls[key]
 
     async def _run(self, poll: _Poll, draw: Callable[[], str], turns: list[asyncio.Lock]) -> None:
         pause = self._seconds

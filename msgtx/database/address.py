@@ -82,8 +82,10 @@ class Hosts:
     def __init__(self, parameters: Mapping[str, str]) -> None:
         self._parameters = dict(parameters)
         columns = {name: parameters[name].split(",") for name in ("host", "hostaddr", "port") if parameters.get(name)}
-        balanced = parameters.get("load_balance_hosts", "disable") != "disable"  # libpq draws one
-        self.count = 1 if balanced else max(map(len, columns.values()), default=1)
+        # Without target_session_attrs a standby is taken, too, and would stay first. With load_balance_hosts libpq draws.
+        is_fixed = parameters.get("target_session_attrs", "any") == "any"
+        is_balanced = parameters.get("load_balance_hosts", "disable") != "disable"
+        self.count = 1 if is_fixed or is_balanced else max(map(len, columns.values()), default=1)
         self._columns = {name: texts * (self.count if len(texts) == 1 else 1) for name, texts in columns.items()}
         self._first = 0
 
@@ -100,10 +102,11 @@ class Hosts:
         at = self._place_of(host, port)
         self._first = self._first if at is None else at
 
-    def failed(self, host: str, port: int) -> None:
-        """Begin with the host after this one, if it would be this one."""
-        if self._place_of(host, port) == self._first:
-            self._first = (self._first + 1) % self.count
+    def failed(self, host: str, port: int, *, is_passed: bool = False) -> None:
+        """Begin with the host after this one, if it would be this one; with `is_passed` in any case."""
+        at = self._place_of(host, port)
+        if at is not None and (is_passed or at == self._first):
+            self._first = (at + 1) % self.count
 
     def _place_of(self, host: str, port: int) -> int | None:
         if self.count == 1:

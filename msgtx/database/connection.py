@@ -137,12 +137,13 @@ class Connection(psycopg.Connection[Any]):
     """A connection of our own. `silence`: how long it waits for a sign of life where `until` says nothing else.
 
     `hook`: that of its engine, when it was checked out. `given_up`: called when the server gave no answer in time, or takes
-    no writes any more.
+    no writes any more. `server`: system identifier and timeline, where the server says them.
     """
 
     silence: float = ANSWER_SECONDS
     hook: Callable[[str], None] | None = None
     given_up: Callable[[], None] = staticmethod(lambda: None)
+    server: tuple[int, int] | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

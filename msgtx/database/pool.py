@@ -234,7 +234,7 @@ class Engine(Closing):
         except BaseException as error:
             connection.close()
             if getattr(error, "reason", None) == OLD_PRIMARY:
-                self.hosts.failed(*place)
+                self.hosts.failed(*place, is_passed=True)
             raise
         self.hosts.answered(*place)
         return connection
@@ -284,6 +284,8 @@ class Engine(Closing):
             )
         if seen != (system, timeline):
             self.server = (system, timeline)
+        if isinstance(connection, Connection):
+            connection.server = (system, timeline)
 
     def connection(self) -> "CheckedOut":
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""

@@ -258,7 +258,8 @@ class Lane:
     ready: deque[PendingBatch] = field(default_factory=deque)
     next_sequence: int = 0  # of the next batch that is handed over
     acknowledged: int = 0  # the sequence behind the last one that was acknowledged in this epoch
-    server: tuple[int, int] | None = None  # `Engine.server` at that time
+    acknowledged_at: float = 0.0  # by time.monotonic
+    server: tuple[int, int] | None = None  # that acknowledged it, as `Connection.server`
 
 
 class Accumulator:

@@ -58,7 +58,7 @@ class ProducerCalls:
     def initialize(self, transactional_id: str | None, *, keep_prepared: bool = False) -> ProducerId:
         """Return a producer id and its epoch. Raise `ConfigError` on a standby: the URL of a new producer leads there.
 
-        Later calls of the same producer wait for the primary, which may have moved.
+        A client that has reached a primary before waits for it: it may be moving.
         """
         server = "the server"
         try:
@@ -71,7 +71,7 @@ class ProducerCalls:
                     keep_prepared=keep_prepared,
                 )
         except DatabaseUnavailable as error:
-            if error.reason != STANDBY or self._state.producer is not None:
+            if error.reason != STANDBY or self._state.producer is not None or self._engine.server is not None:
                 raise
             raise ConfigError(
                 f"{server} is a standby, and takes no writes: name the primary in the URL, or all hosts with"

@@ -24,7 +24,7 @@ from msgtx import errors
 from msgtx.background import BackgroundThread
 from msgtx.config import ProducerConfig
 from msgtx.database.calls import batch_array, end_call
-from msgtx.database.connection import RawConnection, until
+from msgtx.database.connection import Connection, RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
 from msgtx.database.wire import Cursor
@@ -44,6 +44,8 @@ from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.producer")
+# An acknowledgement that is as old proves no loss: far below producer_id_expiration_ms, behind which sequences are removed.
+LATELY_SECONDS: Final = 3_600.0
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
 MIN_WAIT_SECONDS: Final = 0.001
 # Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the
@@ -389,6 +391,8 @@ class Sender:
         if call.batches[0].transaction_number is None:
             self._wake.tell([lane.partition_id for lane in call.lanes])
         stored: list[PendingBatch] = []
+        connection, now = call.cursor.connection, time.monotonic()
+        server = connection.server if isinstance(connection, Connection) else None
         try:
             for lane, batch, answer in zip(call.lanes, call.batches, answers, strict=True):
                 batch.uncertain = False
@@ -396,21 +400,20 @@ class Sender:
                     self._accumulator.stored(lane, batch, answer)
                     stored.append(batch)
                     if batch.base_sequence is not None:
-                        lane.acknowledged, lane.server = batch.base_sequence + len(batch), self._engine.server
+                        lane.acknowledged, lane.acknowledged_at = batch.base_sequence + len(batch), now
+                        lane.server = server
                 elif lane.topic_partition in refused and not answer.error.fatal:
                     self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
                 else:
                     refused.add(lane.topic_partition)
-                    self._refused(lane, batch, answer.error)
+                    if _is_lost(lane, batch, answer.error, server):
+                        self._refused(lane, batch, _lost(lane, answer.error))
+                    else:
+                        self._refused(lane, batch, answer.error)
         finally:
             self._accumulator.finish(stored)
 
     def _refused(self, lane: Lane, batch: PendingBatch, error: MsgtxError) -> None:
-        if batch.transaction_number is None and isinstance(error, errors.OutOfOrderSequence) and self._is_lost(lane, batch):
-            error = errors.RecordsLost(
-                f"{lane.topic_partition}: a failover has lost acknowledged records of this producer, up to sequence"
-                f" {lane.acknowledged - 1}; the server said: {error}"
-            )
         goes_on = isinstance(error, errors.OutOfOrderSequence) or self._has_expired(error)
         if goes_on and batch.transaction_number is None:
             # The epoch is raised once every uncertain batch is answered; then the refused are renumbered.
@@ -427,14 +430,6 @@ class Sender:
         else:
             self._renumber_from(lane, batch)
             self._fail(batch, error)
-
-    def _is_lost(self, lane: Lane, batch: PendingBatch) -> bool:
-        """Return whether a batch out of order follows the last acknowledged one, which was stored before a failover.
-
-        The same after a long idle time is no loss: then the id was removed (I13).
-        """
-        moved = lane.server is not None and self._engine.server is not None and lane.server != self._engine.server
-        return moved and batch.base_sequence == lane.acknowledged > 0
 
     def _has_expired(self, error: MsgtxError) -> bool:
         """Return whether a producer without transactional id was idle for so long that its id was removed.
@@ -564,3 +559,22 @@ def finish_all(deadline: float) -> None:
 
 def _before(batch: PendingBatch, other: PendingBatch) -> bool:
     return batch.created_at <= other.created_at
+
+
+def _is_lost(lane: Lane, batch: PendingBatch, error: MsgtxError, server: tuple[int, int] | None) -> bool:
+    """Return whether a refused batch follows the last acknowledged one, which another server has acknowledged lately.
+
+    After a long idle time the same is no loss: then the producer's sequences, or its id, were removed (I13).
+    """
+    out_of_place = isinstance(error, errors.OutOfOrderSequence | errors.InvalidProducerIdMapping)
+    has_moved = lane.server is not None and server is not None and lane.server != server
+    is_recent = time.monotonic() - lane.acknowledged_at < LATELY_SECONDS
+    follows = batch.transaction_number is None and batch.base_sequence == lane.acknowledged > 0
+    return out_of_place and has_moved and is_recent and follows
+
+
+def _lost(lane: Lane, error: MsgtxError) -> errors.RecordsLost:
+    return errors.RecordsLost(
+        f"{lane.topic_partition}: a failover has lost acknowledged records of this producer, up to sequence"
+        f" {lane.acknowledged - 1}; the server said: {error}"
+    )

@@ -5,10 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import msgtx
 from msgtx import TopicPartition, TransactionId, errors
-from msgtx.changes import CHANGES, Preview, apply, preview, read_duration, read_moment, read_scope
+from msgtx.changes import CHANGES, Preview, _target_words, apply, preview, read_duration, read_moment, read_scope
 from msgtx.types import Outcome, PreparedTransaction, ShiftBy
 from tests.refusals import refuses
 from tests.store.steps import unique
@@ -166,6 +168,12 @@ def test_a_change_takes_what_its_preview_takes() -> None:
 def test_a_text_that_means_nothing_is_refused(read: Callable[[str], object], text: str) -> None:
     with refuses(errors.InvalidRequest):
         read(text)
+
+
+@given(st.timedeltas(timedelta(), timedelta(days=3_650)))
+def test_the_command_of_a_reset_by_duration_has_the_duration(duration: timedelta) -> None:
+    option, text = _target_words(duration)
+    assert (option, read_duration(text)) == ("--by-duration", duration)
 
 
 def test_an_unknown_transaction_needs_no_question(client: msgtx.Client) -> None:

@@ -97,7 +97,7 @@ def test_a_page_ends_its_look_and_says_where(client: msgtx.Client, connection: C
         assert (page.transactions, page.after) == ([], None)
         assert client.admin.transactions.list(["CompleteCommit"], prefix="look-") == []
     finally:
-        connection.execute("delete from msgtx.producer where producer_id > 1000000")
+        connection.execute("delete from msgtx.producer where transactional_id like 'look-%'")
 
 
 def test_a_hidden_name_neither_chooses_nor_sorts(realm: Realm, client: msgtx.Client) -> None:

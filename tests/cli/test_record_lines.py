@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from msgtx.cli.terminal.record_lines import record_of_line
-from msgtx.rows import line_of_record
+from msgtx.rows import json_text, line_of_record
 from msgtx.types import OutputRecord, Record
 
 json_values = st.recursive(
@@ -98,3 +98,11 @@ def test_a_value_that_is_json_stands_in_its_line_as_it_is(value: bytes, shown: s
 def test_what_is_wrong_with_a_line_is_said(line: bytes, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         record_of_line(line)
+
+
+@pytest.mark.parametrize(("levels", "is_shown"), [(100, True), (101, False), (900, False)])
+def test_a_value_that_is_very_deep_is_text(levels: int, is_shown: bool) -> None:
+    """Python writes JSON by recursion: inside a page's JSON it would be too deep."""
+    value = b"[" * levels + b"]" * levels
+    assert (json_text(value) is not None) is is_shown
+    assert json_text(b"[" + b",".join([b"[]"] * 200) + b"]") is not None

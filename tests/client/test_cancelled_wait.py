@@ -169,22 +169,26 @@ def test_a_role_that_hears_no_warnings_hears_this_one(pair: Pair, url: str) -> N
     with connect(url) as connection:
         user = connection.info.user
         connection.execute(f"alter role {user} set client_min_messages = error")
-    with msgtx.connect(url) as client, ExitStack() as closing, ThreadPoolExecutor(1) as threads:
-        act = send(Stage(client, url, closing))
-        with pair.nothing_confirmed():
-            acting = threads.submit(act)
-            pair.cancel_waits(acting)
-            pair.cancel_waits(acting)
-        acting.result(SECONDS)
-    with connect(url) as connection:
-        connection.execute(f"alter role {user} reset client_min_messages")
+    try:
+        with msgtx.connect(url) as client, ExitStack() as closing, ThreadPoolExecutor(1) as threads:
+            act = send(Stage(client, url, closing))
+            with pair.nothing_confirmed():
+                acting = threads.submit(act)
+                pair.cancel_waits(acting)
+                pair.cancel_waits(acting)
+            acting.result(SECONDS)
+    finally:
+        with connect(url) as connection:
+            connection.execute(f"alter role {user} reset client_min_messages")
 
 
 @pytest.mark.parametrize("kind", ["sqlalchemy", "psycopg"])
 def test_the_log_says_so_of_a_session_of_the_user(kind: str, pair: Pair, url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Once; its COMMIT is answered with success by PostgreSQL, and nobody could handle an error."""
     with msgtx.connect(url) as client, ExitStack() as closing, ThreadPoolExecutor(1) as threads:
-        made: Any = Session(client.engine()) if kind == "sqlalchemy" else psycopg.connect(url)
+        engine = client.engine()
+        closing.callback(engine.dispose)
+        made: Any = Session(engine) if kind == "sqlalchemy" else psycopg.connect(url)
         session = closing.enter_context(made)
         for _ in range(2):
             msgtx.publish(session, "t", b"a")

@@ -365,8 +365,7 @@ def test_a_double_click_makes_the_change_once(
     ]
     for each in presses:
         each.start()
-    while not made:
-        go.wait(0.01)
+    wait_until(lambda: bool(made), "a press is under way")
     assert "Under way" in allowed.get(address).text
     go.set()
     for each in presses:

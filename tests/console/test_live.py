@@ -96,6 +96,23 @@ def test_a_slow_reader_gets_the_newest() -> None:
     asyncio.run(look())
 
 
+def test_a_page_that_fails_ends_its_streams_and_begins_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """Else its watchers, and all that come later, would wait for it for ever."""
+
+    def fails() -> str:
+        raise ValueError("no page")
+
+    async def look() -> None:
+        live = Live(seconds=0.01)
+        texts = [text async for text in watch(live, fails)]
+        assert [text for text in texts if text.startswith("event:")] == []  # not `over`: the browser comes back
+        assert live.polls == 0
+        assert len(await asyncio.wait_for(events(watch(live, Drawn()), 1), SECONDS)) == 1
+
+    asyncio.run(asyncio.wait_for(look(), SECONDS))
+    assert "a live page failed" in caplog.text
+
+
 def test_a_stream_ends_with_its_session() -> None:
     async def look() -> None:
         live = Live(seconds=0.01)

@@ -376,6 +376,21 @@ def test_the_difference_of_two_cuts_is_counted_and_leads_to_its_records(client: 
     assert f"/difference?start={name}-before" in owner.get("/cuts?rows=500").text
 
 
+def test_a_topic_that_was_made_again_differs_from_its_start(client: Client, owner: TestClient) -> None:
+    name = unique("again")
+    for number in range(2):
+        if number:
+            client.topics.delete(name)
+        client.topics.create(name, 1)
+        with client.producer() as producer:
+            producer.send(name, b"a")
+        client.snapshots.save(f"{name}-{number}", client.snapshots.take([name]).snapshot)
+    address = f"start={name}-0&end={name}-1"
+    (row,) = owner.get(f"/difference.json?{address}").json()["ranges"]
+    assert (row["start"], row["end"], row["records"]) == (0, 1, 1)
+    assert "0 are the same" in owner.get(f"/difference?{address}").text
+
+
 def test_a_difference_too_large_for_a_page_says_so(
     client: Client, owner: TestClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,19 +155,29 @@ def test_a_socket_without_a_file_has_an_at_before_its_name() -> None:
         ("postgresql://a/d", ("a", 5432), {"host": "a"}),
         ("dbname=d", ("/run", 5432), {}),
         ("postgresql://a,b/d?load_balance_hosts=random", ("b", 5432), {"host": "a,b"}),
+        ("postgresql://a,b/d?target_session_attrs=any", ("b", 5432), {"host": "a,b"}),
     ],
 )
 def test_the_next_connection_begins_with_the_host_that_answered_last(
     url: str, answered: tuple[str, int], turned: dict[str, str]
 ) -> None:
-    hosts = address.Hosts(address.parse(url))
+    hosts = address.Hosts({"target_session_attrs": "read-write", **address.parse(url)})
     before = hosts.ordered()
     hosts.answered(*answered)
     assert hosts.ordered() == {**before, **turned}
 
 
 def test_a_host_that_failed_comes_last_until_another_one_fails() -> None:
-    hosts = address.Hosts(address.parse("postgresql://a,b,c/d"))
+    hosts = address.Hosts(address.parse("postgresql://a,b,c/d?target_session_attrs=read-write"))
     for failed, order in (("a", "b,c,a"), ("a", "b,c,a"), ("b", "c,a,b"), ("c", "a,b,c")):
         hosts.failed(failed, 5432)
         assert hosts.ordered()["host"] == order
+
+
+def test_an_old_primary_that_is_passed_comes_last_whoever_came_first() -> None:
+    """Else a host in front of it, which takes no connection, would lead there each time."""
+    hosts = address.Hosts(address.parse("postgresql://a,b,c/d?target_session_attrs=read-write"))
+    hosts.failed("b", 5432)
+    assert hosts.ordered()["host"] == "a,b,c"
+    hosts.failed("b", 5432, is_passed=True)
+    assert hosts.ordered()["host"] == "c,a,b"

@@ -366,7 +366,7 @@ def by_a_stranger(writer: Writer) -> OffsetColumns:
 
 # Each refusal: the step before it, the unusual arguments of the seal, its error, and the outcome afterwards.
 REFUSED: tuple[tuple[Callable[[Writer], None], Callable[[Writer], dict[str, Any]], type[Exception], Outcome], ...] = (
-    (nothing, lambda w: {"name": w.name._replace(transaction_number=7)}, errors.InvalidTransactionState, Outcome.OPEN),
+    (nothing, lambda w: {"name": w.name._replace(transaction_number=7)}, errors.TransactionsLost, Outcome.OPEN),
     (nothing, lambda w: {"name": w.name._replace(producer_epoch=3)}, errors.InvalidProducerIdMapping, Outcome.OPEN),
     (nothing, lambda w: {"tails": {p: at + 1 for p, at in w.tails.items()}}, errors.TransactionAborted, Outcome.ABORTED),
     (nothing, lambda w: {"offsets": by_a_stranger(w)}, errors.UnknownMember, Outcome.OPEN),

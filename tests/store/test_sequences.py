@@ -7,10 +7,11 @@ import pytest
 
 import msgtx
 from msgtx.database.calls import call
+from msgtx.errors import LockTimeout
 from msgtx.generated import calls
 from msgtx.store.operator.installation import change_incarnation, describe_installation, sequences_behind
 from msgtx.types import Level
-from tests.databases import PATIENCE_SECONDS, Background, Connection, backend, connect, wait_for_lock
+from tests.databases import PATIENCE_SECONDS, Background, Connection, backend, connect, wait_until, waits_for_lock
 
 SEQUENCES = (
     "commit_sequence",
@@ -127,13 +128,33 @@ def test_a_connection_does_not_wait_for_one_that_has_skipped_and_is_open(place: 
     assert place.numbers() == after
 
 
+def test_a_lock_that_another_holds_for_long_does_not_pass_for_a_skip(place: Place) -> None:
+    """I1: it has the installation's row, as one that makes a topic, and has skipped nothing."""
+    place.set_back("producer_id_sequence")
+    place.move()
+    noted = place.owner.execute("select sequences_database from msgtx.installation").fetchall()
+    with connect(place.url) as other:
+        other.execute("begin")
+        other.execute("select from msgtx.installation for update")
+        with pytest.raises(LockTimeout):
+            describe_installation(place.owner)
+        with pytest.raises(LockTimeout):
+            call(place.owner, calls.NOTE_PLACE)
+        other.execute("rollback")
+    assert place.owner.execute("select sequences_database from msgtx.installation").fetchall() == noted
+    assert place.behind() == ["producer_id_sequence"]
+    describe_installation(place.owner)
+    assert place.behind() == []
+
+
 def test_of_many_clients_that_connect_at_once_one_skips_ahead(place: Place, background: Background) -> None:
     place.move()
     with connect(place.url) as first, connect(place.url) as second:
         first.execute("begin")
         first.execute("select from msgtx.installation for update")
         waiting = background.submit(describe_installation, second)
-        wait_for_lock(place.owner, backend(second))
+        # It waits for a second, and then looks whether a sequence is behind.
+        wait_until(lambda: waits_for_lock(place.owner, backend(second)) or waiting.done(), "the second has asked")
         describe_installation(first)
         after = place.numbers()
         first.execute("commit")

@@ -17,6 +17,7 @@ from msgtx.store.operator.server import (
     snapshot_holders,
 )
 from tests.databases import Background, Connection, Server, backend, connect, wait_for_lock, wait_until
+from tests.roles import Roles
 
 Open = Callable[..., Connection]
 GROUP, PARTITION, SHARE_PARTITION, OF_USERS = 1836279554, 1836279555, 1836279561, 1836279500
@@ -53,6 +54,21 @@ def test_only_sessions_that_may_use_msgtx_here_are_ended(
         wait_until(lambda one=session: not describe_sessions(connection, [one.info.backend_pid]), "the session has ended")
     for kept in (there, administrator):
         kept.execute("select 1")
+
+
+def test_a_member_of_a_role_with_a_right_may_use_msgtx_too(
+    connection: Connection, server: Server, database_url: str
+) -> None:
+    """Its session is not the owner's to end, and is counted."""
+    roles = Roles(server, database_url)
+    try:
+        group, login, stranger = roles.make("consume:t", options="nologin"), roles.make(), roles.make()
+        roles.sql(f"grant {group} to {login}")
+        _, before = end_sessions(connection)
+        with roles.connect(login), roles.connect(stranger):
+            assert end_sessions(connection) == (0, before + 1)
+    finally:
+        roles.drop()
 
 
 def test_only_those_sessions_here_are_described_that_are_asked_for(connection: Connection, opened: Open) -> None:

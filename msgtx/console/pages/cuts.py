@@ -7,7 +7,7 @@ from typing import Final
 from msgtx.client import Client
 from msgtx.console.page import Page, Query, Section, arranged
 from msgtx.rows import cut_row, range_rows, saved_row
-from msgtx.types import CommittedRange, Snapshot, TopicPartition
+from msgtx.types import CommittedRange, Snapshot, TopicPartition, ids_of
 
 _COLUMNS: Final = ("name", "taken_at", "partitions", "saved_by")
 _END_COLUMNS: Final = ("topic", "partition", "end")
@@ -43,16 +43,18 @@ def difference_page(client: Client, query: Query) -> Page:
     """Show what is committed from a saved cut to another one, or to now. Only the partitions of the page are read."""
     start, end = query.needed("start"), query.text("end")
     first = client.snapshots.get(start)
+    client.snapshots.ranges(start=first, end=first.only(()))  # refuses one of another incarnation
     known = set(client.topics.list())
     last = client.snapshots.get(end) if end else client.snapshots.take({topic for topic, _ in first.ends} & known).snapshot
+    begins = {place: _begin(first, last, place) for place in last.ends}
     rows = [
-        {"topic": place.topic, "partition": place.partition, "offsets": at - first.ends.get(place, 0)}
+        {"topic": place.topic, "partition": place.partition, "offsets": at - begins[place]}
         for place, at in sorted(last.ends.items())
         if place.topic in known
     ]
     changed = [row for row in rows if row["offsets"]]
     table = arranged(changed, query, columns=_DIFFERENCE_COLUMNS, sort="-offsets", filter_on=("topic",), most=MOST_COMPARED)
-    measured = _measured(client, first, last, (TopicPartition(row["topic"], row["partition"]) for row in table.rows))
+    measured = _measured(client, first, last, [TopicPartition(row["topic"], row["partition"]) for row in table.rows])
     to = f" --to {shlex.quote(end)}" if end else ""
     return Page(
         f"{start} to {end or 'now'}",
@@ -66,11 +68,18 @@ def difference_page(client: Client, query: Query) -> Page:
             "places": {(place.topic, place.partition): one for place, one in measured.items()},
             "same": len(rows) - len(changed),
             "offsets": sum(row["offsets"] for row in rows),
-            "begins": {(place.topic, place.partition): at for place, at in first.ends.items()},
+            "begins": {(place.topic, place.partition): at for place, at in begins.items()},
         },
         noun="cuts",
         is_live=False,
     )
+
+
+def _begin(first: Snapshot, last: Snapshot, place: TopicPartition) -> int:
+    """Return where the difference begins on a partition: at 0 if its topic was made, or made again, behind the first cut."""
+    known = ids_of(last.ends).get(place)
+    same = place in first.ends if known is None else first.is_of(place, known)
+    return first.ends[place] if same else 0
 
 
 def _measured(
@@ -80,7 +89,7 @@ def _measured(
     ends: dict[TopicPartition, int] = {}
     left = MOST_OFFSETS
     for place in places:
-        offsets = max(last.ends[place] - first.ends.get(place, 0), 0)
+        offsets = max(last.ends[place] - _begin(first, last, place), 0)
         if offsets <= left:
             ends[place] = last.ends[place]
             left -= offsets

@@ -55,4 +55,6 @@ def _place(hit: SearchHit) -> dict[str, Any]:
             page = ("group", {"name": hit.name})
         case SearchKind.SHARE_GROUP:
             page = ("share", {"name": hit.name})
+        case SearchKind.SNAPSHOT:
+            page = ("cut", {"name": hit.name})
     return {"kind": str(hit.kind).replace("_", " "), "name": hit.name, "text": hit.text, "page": page, "record": hit.record}

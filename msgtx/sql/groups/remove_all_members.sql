@@ -1,6 +1,6 @@
 -- remove_all_members(after, most) removes the members of every group, after a failover: their clients are refused for good,
 -- and would hold their partitions until their sessions are over. → how many, after `most` groups. The member in whose name
--- receive acquires stays: its callers have no client. One bad group does not stop the rest.
+-- receive acquires stays: its callers have no client. A group that is locked keeps its members.
 --   in_after, next_after   where the last call came to: group id; null: from the start, and: this was the end
 -- Locks the groups (exclusive), one in each call of a loop. Reads group_member, consumer_group, share_group. Deletes and
 -- writes through take_out_members. Flushed.
@@ -24,14 +24,18 @@ begin
     loop
         looked_at := looked_at + 1;
         next_after := array[one.group_id];
-        ignored := msgtx.lock_group(one.name);
-        gone := array(
-            select m.member_number from msgtx.group_member m
-            where m.group_id = one.group_id and not (one.is_share and m.member_id like 'sql:%') order by 1);
-        if gone <> '{}' then
-            ignored := msgtx.take_out_members(one.group_id, gone) is not null;
-            removed := removed + cardinality(gone);
-        end if;
+        begin
+            ignored := msgtx.lock_group(one.name);
+            gone := array(
+                select m.member_number from msgtx.group_member m
+                where m.group_id = one.group_id and not (one.is_share and m.member_id like 'sql:%') order by 1);
+            if gone <> '{}' then
+                ignored := msgtx.take_out_members(one.group_id, gone) is not null;
+                removed := removed + cardinality(gone);
+            end if;
+        exception when lock_not_available then
+            raise warning 'group % is locked, its members stay until their sessions are over', one.name;
+        end;
     end loop;
     if looked_at < most then
         next_after := null;

@@ -2,7 +2,8 @@
 -- whether it would give out a number that is stored (is_behind). A logical replica has the rows, and no sequences.
 -- The catalog says where a sequence's numbers are: those of an identity in all columns with its column's name, those of
 -- `producer_id_sequence` in all columns `producer_id`, those of `commit_sequence` in all of that name. No query reads a
--- whole log: it uses the index that begins with the column, or looks into one partition after the other. A producer id has
+-- whole log: it uses the index that begins with the column, or looks into one partition after the other. Tables without
+-- such an index, such as group_offset, are read as a whole. A producer id has
 -- its role's tag above 40 bits (next_producer_id). Members of share groups draw their numbers, from 2^60 on, so those are of
 -- no sequence (join_share_group). A standby cannot read unlogged tables. Reads all tables.
 -- right: observe of all topics

@@ -1,7 +1,7 @@
 -- skip_ahead(only_if_moved) makes each sequence skip all numbers that the tables hold, and more than another server can
 -- have given out besides, and notes the place, see has_moved. Locks the installation's row, so that no sequence ever goes
--- back. Sequences skip at once, also if the SQL transaction is rolled back: whoever waits for the lock for a second has
--- waited long enough. only_if_moved: of many clients that connect at once, one skips. Writes installation.
+-- back. only_if_moved: of many clients that connect at once, one skips; another waits for the lock for a second, then
+-- raises if a sequence is behind. Writes installation.
 create function msgtx.skip_ahead(only_if_moved boolean default false) returns void
 language plpgsql volatile set lock_timeout = '1s' as $$
 begin
@@ -20,5 +20,8 @@ exception
     when insufficient_privilege or feature_not_supported then
         null;  -- the server does not say where it is; the sequences have skipped
     when lock_not_available then
-        null;  -- another SQL transaction did it a second ago, and is still open
+        -- Another SQL transaction holds the lock. Sequences skip at once: if one is still behind, it has not done it.
+        if not only_if_moved or exists (select from msgtx.sequences() s where s.is_behind) then
+            raise;
+        end if;
 end $$;

@@ -1,5 +1,6 @@
 -- list_transactions(…) → the next `most` rows of view transactions, in an order, from the one behind `after`. At most 20,000
 -- producers are looked at in one call; a row without a producer says that there are more, and the place to continue from.
+-- Of Ongoing and Prepared alone, all are looked at, with two look-ups each.
 --   states, producer_ids   null: any       prefix   how the transactional id begins, as the caller sees it
 --   by_producer            in order of the producer ids, not of the transactional ids (an id that is null comes last)
 --   after                  the producer of the last row before; InvalidRequest if the order needs it and it is not there
