@@ -12,10 +12,13 @@ from pyspark.sql.types import StructType
 
 import msgtx
 from msgtx import TopicPartition
+from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.reading.read_options import parse
 from msgtx.spark_jobs.source import SCHEMA, BatchReader, MsgtxDataSource, Noted, ReadPartition
 from msgtx.spark_jobs.writing import write_options
+from msgtx.spark_jobs.writing.attempt import SESSION_MS
+from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.store.steps import Writer, unique
 
 
@@ -241,9 +244,16 @@ def test_a_write_that_fails_leaves_nothing(site: Site, engine: Engine) -> None:
     with pytest.raises(PySparkException, match="the last one"):
         site.writing(frame, topic=site.topic)
     assert site.stored() == []
-    with engine.connection() as connection:
-        found = connection.execute("select count(*) from msgtx.transactions where state = 'Ongoing'").fetchone()
-    assert found == (0,)
+
+    def is_decided() -> bool:
+        sweep(engine)
+        with engine.connection() as connection:
+            found = connection.execute("select count(*) from msgtx.transactions where state = 'Ongoing'").fetchone()
+        return found == (0,)
+
+    # At once, but for a task that begins to write behind the driver's ABORT: it is left to its timeout.
+    wait_until(is_decided, seconds=SESSION_MS / 1000 + PATIENCE_SECONDS)
+    assert site.stored() == []
 
 
 @pytest.mark.parametrize(
