@@ -40,7 +40,7 @@ from msgtx.types import (
 FIRST_MS: Final = (datetime.min.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 TIMES: Final = ("_at", "_since", "_deadline")  # the last parts of the names of fields that are times
-MOST_LEVELS: Final = 100  # of a JSON value that is shown as JSON
+JSON_LEVELS: Final = 100  # of a JSON value that is shown as JSON
 SHARE_COLUMNS: Final = ("group", "members", "lag", "lag_ms", "dead_letters")  # of a list of share groups
 SHARE_PARTITION_COLUMNS: Final = (
     "topic",
@@ -235,7 +235,7 @@ def json_text(value: bytes | None) -> str | None:
     except (ValueError, RecursionError):
         return None
     # A deeper one could not be written inside other JSON.
-    return text if text.count("{") + text.count("[") <= MOST_LEVELS or _levels(found) <= MOST_LEVELS else None
+    return text if text.count("{") + text.count("[") <= JSON_LEVELS or _levels(found) <= JSON_LEVELS else None
 
 
 def _levels(value: Any) -> int:

@@ -328,7 +328,8 @@ class _Console:
         try:
             page = PAGES[name](viewer.client, query)
         except errors.MsgtxError as error:
-            return draw("failure.html", {"failure": str(error)})
+            passes = status_of(error) not in {400, 404}
+            return draw("failure.html", {"failure": str(error), "passes": passes})
         return draw_live(page.template, self._context(request, page, name, viewer))
 
     def drawn(self, request: Request, page: Page, name: str, viewer: Viewer) -> str:

@@ -141,7 +141,7 @@ class Changing:
     # ── the form ──
 
     async def _ask(self, request: Request) -> Response:
-        viewer = self._door.required(request)
+        viewer = await run_in_threadpool(self._door.required, request)
         return await self._form(request, viewer, dict(request.query_params))
 
     async def _form(
@@ -164,7 +164,7 @@ class Changing:
         return response
 
     async def _preview(self, request: Request) -> Response:
-        viewer = self._door.required(request)
+        viewer = await run_in_threadpool(self._door.required, request)
         path, form = _place(request)
         fixed = form.fixed(request.query_params)
         given = await self._checked(request, viewer, page_address("", path, fixed)) | fixed
@@ -181,7 +181,7 @@ class Changing:
     # ── the preview ──
 
     async def _show(self, request: Request) -> Response:
-        viewer = self._door.required(request)
+        viewer = await run_in_threadpool(self._door.required, request)
         path, _ = _place(request)
         kept = self._find(request, viewer)
         address = f"{path}/{kept.number}"
@@ -209,7 +209,7 @@ class Changing:
                 return HTMLResponse(await self._drawn(request, viewer, kept.fixed, "done", view | {"fields": fields}))
 
     async def _press(self, request: Request) -> Response:
-        viewer = self._door.required(request)
+        viewer = await run_in_threadpool(self._door.required, request)
         path, _ = _place(request)
         number = request.path_params["number"]
         await self._checked(request, viewer, page_address("", f"{path}/{number}"))

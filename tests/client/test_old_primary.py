@@ -8,6 +8,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.database.pool import OLD_PRIMARY
+from msgtx.producer import sender
 from tests.client.steps import SECONDS
 from tests.databases import connect
 from tests.refusals import refuses
@@ -79,6 +80,19 @@ def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url:
         with client.producer() as new:
             new.send("t", b"lost").result(SECONDS)
         assert values(client) == [b"1", b"2", b"5", b"lost"]
+
+
+def test_an_acknowledgement_of_long_ago_proves_no_loss(pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I13: the same gap is there where the sequences of an idle producer were removed. It goes on in a new epoch."""
+    monkeypatch.setattr(sender, "LATELY_SECONDS", 0.0)
+    with msgtx.connect(url) as client, client.producer(retry_backoff_ms=5) as producer:
+        producer.send("t", b"1").result(SECONDS)
+        pair.catch_up()
+        pair.fall_behind()
+        producer.send("t", b"removed").result(SECONDS)
+        pair.fail_over()
+        producer.send("t", b"2").result(SECONDS)
+        assert values(client) == [b"1", b"2"]
 
 
 def test_after_a_silent_host_the_next_one_is_tried_first(pair: Pair, url: str) -> None:
