@@ -331,6 +331,15 @@ class BatchConflict(FatalError):
     """
 
 
+class MirrorFenced(FatalError):
+    """Another mirror of the same name has taken over, or the mirror's progress was reset.
+
+    Only one mirror of a name may run at a time. `msgtx mirror describe` shows the one that does.
+    """
+
+    exit_code = 4
+
+
 class CoordinatorFenced(FatalError):
     """A newer coordinator has taken over the shard.
 
@@ -559,6 +568,13 @@ class SnapshotExists(UsageError):
     """Another snapshot is saved under this name.
 
     Choose another name, or replace it.
+    """
+
+
+class MirrorNotFound(UsageError):
+    """The target has no progress of a mirror of this name.
+
+    `msgtx mirror list` shows those that it has.
     """
 
 

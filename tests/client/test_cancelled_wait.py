@@ -216,7 +216,7 @@ def test_nothing_that_was_acknowledged_is_missing_after_the_failover() -> None:
             producer.send("t", b"before").result(SECONDS)
             transaction = other.begin_transaction()
             other.send("t", b"committed")
-            other.flush()  # an append waits for no standby: what is sent after the standby was cut off is lost with the primary
+            other.flush()  # an append waits for no standby: records sent after the cut are lost with the primary
             pair.catch_up()
             pair.fall_behind()
             pair.confirm_by("walreceiver")

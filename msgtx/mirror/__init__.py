@@ -1,0 +1,1 @@
+"""Mirrors: copies of topics in another database or cluster, each record once."""
