@@ -5,19 +5,17 @@ fixes what its arguments left open (the new offsets of a reset by time, the log 
 the state that it depends on. `apply` compares this state and refuses an outdated preview.
 """
 
-import itertools
-import re
 import shlex
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from msgtx import errors, units
+from msgtx import errors
 from msgtx.rows import printable, row_of
 from msgtx.rules.group import GroupStatus
 from msgtx.rules.names import did_you_mean
+from msgtx.scopes import Scopes, scope_words, target_words
 from msgtx.types import (
     GroupDescription,
     GroupListing,
@@ -25,7 +23,6 @@ from msgtx.types import (
     Outcome,
     PreparedTransaction,
     ShareGroupDescription,
-    ShiftBy,
     TopicPartition,
     TransactionId,
 )
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from msgtx.rules.reset import Target
 
 Fields = Mapping[str, Any]
-Scopes = Sequence[tuple[str, Sequence[int] | None]]  # topics, or some of their partitions
 RESET_COLUMNS: Final = ("group", "topic", "partition", "current_offset", "new_offset", "note")
 
 
@@ -187,7 +183,7 @@ def _reset_preview(client: "Client", noun: str, group: str, target: "Target", sc
         },
         f"reset {counted(len(rows), 'offset')} of {'share ' if noun == 'shares' else ''}group {group!r}",
         _state_of_reset(client, found),
-        _command(f"{noun} reset-offsets", [group], [*_scope_words(scopes), *_target_words(target)]),
+        _command(f"{noun} reset-offsets", [group], [*scope_words(scopes), *target_words(target)]),
         RESET_COLUMNS,
         rows,
         refusal=_not_empty(_listed(client, group) if noun == "groups" else client.admin.shares.describe(group)),
@@ -223,7 +219,7 @@ def _preview_delete_offsets(client: "Client", *, group: str, scopes: Scopes) -> 
         {"group": group, "scopes": scopes},
         f"delete {counted(len(rows), 'offset')} of group {group!r}",
         (rows, _identities(client, sorted({topic for topic, _ in asked}))),
-        _command("groups delete-offsets", [group], _scope_words(scopes)),
+        _command("groups delete-offsets", [group], scope_words(scopes)),
         RESET_COLUMNS[:4],
         rows,
         asks=bool(rows),
@@ -399,43 +395,7 @@ def _identities(client: "Client", topics: Sequence[str]) -> dict[str, tuple[int,
         return {name: found.partition_ids for name, found in require_topics(connection, topics).items()}
 
 
-# ── arguments, and how they are written ──
-
-
-def read_scope(text: str) -> tuple[str, tuple[int, ...] | None]:
-    """Read a topic, or some of its partitions (`orders`, `orders:0,2`): the name, and the partitions or None for all."""
-    found = re.fullmatch(r"([^:]+)(?::(\d{1,9}(?:,\d{1,9})*))?", text, re.ASCII)
-    if found is None:
-        raise errors.InvalidRequest(f"{text!r} is no topic, nor a topic with partitions, like orders:0,2", name="topic")
-    return found[1], None if found[2] is None else tuple(map(int, found[2].split(",")))
-
-
-def read_duration(text: str) -> timedelta:
-    """Read a duration: `36h`, or ISO 8601, of days and less."""
-    if text[:1].isdigit():
-        try:
-            return timedelta(seconds=units.seconds("it", text))
-        except (errors.ConfigError, OverflowError) as error:
-            raise errors.InvalidRequest(f"{text!r} is no duration like 36h, 1d12h or P1DT12H", name="duration") from error
-    number = r"(\d{1,9})"
-    found = re.fullmatch(
-        rf"P(?:{number}D)?(?:T(?:{number}H)?(?:{number}M)?(?:(\d{{1,9}}(?:\.\d{{1,6}})?)S)?)?", text, re.ASCII
-    )
-    if found is None or text.endswith(("P", "T")):
-        raise errors.InvalidRequest(f"{text!r} is no duration like 36h, P1DT2H30M or PT90S", name="duration")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return timedelta(days=min(days, 1e6), hours=hours, minutes=minutes, seconds=seconds)
-
-
-def read_moment(text: str) -> datetime:
-    """Read an ISO 8601 time; without an offset it is UTC."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise errors.InvalidRequest(
-            f"{text!r} is no time like 2026-01-31T12:00:00 or 2026-01-31T12:00:00+01:00", name="time"
-        ) from error
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+# ── arguments ──
 
 
 def partitions_named(client: "Client", scopes: Scopes) -> set[TopicPartition]:
@@ -450,29 +410,6 @@ def partitions_named(client: "Client", scopes: Scopes) -> set[TopicPartition]:
                 )
             found.add(TopicPartition(topic, index))
     return found
-
-
-def _scope_words(scopes: Scopes | None) -> list[str]:
-    if scopes is None:
-        return ["--all-topics"]
-    named = [topic if indexes is None else f"{topic}:{','.join(map(str, indexes))}" for topic, indexes in scopes]
-    return [*itertools.chain.from_iterable(("--topic", each) for each in named)]
-
-
-def _target_words(target: "Target") -> list[str]:
-    match target:
-        case str():
-            return [f"--to-{target}"]
-        case timedelta():
-            return ["--by-duration", f"{target.total_seconds():.6f}".rstrip("0").rstrip(".") + "s"]
-        case datetime():
-            return ["--to-datetime", target.isoformat()]
-        case ShiftBy(offsets):
-            return [f"--shift-by={offsets}"]
-        case Mapping():
-            return ["--from-file", "FILE"]
-        case _:
-            return [f"--to-offset={target}"]
 
 
 def _command(verb: str, names: Sequence[object], options: Sequence[object] = ()) -> str:

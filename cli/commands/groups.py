@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import click
 
-from msgtx.changes import Scopes, known_group, preview
+from msgtx.changes import known_group, preview
 from msgtx.cli.commands.resets import reset_group, reset_options, topic_option
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import carry_out, carry_out_each, confirmed, destructive
@@ -13,6 +13,7 @@ from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invoca
 from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.rows import group_row, member_rows, row_of
 from msgtx.rules.group import GroupStatus
+from msgtx.scopes import Scopes
 
 # Kafka's columns, in Kafka's order.
 PARTITION_COLUMNS: Final = (

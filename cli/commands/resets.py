@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from msgtx.changes import preview, read_duration, read_moment, read_scope
+from msgtx.changes import preview
 from msgtx.cli.terminal.confirmation import Decorated, carry_out, confirmed, destructive
 from msgtx.cli.terminal.invocation import Invocation, option
 from msgtx.cli.terminal.output import show_many, write
 from msgtx.errors import InvalidRequest
+from msgtx.scopes import read_duration, read_moment, read_scope
 from msgtx.types import ShiftBy, TopicPartition
 
 if TYPE_CHECKING:

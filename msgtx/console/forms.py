@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from msgtx.changes import Scopes, read_duration, read_moment, read_scope
 from msgtx.console.page import Query
 from msgtx.errors import InvalidRequest
+from msgtx.scopes import Scopes, read_duration, read_moment, read_scope
 from msgtx.types import PreparedTransaction, ShiftBy, TransactionId
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.databases import Connection, Server
 from tests.roles import Roles, open_roles
+from tests.topics import topic  # noqa: F401 - a fixture
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,12 @@ from hypothesis import strategies as st
 
 import msgtx
 from msgtx import TopicPartition, TransactionId, errors
-from msgtx.changes import CHANGES, Preview, _target_words, apply, preview, read_duration, read_moment, read_scope
+from msgtx.changes import CHANGES, Preview, apply, preview
+from msgtx.scopes import read_duration, read_moment, read_scope, target_words
 from msgtx.types import Outcome, PreparedTransaction, ShiftBy
 from tests.refusals import refuses
 from tests.store.steps import unique
-
-
-@pytest.fixture
-def topic(client: msgtx.Client) -> str:
-    """A topic with three records."""
-    name = unique("topic")
-    client.topics.create(name)
-    produce(client, name, 3)
-    return name
-
-
-def produce(client: msgtx.Client, topic: str, count: int) -> None:
-    with client.producer() as producer:
-        for number in range(count):
-            producer.send(topic, b"%d" % number)
+from tests.topics import produce
 
 
 def test_what_was_left_open_is_fixed_by_the_preview(client: msgtx.Client, topic: str) -> None:
@@ -172,7 +159,7 @@ def test_a_text_that_means_nothing_is_refused(read: Callable[[str], object], tex
 
 @given(st.timedeltas(timedelta(), timedelta(days=3_650)))
 def test_the_command_of_a_reset_by_duration_has_the_duration(duration: timedelta) -> None:
-    option, text = _target_words(duration)
+    option, text = target_words(duration)
     assert (option, read_duration(text)) == ("--by-duration", duration)
 
 

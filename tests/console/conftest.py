@@ -12,6 +12,7 @@ from msgtx import console
 from tests.cli.conftest import msgtx  # noqa: F401 - a fixture: the command line, whose rows a twin has
 from tests.databases import Server
 from tests.roles import PASSWORD, Roles, open_roles
+from tests.topics import topic  # noqa: F401 - a fixture
 
 HOST = "http://127.0.0.1:8123"
 Browse = Callable[..., TestClient]

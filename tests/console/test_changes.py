@@ -21,17 +21,9 @@ from tests.databases import wait_until
 from tests.refusals import refuses
 from tests.roles import Roles
 from tests.store.steps import unique
+from tests.topics import produce
 
 ORIGIN = {"origin": HOST}
-
-
-@pytest.fixture
-def topic(client: msgtx.Client) -> str:
-    """A topic with three records."""
-    name = unique("topic")
-    client.topics.create(name)
-    produce(client, name, 3)
-    return name
 
 
 @pytest.fixture
@@ -46,12 +38,6 @@ def group(client: msgtx.Client, topic: str) -> str:
 def allowed(browse: Browse) -> TestClient:
     """A console without a sign-in that changes things."""
     return browse(sign_in=False, allow_changes=True)
-
-
-def produce(client: msgtx.Client, topic: str, count: int) -> None:
-    with client.producer() as producer:
-        for number in range(count):
-            producer.send(topic, b"%d" % number)
 
 
 def action(text: str) -> str:
