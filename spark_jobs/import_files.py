@@ -28,7 +28,7 @@ from msgtx.spark_jobs.runtime.folder import File, files_of
 from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, again, patient, persevering
 from msgtx.spark_jobs.sink import write_transactional
-from msgtx.store.spark import BatchName, decide_batch, is_batch_committed
+from msgtx.store.spark import BatchName, decide_batch, flush_committed, is_batch_committed
 
 __all__ = ["Columns", "ImportReport", "import_files"]
 
@@ -170,6 +170,8 @@ def _not_imported(engine: Engine, app: str, files: Sequence[File]) -> list[File]
                     f"name of its own, or import it again under another --app-id"
                 )
             missing.append(file)
+        if len(missing) < len(files):
+            flush_committed(connection)
         return missing
 
     return persevering(engine, look)

@@ -97,6 +97,11 @@ def is_batch_committed(connection: RawConnection, batch: BatchName) -> bool:
     return bool(committed)
 
 
+def flush_committed(connection: RawConnection) -> None:
+    """Flush what `is_batch_committed` has found: the wait of its COMMIT for a standby may have been cancelled."""
+    call(connection, calls.FLUSH_LOG)
+
+
 def last_batch(connection: RawConnection, app_id: str, query_id: str = "") -> int | None:
     """Return the newest committed batch of an application's query; None: there is none."""
     ((batch_id,),) = call(connection, calls.LAST_BATCH, app_id, query_id)

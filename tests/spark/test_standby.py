@@ -10,7 +10,12 @@ from pyspark.sql import SparkSession
 
 import msgtx
 from msgtx import errors
+from msgtx.database.pool import Engine
+from msgtx.spark_jobs.import_files import _file_app, _not_imported
 from msgtx.spark_jobs.read import read_committed
+from msgtx.spark_jobs.runtime.folder import File
+from msgtx.store.spark import BatchName, decide_batch
+from tests.databases import connect
 from tests.replication import Pair, replicated
 
 
@@ -68,3 +73,16 @@ def test_a_standby_that_replays_late_is_waited_for_and_no_longer_than_allowed(
         assert not reading.done()
         resume()
         assert reading.result(60.0) == [b"1", b"2", b"3"]
+
+
+def test_an_import_passes_a_file_by_only_when_the_standby_has_it(pair: Pair, url: str) -> None:
+    """I9: somebody may have cancelled the wait of the COMMIT that imported it (decision 0167)."""
+    file, new = File("file:///1.json", 10, 1), File("file:///2.json", 10, 1)
+    with connect(url) as connection:
+        decide_batch(connection, BatchName(_file_app("app", file), "", file.modified_ms), [])
+    with Engine(url) as engine, concurrent.futures.ThreadPoolExecutor(1) as background:
+        with pair.nothing_confirmed():
+            asking = background.submit(_not_imported, engine, "app", [file, new])
+            for _ in range(2):
+                pair.cancel_waits(asking)
+        assert asking.result(60) == [new]

@@ -3,7 +3,7 @@
 -- while the disk works. And a call that is answered from what an earlier one stored writes nothing itself, so its COMMIT
 -- would wait for no synchronous standby, while somebody may have cancelled the wait of the earlier one (decision 0167).
 -- Flushed.
--- right: consume
+-- right: produce, consume
 create function msgtx.flush_log() returns boolean language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
