@@ -3,7 +3,8 @@
 import functools
 import importlib
 import json
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any, Final, Protocol
 
@@ -32,6 +33,10 @@ class AsyncpgConnection(Protocol):
         """Return whether it is closed."""
         ...
 
+    def add_log_listener(self, callback: Callable[[Any, Any], None]) -> None:
+        """Call a function with each notice, until a pool gets the connection back."""
+        ...
+
 
 class Asyncpg:
     """Such a connection, below the pool's. It is used inside `greenlet_spawn` only, as an async session's is."""
@@ -43,6 +48,15 @@ class Asyncpg:
     def closed(self) -> bool:
         """Whether it is closed."""
         return self.given.is_closed()
+
+    def hear(self, listener: Callable[[Any, Any], None]) -> None:
+        """Call `listener` with each notice, until a pool gets the connection back. A second call changes nothing."""
+        given: Any = self.given
+        if hasattr(given, "_log_listeners") and hasattr(given, "_pool_release_ctr"):  # else its pool would warn of ours
+            if not isinstance(given._log_listeners, _Listeners):
+                given._log_listeners = _Listeners(given)
+            given._log_listeners.releases = given._pool_release_ctr
+            self.given.add_log_listener(listener)
 
     async def rows(self, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
         """Run a statement with psycopg's placeholders, and return its rows. Raise the errors as psycopg's."""
@@ -59,6 +73,23 @@ class Asyncpg:
         except (asyncpg.InterfaceError, OSError) as error:
             raise psycopg.OperationalError(str(error)) from error
         return [_read(row, _of_json[text]) for row in found]
+
+
+class _Listeners(set[Any]):
+    """The listeners of a connection to notices, with ours.
+
+    asyncpg's pool warns of listeners that are left on a connection which it gets back. Ours stays until then, since it is
+    to hear the COMMIT, so this set looks empty from that moment on.
+    """
+
+    def __init__(self, given: Any) -> None:
+        super().__init__(given._log_listeners)
+        self.releases = 0  # how often the pool had got the connection back when ours was added
+        self._given = weakref.ref(given)
+
+    def __bool__(self) -> bool:
+        given = self._given()
+        return len(self) > 1 or (given is not None and given._pool_release_ctr == self.releases)
 
 
 _of_json: Final[dict[str, list[int]]] = {}  # by statement: the columns that asyncpg returns as text

@@ -40,7 +40,7 @@ ANSWER_SECONDS: Final = 60.0
 # seen to take, shorter than an administrator waits.
 LONG_ANSWER_SECONDS: Final = 3_600.0
 CONNECT_SECONDS: Final = 10
-# The function of PostgreSQL that says so in its notice, whose words are translated.
+# The function of PostgreSQL that sends the warning. Its words are translated, and its SQLSTATE is that of every warning.
 _WAIT_FOR_STANDBY: Final = "SyncRepWaitForLSN"
 LOOK_SECONDS: Final = 0.1  # between two looks at the time: how far past a deadline a call may come back
 
@@ -115,9 +115,9 @@ class Pipeline(psycopg.Pipeline):
             yield from self._fetch_gen(flush=False)
 
 
-def is_unconfirmed(notice: Diagnostic) -> bool:
-    """Return whether a notice says that a COMMIT did not wait for its synchronous standby to the end."""
-    return notice.source_function == _WAIT_FOR_STANDBY
+def is_unconfirmed(source_function: str | None) -> bool:
+    """Return whether a notice of this function means that a COMMIT did not wait for its synchronous standby to the end."""
+    return source_function == _WAIT_FOR_STANDBY
 
 
 class _Heard:
@@ -130,7 +130,7 @@ class _Heard:
 
     def hear(self, notice: Diagnostic) -> None:
         """Note a COMMIT that the synchronous standby may not have."""
-        self.unconfirmed = self.unconfirmed or is_unconfirmed(notice)
+        self.unconfirmed = self.unconfirmed or is_unconfirmed(notice.source_function)
 
 
 class Connection(psycopg.Connection[Any]):

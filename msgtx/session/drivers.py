@@ -232,10 +232,10 @@ def _require_good(driver: RawConnection) -> None:
 def enlist_driver(driver: RawConnection, engine: Engine | None) -> DriverEnlistment:
     """Return the enlistment of a driver's SQL transaction. Raise as `enlist`."""
     _require_transaction(driver)
+    warn_of_unconfirmed(driver)  # each time: a pool of asyncpg forgets it
     installation = _installations.get(driver)
     if installation is None or (engine is not None and installation.incarnation != engine.incarnation):
         installation = _installations[driver] = describe_installation(driver)
-        warn_of_unconfirmed(driver)
         require_version(installation)
     if engine is None:
         return DriverEnlistment(None, None)

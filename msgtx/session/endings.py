@@ -16,6 +16,7 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import TransactionStatus
 
 from msgtx import forks
+from msgtx.database.asyncpg import Asyncpg
 from msgtx.database.connection import RawConnection, is_unconfirmed
 
 log = logging.getLogger("msgtx.session")
@@ -66,18 +67,27 @@ def endings_of(driver: RawConnection) -> Endings:
 
 
 def warn_of_unconfirmed(driver: Any) -> None:
-    """Write to the log if the COMMIT of a user's connection of psycopg did not wait for the synchronous standby to the end.
+    """Write to the log if the COMMIT of a user's connection did not wait for the synchronous standby to the end.
 
     It is answered with success all the same: no error would be handled there (decision 0167).
     """
-    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) or driver in _warned:
-        return
-    _warned.add(driver)
-    driver.add_notice_handler(_warn)
+    if isinstance(driver, Asyncpg):
+        driver.hear(_heard_by_asyncpg)
+    elif isinstance(driver, psycopg.Connection | psycopg.AsyncConnection) and driver not in _warned:
+        _warned.add(driver)
+        driver.add_notice_handler(_heard_by_psycopg)
 
 
-def _warn(notice: Diagnostic) -> None:
-    if is_unconfirmed(notice):
+def _heard_by_psycopg(notice: Diagnostic) -> None:
+    _warn(notice.source_function)
+
+
+def _heard_by_asyncpg(_: object, notice: Any) -> None:
+    _warn(getattr(notice, "server_source_function", None))
+
+
+def _warn(source_function: str | None) -> None:
+    if is_unconfirmed(source_function):
         log.warning(
             "the wait of a session's COMMIT for the synchronous standby was cancelled: a failover may lose its rows,"
             " together with its records and offsets"

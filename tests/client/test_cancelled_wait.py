@@ -1,12 +1,14 @@
 """I9: a COMMIT whose wait for the synchronous standby was cancelled is no acknowledgement (decision 0167)."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from sqlalchemy.orm import Session
@@ -199,6 +201,37 @@ def test_the_log_says_so_of_a_session_of_the_user(kind: str, pair: Pair, url: st
             pair.cancel_waits(committing)
             committing.result(SECONDS)
     assert [record.levelname for record in caplog.records if record.name == "msgtx.session"] == ["WARNING"]
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_the_log_says_so_of_a_connection_of_asyncpg(
+    is_pooled: bool, pair: Pair, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also the second time that its pool gives it out; the pool has nothing to warn of (a warning fails the test)."""
+    asyncio.run(publish_unconfirmed(is_pooled, pair, url))
+    assert [record.levelname for record in caplog.records if record.name == "msgtx.session"] == ["WARNING"]
+
+
+async def publish_unconfirmed(is_pooled: bool, pair: Pair, url: str) -> None:
+    """Publish on a connection of asyncpg, then again while nothing is confirmed, and cancel the wait of that COMMIT."""
+    owner: Any = await (asyncpg.create_pool(url, min_size=1, max_size=1) if is_pooled else asyncpg.connect(url))
+
+    async def publish(value: bytes) -> None:
+        connection = await owner.acquire() if is_pooled else owner
+        async with connection.transaction():
+            await msgtx.aio.publish(connection, "t", value)
+        if is_pooled:
+            await owner.release(connection)
+
+    await publish(b"a")
+    with pair.nothing_confirmed(), ThreadPoolExecutor(1) as threads:
+        publishing = asyncio.ensure_future(publish(b"b"))
+        answered: Future[None] = Future()  # for the thread that cancels
+        publishing.add_done_callback(lambda _: answered.set_result(None))
+        await asyncio.get_running_loop().run_in_executor(threads, pair.cancel_waits, answered)
+        await asyncio.wait_for(publishing, SECONDS)
+    await asyncio.sleep(0)  # asyncpg calls its listeners in the next round of the loop
+    await owner.close()
 
 
 def test_nothing_that_was_acknowledged_is_missing_after_the_failover() -> None:
