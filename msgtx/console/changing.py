@@ -250,7 +250,7 @@ class Changing:
             self._keep(viewer, anew)
             return _Replaced(anew.number)
 
-    # ── what is kept, and whose it is ──
+    # ── the kept previews, by role ──
 
     def _keep(self, viewer: Viewer, kept: _Kept) -> None:
         for name, theirs in list(self._kept.items()):

@@ -45,7 +45,9 @@ SESSION_AND_SERVER: Final = (
     f"select pg_catalog.pg_backend_pid(), i.incarnation, s.system_identifier, s.timeline, {_HEARS}"  # noqa: S608 - constants
     " from msgtx.describe_installation() i cross join msgtx.identify_server() s"
 )
-OLD_PRIMARY: Final = "old primary"  # the reason of an error
+# Reasons of `DatabaseUnavailable`: the connection led to one.
+OLD_PRIMARY: Final = "old primary"
+STANDBY: Final = "standby"
 
 
 def _refuse_ended(connection: RawConnection, *_: object) -> None:
@@ -79,7 +81,7 @@ def _primary(connection: RawConnection) -> Iterator[None]:
         raise errors.DatabaseUnavailable(
             "the server is a standby (now), and takes no writes: connect to the primary; with several hosts in the URL,"
             " target_session_attrs=read-write finds it",
-            reason="standby",
+            reason=STANDBY,
         ) from error
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from msgtx.config import ProducerConfig
-from msgtx.database.pool import Engine
+from msgtx.database.pool import STANDBY, Engine
 from msgtx.database.retry import retried
 from msgtx.errors import ConfigError, DatabaseUnavailable, Fault, MsgtxError, OutcomeUnknown
 from msgtx.producer.state import ProducerStatus
@@ -14,7 +14,6 @@ from msgtx.types import ProducerId
 
 Answer = TypeVar("Answer")
 MAX_BACKOFF_SECONDS: Final = 1.0
-STANDBY: Final = "standby"  # the reason of an error: the pool's connection led to one
 
 
 class ProducerCalls:

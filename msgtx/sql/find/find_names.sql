@@ -1,9 +1,10 @@
--- find_names(text, most) → what has this name, and then what begins with it; of each kind at most `most`, in order of names.
+-- find_names(text, most) → things with this name, then things whose names begin with the text: at most `most` of each kind, in
+-- order of names.
 --   kind   transactional_id, topic, group, share_group, snapshot; producer, where the text is its id
 --   told   a few words about it
--- Shows a caller what the views of transactions, topics and groups show it, and what saved_snapshots does. At most 200
--- transactional ids are looked at, none for an empty text. Reads producer, topic, partition and, through the views and
--- saved_snapshots, what they do.
+-- A caller sees here what it sees in the views of transactions, topics and groups, and in saved_snapshots. At most 200
+-- transactional ids are looked at, none for an empty text. Reads producer, topic, partition, and the tables of these views
+-- and of saved_snapshots.
 -- right: any
 -- null: told
 -- plan: look-ups
