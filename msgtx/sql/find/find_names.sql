@@ -1,5 +1,5 @@
--- find_names(text, most) → things with this name, then things whose names begin with the text: at most `most` of each kind, in
--- order of names.
+-- find_names(text, most) → things with this name, then things whose names begin with the text: at most `most` of each
+-- kind, in order of names.
 --   kind   transactional_id, topic, group, share_group, snapshot; producer, where the text is its id
 --   told   a few words about it
 -- A caller sees here what it sees in the views of transactions, topics and groups, and in saved_snapshots. At most 200
