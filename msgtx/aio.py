@@ -41,7 +41,7 @@ from msgtx.session.drivers import is_asyncpgs
 from msgtx.session.enlistment import UserSession
 from msgtx.session.offsets import Offsets
 from msgtx.session.opened import in_session
-from msgtx.settings import ConsumerSettings, IntoSettings, ProducerSettings, ShareConsumerSettings
+from msgtx.settings import ConsumerSettings, IntoSettings, OnFailover, ProducerSettings, ShareConsumerSettings
 from msgtx.shares.rides import ShareRide
 from msgtx.types import (
     BatchMetadata,
@@ -841,13 +841,16 @@ class Client(ClosingAsync):
                 await _end(self._threads, _in_thread(thread, self.sync.close))
 
 
-async def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:
+async def connect(
+    url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE, on_failover: OnFailover | None = None
+) -> Client:
     """Connect to msgtx in a PostgreSQL database, as `msgtx.connect`: `async with await msgtx.aio.connect() as client`."""
     pool_size = arguments.whole("pool_size", pool_size, least=1, most=clients.MOST_CONNECTIONS)
+    given: dict[str, Any] = {"create": create, "on_failover": on_failover}
     threads = Threads(pool_size, name="msgtx-client")
     opened: list[clients.Client] = []
     try:
-        await _in_thread(threads, lambda: opened.append(clients.connect(url, create=create, pool_size=pool_size)))
+        await _in_thread(threads, lambda: opened.append(clients.connect(url, pool_size=pool_size, **given)))
     except BaseException:
         for client in opened:  # cancelled when it was there
             await _in_thread(threads, client.close)

@@ -25,7 +25,7 @@ from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
 from msgtx.closing import Closing
-from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
+from msgtx.config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
 from msgtx.consumer.consumer import Consumer
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url, sqlalchemy_url
@@ -67,6 +67,7 @@ from msgtx.settings import (
     Failure,
     IntoSettings,
     OnCommit,
+    OnFailover,
     ProducerSettings,
     Retry,
     SenderSettings,
@@ -932,12 +933,14 @@ def _functions(**named: object) -> None:
         arguments.function(name, function)
 
 
-def connect(url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE) -> Client:
+def connect(
+    url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE, on_failover: OnFailover | None = None
+) -> Client:
     """Connect to msgtx in a PostgreSQL database.
 
     Without `url` and without `MSGTX_DATABASE_URL`, an embedded PostgreSQL is started (or joined) and its schema is created
-    and upgraded. A given database is left alone unless `create=True`. Raise `DatabaseUnavailable`, or `ConfigError` if the
-    schema is missing or of another version.
+    and upgraded. A given database is left alone unless `create=True`. `on_failover`: see the settings of a client. Raise
+    `DatabaseUnavailable`, or `ConfigError` if the schema is missing or of another version.
     """
     if url is not None and not isinstance(url, str):
         raise errors.WrongType(
@@ -945,7 +948,9 @@ def connect(url: str | None = None, *, create: bool = False, pool_size: int = PO
         )  # it is not shown: it may hold a password
     create = arguments.flag("create", create)
     pool_size = arguments.whole("pool_size", pool_size, least=1, most=MOST_CONNECTIONS)
+    config = resolve(ClientConfig, {} if on_failover is None else {"on_failover": on_failover})
     engine = open_engine(url, pool_size=pool_size)
+    engine.on_failover = config.on_failover
     try:
         if engine.embedded or create:
             with engine.transaction() as connection:

@@ -21,13 +21,22 @@ from typing import Any, Final, Literal, TypeVar, cast
 from msgtx import units
 from msgtx.arguments import check_name, shown, whole
 from msgtx.declared import kafka
-from msgtx.declared.settings import CONSUMER, LARGEST, PRODUCER, SHARE_CONSUMER, Kind, Setting
+from msgtx.declared.settings import CLIENT, CONSUMER, LARGEST, PRODUCER, SHARE_CONSUMER, Kind, Setting
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
-from msgtx.settings import AcknowledgementMode, Assignment, AutoOffsetReset, Partitioner
+from msgtx.settings import AcknowledgementMode, Assignment, AutoOffsetReset, OnFailover, Partitioner
 from msgtx.types import Isolation
 
 log = logging.getLogger("msgtx.config")
 MAX_IDEMPOTENT_IN_FLIGHT: Final = 5  # Kafka's bound; with more requests a lost one cannot be distinguished from reordering
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Settings of a client; docs/reference/settings.md says what each does."""
+
+    # make generate: settings.held client
+    on_failover: OnFailover = "trust"
+    # end
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +101,13 @@ class ShareConsumerConfig:
     # end
 
 
-Config = TypeVar("Config", ProducerConfig, ConsumerConfig, ShareConsumerConfig)
-_DECLARED: Final = {ProducerConfig: PRODUCER, ConsumerConfig: CONSUMER, ShareConsumerConfig: SHARE_CONSUMER}
+Config = TypeVar("Config", ClientConfig, ProducerConfig, ConsumerConfig, ShareConsumerConfig)
+_DECLARED: Final = {
+    ClientConfig: CLIENT,
+    ProducerConfig: PRODUCER,
+    ConsumerConfig: CONSUMER,
+    ShareConsumerConfig: SHARE_CONSUMER,
+}
 KAFKA_NAMES: Final = {kafka: one.name for table in _DECLARED.values() for one in table for kafka in one.kafka}
 # Rows of the log of this size are the fastest to write and to read.
 ROW_BYTES: Final = ProducerConfig().batch_bytes
@@ -324,6 +338,8 @@ def _made(kind: type[Config], values: Mapping[str, object]) -> Config:
     if isinstance(result, ShareConsumerConfig):
         if not result.group:
             raise ConfigError("a share consumer has a group: give it one (group=…)", name="group")
+        return result
+    if isinstance(result, ClientConfig):
         return result
     return _of_a_group(result, set(values))
 

@@ -357,6 +357,13 @@ class IncarnationChanged(FatalError):
     """
 
 
+class FailedOver(FatalError):
+    """Another primary answers than the one that this client began with, and its `on_failover` is `stop`.
+
+    Find out whether something is missing, then make a new client.
+    """
+
+
 class AuthorizationFailed(FatalError):
     """The database role lacks a right for this.
 

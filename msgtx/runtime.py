@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,11 +38,19 @@ class Runtime:
         self._known: dict[str, Topic] = {}
         self._open: list[Producer | Consumer | ShareConsumer] = []
         self._workers: list[Ending] = []
+        engine.moved = weakref.WeakMethod(self._server_moved)
         forks.follow(self, Runtime._forked)
 
     def _forked(self) -> None:
         """Handle a fork, in the child: another thread may have held the lock."""
         forks.release(self._lock)
+
+    def _server_moved(self) -> None:
+        """Have each producer look for losses before it sends anything else."""
+        with self._lock:
+            producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
+        for producer in producers:
+            producer._sender.server_moved()
 
     # ── topics ──
 

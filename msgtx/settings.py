@@ -12,6 +12,7 @@ from msgtx.units import Duration, Size
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 Ordering = Literal["none", "key"]
+OnFailover = Literal["trust", "stop"]
 Acks = Literal["0", "1", "all", "-1", 0, 1, -1]
 Partitioner = Literal["crc32", "murmur2"]
 AutoOffsetReset = Literal["earliest", "latest", "none"]

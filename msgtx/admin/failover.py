@@ -19,7 +19,7 @@ SEEN: Final = (
     ("process, process_into, process_shares", "end with IncarnationChanged", "start them again"),
     (
         "publish and SQL functions without a client",
-        "nothing: rows and messages are lost together",
+        "a warning in the log: rows and messages are lost together",
         "look at your own tables",
     ),
     ("Spark streams", "end with IncarnationChanged", "begin a new checkpoint; with a group, it reads on from its offsets"),

@@ -6,6 +6,7 @@ Slower work that needs several statements uses `Engine.transaction()`.
 
 import contextlib
 import functools
+import logging
 import os
 import queue
 import uuid
@@ -24,9 +25,12 @@ from msgtx.closing import Closing
 from msgtx.database import address
 from msgtx.database.calls import query
 from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
+from msgtx.database.moves import tell_of_move
 from msgtx.database.outages import Outages
 from msgtx.database.translation import READ_ONLY, translated
+from msgtx.settings import OnFailover
 
+log = logging.getLogger("msgtx.database")
 FromPool = TypeVar("FromPool")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
@@ -40,10 +44,10 @@ _HEARS: Final = (
     "case pg_catalog.current_setting('client_min_messages') when 'error'"
     " then pg_catalog.set_config('client_min_messages', 'warning', false) end"
 )
-SESSION: Final = f"select pg_catalog.pg_backend_pid(), null, null, null, {_HEARS}"
+SESSION: Final = f"select pg_catalog.pg_backend_pid(), null, null, null, null, {_HEARS}"
 SESSION_AND_SERVER: Final = (
-    f"select pg_catalog.pg_backend_pid(), i.incarnation, s.system_identifier, s.timeline, {_HEARS}"  # noqa: S608 - constants
-    " from msgtx.describe_installation() i cross join msgtx.identify_server() s"
+    "select pg_catalog.pg_backend_pid(), i.incarnation, s.system_identifier, s.timeline, s.is_synchronous,"  # noqa: S608
+    f" {_HEARS} from msgtx.describe_installation() i cross join msgtx.identify_server() s"
 )
 # Reasons of `DatabaseUnavailable`: the connection led to one.
 OLD_PRIMARY: Final = "old primary"
@@ -169,6 +173,10 @@ class Engine(Closing):
         self._incarnation: uuid.UUID | None = None
         self.hosts = address.Hosts(self.parameters)
         self.server: tuple[int, int] | None = None  # system identifier and timeline of the last primary that answered
+        self.on_failover: OnFailover = "trust"
+        self.moved: Callable[[], Callable[[], None] | None] = lambda: None  # a weak reference to a function: called then
+        self._was_synchronous = False  # whether its acknowledgements waited for a standby
+        self._moves: dict[tuple[int, int], object] = {}  # the primaries that it has moved to
         self.origin = forks.here()
         self._closed = False
         self.pool_size = pool_size
@@ -251,19 +259,20 @@ class Engine(Closing):
         return self._incarnation
 
     def cause_of(self, error: errors.MsgtxError) -> errors.MsgtxError:
-        """Return `IncarnationChanged` if that is why a call was refused, else its own error."""
+        """Return `IncarnationChanged` or `FailedOver` if that is why a call was refused, else its own error."""
         try:
             self.dedicated().close()  # a new connection asks
-        except errors.IncarnationChanged as changed:
+        except (errors.IncarnationChanged, errors.FailedOver) as changed:
             return changed
         except errors.MsgtxError:
             pass
         return error
 
     def ask_who_answers(self, connection: RawConnection) -> None:
-        """Notice a pooler, refuse another incarnation, then a server of before a failover: in one round trip."""
+        """Notice a pooler and a failover. Refuse another incarnation, and an old primary: in one round trip."""
         expected = self._incarnation
-        ((session, found, system, timeline, _),) = query(connection, SESSION if expected is None else SESSION_AND_SERVER)
+        (row,) = query(connection, SESSION if expected is None else SESSION_AND_SERVER)
+        session, found, system, timeline, is_synchronous, _ = row
         # With a pooler in between, another session may answer than the one that said hello.
         self.pooled = self.pooled or session != connection.info.backend_pid
         # Then each call may reach another session, without our prepared statements.
@@ -275,7 +284,7 @@ class Engine(Closing):
         if timeline is None:
             return
         # No event lowers the timeline of a server; another one (pg_upgrade, a logical replica) may have a lower one.
-        seen = self.server
+        was_synchronous, seen = self._was_synchronous, self.server  # in this order: other threads set them in the other one
         if seen is not None and seen[0] == system and timeline < seen[1]:
             with translated():
                 place = f"{connection.info.host}:{connection.info.port}"
@@ -285,9 +294,25 @@ class Engine(Closing):
                 reason=OLD_PRIMARY,
             )
         if seen != (system, timeline):
+            if seen is not None:
+                self._follow(seen, (system, timeline), was_synchronous=was_synchronous)
             self.server = (system, timeline)
+        self._was_synchronous = is_synchronous
         if isinstance(connection, Connection):
             connection.server = (system, timeline)
+
+    def _follow(self, seen: tuple[int, int], found: tuple[int, int], *, was_synchronous: bool) -> None:
+        """Tell the log and the producers that another primary answers, once. Raise `FailedOver` with `on_failover=stop`."""
+        if self.on_failover == "stop":
+            raise errors.FailedOver(
+                f"another primary answers (server {found[0]}, timeline {found[1]}) than this client began with (server"
+                f" {seen[0]}, timeline {seen[1]}), and on_failover is stop"
+            )
+        if self._moves.setdefault(found, mine := object()) is not mine:
+            return  # another thread was faster
+        tell_of_move(log, seen, found, was_synchronous=was_synchronous)
+        if (told := self.moved()) is not None:
+            told()
 
     def connection(self) -> "CheckedOut":
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""

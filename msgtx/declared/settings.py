@@ -112,6 +112,16 @@ _RESET: Final = Setting(
     of_workers=False,
 )
 
+CLIENT: Final[Settings] = (
+    Setting(
+        "on_failover",
+        Kind.CHOICE,
+        "trust",
+        "after a failover: `trust`: go on, and raise an error for each proven loss; `stop`: raise `FailedOver`",
+        choices=("trust", "stop"),
+    ),
+)
+
 PRODUCER: Final[Settings] = (
     Setting(
         "acks",

@@ -879,6 +879,7 @@ HOLD_COMMIT: Final = Function(
 class IdentifyServerRow(NamedTuple):
     system_identifier: int | Any
     timeline: int | Any
+    is_synchronous: bool | Any
 
 
 IDENTIFY_SERVER: Final = Function("identify_server", "", IdentifyServerRow)
@@ -930,6 +931,9 @@ JOIN_SHARE_GROUP: Final = Function(
     "group_name text, in_member_id text, in_client_host text, in_client_process int4, in_session_timeout_ms int4, "
     "in_topics text[], in_member_number int8",
     JoinShareGroupRow,
+)
+KEPT_SEQUENCES: Final = Function(
+    "kept_sequences", "in_producer_id int8, in_producer_epoch int4, partition_ids int4[]", tuple[list[int | Any]]
 )
 LAST_BATCH: Final = Function("last_batch", "in_app_id text, in_query_id text", tuple[int | Any])
 LAST_STABLE_OFFSET: Final = Function("last_stable_offset", "in_partition_id int4", tuple[int])

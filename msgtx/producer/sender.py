@@ -40,8 +40,9 @@ from msgtx.session.answers import Answers
 from msgtx.store.append.append import APPEND_UNFLUSHED, CALL_BYTES, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.shares.answers import acknowledge_in_transaction
 from msgtx.store.topics.topics import Topic
-from msgtx.store.transactions.producers import init_producer_id
-from msgtx.types import TopicPartition
+from msgtx.store.transactions.producers import init_producer_id, kept_sequences
+from msgtx.store.transactions.transactions import transaction_outcome
+from msgtx.types import Outcome, ProducerId, TopicPartition
 
 log = logging.getLogger("msgtx.producer")
 # An acknowledgement that is as old proves no loss: far below producer_id_expiration_ms, behind which sequences are removed.
@@ -91,6 +92,7 @@ class Sender:
         self._bump_needed = False
         self._paused = False
         self._busy = False
+        self._has_moved = False  # another primary answers than the one that has acknowledged
         self._closing = False
         self._starting = threading.RLock()
         self._thread = BackgroundThread("msgtx-sender", self._run, what="the sender", failed=self._give_up)
@@ -127,6 +129,12 @@ class Sender:
             self._state.producer = producer or self._state.producer
             self._thread.start()
         _started.add(self)
+
+    def server_moved(self) -> None:
+        """Look for losses, before anything else is sent."""
+        with self._accumulator.lock:
+            self._has_moved = True
+            self._accumulator.work.notify_all()
 
     def unanswered(self) -> int:
         """Return how many records are not known to be stored."""
@@ -178,6 +186,7 @@ class Sender:
             try:
                 self._expire(trouble, attempted=False)
                 with until(self._deadline, silence=self._config.request_timeout_ms / 1000):
+                    self._look_for_losses()
                     with self._engine.connection() as connection:
                         self._acknowledge(connection)
                         self._drain(connection)
@@ -227,7 +236,8 @@ class Sender:
                 soonest = accumulator.close_lingering(now)
                 if self._closing and not self._paused and not accumulator.filled:
                     return False
-                if not self._paused and (accumulator.filled or self._bump_needed or self._due_answers(now) is not None):
+                has_work = accumulator.filled or self._bump_needed or self._has_moved
+                if not self._paused and (has_work or self._due_answers(now) is not None):
                     self._busy = True
                     return True
                 if accumulator.opened:
@@ -242,6 +252,50 @@ class Sender:
                     accumulator.work.wait()
                     accumulator.sender_sleeps = False
                     idle_since = time.monotonic()  # the batch that woke it may be gone with its commit by now
+
+    def _look_for_losses(self) -> None:
+        """Look in the primary that answers now for the last acknowledgements of another one.
+
+        Raise `RecordsLost`, `TransactionsLost`.
+        """
+        if not self._has_moved:
+            return
+        lost: MsgtxError | None = None
+        if self._state.producer is not None:
+            with contextlib.closing(self._engine.dedicated()) as connection:
+                server = connection.server if isinstance(connection, Connection) else None
+                lost = self._lost_records(connection, self._state.producer, server) or self._lost_commit(connection, server)
+        self._has_moved = False
+        if lost is not None:
+            raise lost
+
+    def _lost_records(
+        self, connection: RawConnection, producer: ProducerId, server: tuple[int, int] | None
+    ) -> MsgtxError | None:
+        if self._state.transactional:
+            return None
+        with self._accumulator.lock:
+            lanes = [lane for lane in self._accumulator.lanes.values() if _is_of_another(lane, server)]
+        try:
+            found = kept_sequences(connection, producer, [lane.partition_id for lane in lanes])
+        except errors.AuthorizationFailed:  # its right was revoked: there is no proof
+            return None
+        gaps = [lane for lane, last in zip(lanes, found, strict=True) if last is not None and last + 1 < lane.acknowledged]
+        return _lost(gaps[0], "the log ends before them") if gaps else None
+
+    def _lost_commit(self, connection: RawConnection, server: tuple[int, int] | None) -> MsgtxError | None:
+        committed = self._state.committed
+        if committed is None:
+            return None
+        transaction_id, at, by = committed
+        if by in {None, server} or time.monotonic() - at >= LATELY_SECONDS:
+            return None
+        outcome = transaction_outcome(connection, transaction_id).outcome
+        if outcome is Outcome.COMMITTED:
+            return None
+        return errors.TransactionsLost(
+            f"transaction {transaction_id} was committed, and the database says {outcome}: a failover has lost it"
+        )
 
     def _drain(self, connection: RawConnection) -> None:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not
@@ -407,7 +461,7 @@ class Sender:
                 else:
                     refused.add(lane.topic_partition)
                     if _is_lost(lane, batch, answer.error, server):
-                        self._refused(lane, batch, _lost(lane, answer.error))
+                        self._refused(lane, batch, _lost(lane, f"the server said: {answer.error}"))
                     else:
                         self._refused(lane, batch, answer.error)
         finally:
@@ -567,14 +621,18 @@ def _is_lost(lane: Lane, batch: PendingBatch, error: MsgtxError, server: tuple[i
     After a long idle time the same is no loss: then the producer's sequences, or its id, were removed (I13).
     """
     out_of_place = isinstance(error, errors.OutOfOrderSequence | errors.InvalidProducerIdMapping)
+    follows = batch.transaction_number is None and batch.base_sequence == lane.acknowledged
+    return out_of_place and follows and _is_of_another(lane, server)
+
+
+def _is_of_another(lane: Lane, server: tuple[int, int] | None) -> bool:
+    """Return whether another server has acknowledged the last batch of a lane, and lately."""
     has_moved = lane.server is not None and server is not None and lane.server != server
-    is_recent = time.monotonic() - lane.acknowledged_at < LATELY_SECONDS
-    follows = batch.transaction_number is None and batch.base_sequence == lane.acknowledged > 0
-    return out_of_place and has_moved and is_recent and follows
+    return has_moved and lane.acknowledged > 0 and time.monotonic() - lane.acknowledged_at < LATELY_SECONDS
 
 
-def _lost(lane: Lane, error: MsgtxError) -> errors.RecordsLost:
+def _lost(lane: Lane, proof: str) -> errors.RecordsLost:
     return errors.RecordsLost(
         f"{lane.topic_partition}: a failover has lost acknowledged records of this producer, up to sequence"
-        f" {lane.acknowledged - 1}; the server said: {error}"
+        f" {lane.acknowledged - 1}; {proof}"
     )

@@ -65,6 +65,8 @@ class ProducerStatus:
         self.error: MsgtxError | None = None
         self.producer: ProducerId | None = None
         self.transaction: OpenTransaction | None = None
+        # The last committed transaction, when (`time.monotonic`), and the primary that had answered last.
+        self.committed: tuple[TransactionId, float, tuple[int, int] | None] | None = None
         self._accumulator = accumulator
         self._origin = forks.here()
         self._enter(ClientState.UNINITIALIZED if transactional else ClientState.READY)

@@ -514,6 +514,8 @@ class Transactions:
             if transaction.was_handed_over:
                 if transaction.id[:2] == self._state.producer:  # one that was kept from before is of an older epoch
                     self._next_number = transaction.id.transaction_number + 1
+                if outcome == "committed":
+                    self._state.committed = (transaction.id, time.monotonic(), self._engine.server)
                 self._decided()
         if outcome == "aborted" and not elsewhere:
             # Before it is forgotten: an end that is interrupted can be repeated.

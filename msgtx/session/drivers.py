@@ -22,6 +22,7 @@ from msgtx.database.pool import Engine
 from msgtx.database.translation import sqlstate_of, translate_own
 from msgtx.session.answers import Answers
 from msgtx.session.endings import warn_of_unconfirmed
+from msgtx.session.moves import look_for_move
 from msgtx.session.published import Published, calls_of
 from msgtx.session.riding import Riding, Thing
 from msgtx.store.groups.groups import NO_OFFSETS, columns_of
@@ -237,6 +238,7 @@ def enlist_driver(driver: RawConnection, engine: Engine | None) -> DriverEnlistm
     if installation is None or (engine is not None and installation.incarnation != engine.incarnation):
         installation = _installations[driver] = describe_installation(driver)
         require_version(installation)
+    look_for_move(driver, installation.incarnation)
     if engine is None:
         return DriverEnlistment(None, None)
     if installation.incarnation != engine.incarnation:

@@ -35,6 +35,7 @@ from msgtx.session.drivers import (
     is_in_transaction,
 )
 from msgtx.session.endings import endings_of
+from msgtx.session.moves import look_for_move
 from msgtx.session.published import Published, calls_of
 from msgtx.session.riding import Enlisted, Riding, SealedDecision, Thing, Writing
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
@@ -204,6 +205,7 @@ def enlist_in(session: UserSession, engine: Engine | None) -> tuple[sqlalchemy.C
         installation = _ask_again(connection)  # the client may be made after a failover, and the engine before it
         if installation.incarnation != engine.incarnation:
             raise another_database(installation, engine)
+    look_for_move(driver, installation.incarnation)
     enlistment = _enlistments.get(connection)
     if enlistment is not None and enlistment.written:
         _take_back(connection, enlistment)

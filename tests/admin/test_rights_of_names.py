@@ -39,7 +39,7 @@ from msgtx.store.spark import (
     renew_attempts,
 )
 from msgtx.store.transactions.decide import decide
-from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.producers import fence_producer, init_producer_id, kept_sequences
 from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import describe_transaction, end_transaction, mark, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId, TransactionId
@@ -118,6 +118,16 @@ def try_locks(connection: Connection, producer: int, *groups: str) -> list[int]:
 
 def one_answer(group: str, member: int, partition: int) -> AnswerColumns:
     return AnswerColumns((group,), (member,), (partition,), (0,), (0,), ("accept",), (None,), (None,))
+
+
+def test_the_kept_sequences_are_those_of_its_own_producer_and_topics(realm: Realm, partition: int) -> None:
+    role = realm.roles.make(f"produce:{topic_of(realm.connection, partition)}")
+    owner = realm.login(role)
+    producer = init_producer_id(owner, None, timeout_ms=60_000)
+    append_one(owner, batch(partition, b"0", producer=producer, sequence=0))
+    assert kept_sequences(owner, producer, [partition, new_topic(realm.connection)[0]]) == [0, None]
+    with refuses(errors.AuthorizationFailed):
+        kept_sequences(realm.guest("produce"), producer, [partition])
 
 
 def test_members_of_a_share_group_are_those_that_may_use_it(realm: Realm, partition: int) -> None:

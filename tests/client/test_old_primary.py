@@ -1,16 +1,20 @@
 """After a failover: the old primary that comes back is refused, and a host that is silent is tried last (decision 0168)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
+import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import errors
 from msgtx.database.pool import OLD_PRIMARY
 from msgtx.producer import sender
-from tests.client.steps import SECONDS
-from tests.databases import connect
+from tests.client.steps import SECONDS, store
+from tests.databases import connect, wait_until
 from tests.refusals import refuses
 from tests.replication import Pair, replicated
 
@@ -82,6 +86,129 @@ def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url:
         assert values(client) == [b"1", b"2", b"5", b"lost"]
 
 
+def test_a_producer_that_sends_nothing_more_is_told(pair: Pair, url: str) -> None:
+    """I1: another call of its client finds the new primary, and each producer looks there for its last acknowledgements."""
+    with msgtx.connect(url) as client:
+        client.topics.create("u", partitions=2)
+        lost, kept = client.producer(retry_backoff_ms=5), client.producer(retry_backoff_ms=5)
+        transactional = client.producer(transactional_id="lost", retry_backoff_ms=5)
+        kept_id = client.producer(transactional_id="kept", retry_backoff_ms=5)
+        for each in (transactional, kept_id):
+            each.init_transactions()
+        for each in (lost, kept):
+            each.send("t", b"1").result(SECONDS)
+        with kept_id.transaction():
+            kept_id.send("t", b"2")
+        pair.catch_up()
+        pair.fall_behind()
+        lost.send("u", b"lost", partition=0).result(SECONDS)
+        with transactional.transaction():
+            transactional.send("t", b"lost")
+        pair.fail_over()
+        wait_until(lambda: answers(client), "the client has found the new primary")
+        wait_until(lambda: lost._state.has_failed and transactional._state.has_failed, "both have looked")
+        with refuses(errors.RecordsLost):
+            lost.send("u", b"3", partition=1)
+        with refuses(errors.TransactionsLost):
+            transactional.begin_transaction()
+        kept.send("t", b"4").result(SECONDS)
+        with kept_id.transaction():
+            kept_id.send("t", b"5")
+        assert values(client) == [b"1", b"1", b"2", b"4", b"5"]
+        for each in (lost, kept, transactional, kept_id):
+            each.close()
+
+
+def answers(client: msgtx.Client) -> bool:
+    try:
+        client.topics.list()
+    except errors.DatabaseUnavailable:
+        return False
+    return True
+
+
+def share(url: str, stack: ExitStack) -> Callable[[], object]:
+    """A member of a share group: what it has answered may be lost."""
+    client = stack.enter_context(msgtx.connect(url))
+    client.admin.shares.configure("s", {"auto_offset_reset": "earliest"})
+    store(client, "t", b"1", b"2", b"3")
+    member = client.share_consumer("t", group="s", max_poll_records=1)
+    return lambda: member.poll(SECONDS) and member.commit()
+
+
+def publish_with_sqlalchemy(url: str, stack: ExitStack) -> Callable[[], object]:
+    """A service that publishes in sessions of its own; its pool opens connections anew."""
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url), pool_pre_ping=True)
+    stack.callback(engine.dispose)
+
+    def publish() -> None:
+        with Session(engine) as session:
+            msgtx.publish(session, "t", b"a")
+            session.commit()
+
+    return publish
+
+
+def publish_with_psycopg(url: str, stack: ExitStack) -> Callable[[], object]:
+    def publish() -> None:
+        with psycopg.connect(url) as connection:
+            msgtx.publish(connection, "t", b"a")
+
+    return publish
+
+
+@pytest.mark.parametrize(
+    ("kind", "logger"),
+    [(share, "msgtx.database"), (publish_with_sqlalchemy, "msgtx.session"), (publish_with_psycopg, "msgtx.session")],
+)
+@pytest.mark.parametrize("standby", ["", "walreceiver"], ids=["asynchronous", "synchronous"])
+def test_a_service_without_a_proof_is_warned_once(
+    kind: Callable[[str, ExitStack], Callable[[], object]],
+    logger: str,
+    standby: str,
+    pair: Pair,
+    url: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not if a synchronous standby had confirmed everything: then nothing is missing."""
+    pair.confirm_by(standby)
+    with ExitStack() as stack:
+        act = kind(url, stack)
+        act()
+        pair.catch_up()
+        pair.fail_over()
+        caplog.clear()
+        for _ in range(2):
+            act()
+    said = [record.levelname for record in caplog.records if record.name == logger and "has moved" in record.message]
+    assert said == ([] if standby else ["WARNING"])
+
+
+def test_a_client_that_is_to_stop_ends_at_the_first_failover(pair: Pair, url: str) -> None:
+    """Also at one that has lost nothing; a new client goes on."""
+    with msgtx.connect(url, on_failover="stop") as client:
+        producer, reader = client.producer(retry_backoff_ms=5), client.consumer("t", auto_offset_reset="earliest")
+        producer.send("t", b"1").result(SECONDS)
+        assert len(reader.poll(SECONDS)) == 1
+        pair.catch_up()
+        pair.switch_over()
+        for call in (
+            lambda: producer.send("t", b"2").result(SECONDS),
+            lambda: producer.send("t", b"3"),
+            lambda: polled(reader),
+            client.topics.list,
+        ):
+            with refuses(errors.FailedOver):
+                call()
+        with msgtx.connect(url, on_failover="stop") as new:
+            assert values(new) == [b"1"]
+
+
+def polled(reader: msgtx.Consumer) -> None:
+    while True:
+        reader.poll(1.0)
+
+
 def test_an_acknowledgement_of_long_ago_proves_no_loss(pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I13: the same gap is there where the sequences of an idle producer were removed. It goes on in a new epoch."""
     monkeypatch.setattr(sender, "LATELY_SECONDS", 0.0)
@@ -122,4 +249,4 @@ def test_a_server_that_was_moved_may_have_a_lower_timeline(pair: Pair, url: str)
 def test_a_standby_has_no_timeline_of_its_own(pair: Pair, url: str) -> None:
     standby = pair.on_standby(url.partition("?")[0].replace(f"127.0.0.1:{pair.primary_port},", ""))
     with connect(standby) as connection:
-        assert connection.execute("select * from msgtx.identify_server()").fetchone() == (None, None)
+        assert connection.execute("select * from msgtx.identify_server()").fetchone() == (None, None, None)

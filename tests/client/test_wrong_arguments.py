@@ -192,6 +192,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "on_commit": FUNCTION,
     "outage_timeout": Kind([*NUMBERS, "soon", b"1s", [], {}, NOTHING, True, 1j, -1, "9" * 5_000, Broken()], 0.05),
     "on_delivery": FUNCTION,
+    "on_failover": Kind(["", "no", 5, True, b"trust", ["trust"]], None),
     "on_lost": FUNCTION,
     "on_revoke": FUNCTION,
     "only": Kind([*NO_LISTS, ["no such sweep"]], ["overdue"]),

@@ -25,12 +25,12 @@ from msgtx.cli.commands import command
 from msgtx.cli.terminal import interruption
 from msgtx.client import Admin
 from msgtx.config import KAFKA_NAMES
-from msgtx.declared.settings import CONSUMER, INSTALLATION, PRODUCER, SHARE_CONSUMER, SHARE_GROUP, TOPIC
+from msgtx.declared.settings import CLIENT, CONSUMER, INSTALLATION, PRODUCER, SHARE_CONSUMER, SHARE_GROUP, TOPIC
 from msgtx.snapshot import Snapshots
 from tests.databases import Connection
 from tests.docs.snippets import PAGES, ROOT, snippets
 
-OF_CLIENTS: Final = {one.name for one in (*PRODUCER, *CONSUMER, *SHARE_CONSUMER)}
+OF_CLIENTS: Final = {one.name for one in (*CLIENT, *PRODUCER, *CONSUMER, *SHARE_CONSUMER)}
 PORTING: Final = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
 KAFKA: Final[dict[str, dict[str, str]]] = tomllib.loads((ROOT / "tests/docs/kafka_names.toml").read_text())
 

@@ -13,7 +13,7 @@ import pytest
 from msgtx import aio, units
 from msgtx.client import Client
 from msgtx.config import ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
-from msgtx.declared.settings import CONSUMER, PRODUCER, SHARE_CONSUMER, Kind, Setting
+from msgtx.declared.settings import CLIENT, CONSUMER, PRODUCER, SHARE_CONSUMER, Kind, Setting
 from msgtx.errors import ConfigError, InvalidRequest, InvalidTransactionTimeout
 from tests.refusals import refuses
 
@@ -134,7 +134,7 @@ def test_a_transaction_timeout_must_be_above_zero(value: int) -> None:
         resolve(ProducerConfig, {"transaction_timeout_ms": value})
 
 
-DECLARED: dict[str, Setting] = {one.name: one for one in (*PRODUCER, *CONSUMER, *SHARE_CONSUMER)}
+DECLARED: dict[str, Setting] = {one.name: one for one in (*CLIENT, *PRODUCER, *CONSUMER, *SHARE_CONSUMER)}
 # Values that a process may have in its environment; each is right for some object.
 OUTSIDE = {
     "retries": ("0", "5"),

@@ -3,13 +3,13 @@
 import pytest
 
 from msgtx import errors
-from msgtx.store.transactions.producers import fence_producer, init_producer_id
+from msgtx.store.transactions.producers import fence_producer, init_producer_id, kept_sequences
 from msgtx.store.transactions.transactions import Decision, transaction_outcome
 from msgtx.types import Outcome, ProducerId
 from tests.databases import Connection
 from tests.refusals import refuses
 from tests.store.conftest import Blocked
-from tests.store.steps import Writer, count, ends, new_partition, seal, unique, values
+from tests.store.steps import Writer, append_one, batch, count, ends, new_partition, note_sequence, seal, unique, values
 
 
 def init(
@@ -32,6 +32,17 @@ def test_a_plain_init_writes_to_the_wal_so_that_a_crash_cannot_hand_its_id_out_a
             init(connection, None)
             written = "select pg_current_xact_id_if_assigned() is not null, pg_current_wal_insert_lsn() > %s::pg_lsn"
             assert connection.execute(written, before).fetchone() == (True, True)
+
+
+def test_the_kept_sequences_are_those_of_the_log_and_of_what_retention_has_noted(connection: Connection) -> None:
+    """A removed row is no loss; what nobody can know is no proof of one (decision 0176)."""
+    producer = init(connection, None)
+    logged, removed, empty = (new_partition(connection) for _ in range(3))
+    append_one(connection, batch(logged, b"1", b"2", producer=producer, sequence=0))
+    note_sequence(connection, removed, producer.producer_id, 6, offset=6)
+    assert kept_sequences(connection, producer, [logged, removed, empty, 2**31 - 1]) == [1, 6, -1, None]
+    assert kept_sequences(connection, ProducerId(producer.producer_id, 1), [logged]) == [-1]
+    assert kept_sequences(connection, producer, []) == []
 
 
 def test_a_known_id_keeps_its_producer_id_and_raises_its_epoch(connection: Connection) -> None:

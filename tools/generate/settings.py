@@ -7,6 +7,7 @@ from typing import Final
 
 from msgtx.declared import kafka
 from msgtx.declared.settings import (
+    CLIENT,
     CONSUMER,
     INSTALLATION,
     PRODUCER,
@@ -22,6 +23,7 @@ from msgtx.types import Isolation
 
 KEPT: Final = {"topic": TOPIC, "share_group": SHARE_GROUP}  # in a table of the database
 SUBJECTS: Final = KEPT | {
+    "client": CLIENT,
     "producer": PRODUCER,
     "consumer": CONSUMER,
     "share_consumer": SHARE_CONSUMER,

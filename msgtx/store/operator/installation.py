@@ -62,10 +62,13 @@ def sequences_behind(connection: RawConnection) -> list[Sequence]:
     ]
 
 
-def identify_server(connection: RawConnection) -> tuple[int, int] | None:
-    """Return the server's system identifier and timeline; None on a standby, and where the server does not say it."""
+ServerIdentity = calls.IdentifyServerRow
+
+
+def identify_server(connection: RawConnection) -> ServerIdentity | None:
+    """Return a primary's identity; None on a standby, and where the server does not say it."""
     (row,) = call(connection, calls.IDENTIFY_SERVER)
-    return None if row.timeline is None else (row.system_identifier, row.timeline)
+    return None if row.timeline is None else row
 
 
 def describe_installation(connection: RawConnection) -> Installation:

@@ -1,6 +1,6 @@
 """Producer ids and their epochs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgtx.arguments import check_name
@@ -37,6 +37,12 @@ def init_producer_id(
     pair = (None, None) if expected is None else expected
     ((producer_id, epoch),) = call(connection, INIT, transactional_id, timeout_ms, *pair)
     return ProducerId(producer_id, epoch)
+
+
+def kept_sequences(connection: RawConnection, producer: ProducerId, partition_ids: Sequence[int]) -> list[int | None]:
+    """Return the last stored sequence of a producer on each partition; −1: none is stored; None: it is not known."""
+    ((found,),) = call(connection, calls.KEPT_SEQUENCES, *producer, [*partition_ids])
+    return [*found]
 
 
 def fence_producer(connection: RawConnection, transactional_id: str) -> ProducerId:
