@@ -1001,6 +1001,7 @@ class SweepReport:
     dedup_keys_removed: int = 0  # past their window
     wake_ups_removed: int = 0  # that listeners have seen
     log_rows_removed: int = 0  # of deleted topics
+    sweeps_unfinished: int = 0  # that their pace stopped before their end: the next sweep continues
 
 
 class SearchKind(enum.StrEnum):

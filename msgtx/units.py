@@ -81,8 +81,10 @@ def size(name: str, value: object) -> int:
 
 
 def reader_of(setting: str) -> Callable[[str, object], int] | None:
-    """Return the parser of a setting with a unit: a duration's name ends in `_ms`, a size's in `_bytes`."""
-    return milliseconds if setting.endswith("_ms") else size if setting.endswith("_bytes") else None
+    """Return the parser of a setting with a unit: a duration's name ends in `_ms`, a size's in `_bytes[_per_second]`."""
+    if setting.endswith("_ms"):
+        return milliseconds
+    return size if setting.endswith(("_bytes", "_bytes_per_second")) else None
 
 
 def counted(number: int, noun: str) -> str:

@@ -11,8 +11,9 @@ from msgtx.rows import row_of
 @click.command("sweep", cls=Command)
 @option("--only", multiple=True, metavar="NAME", help="Do only this sweep (repeatable): one of the names above.")
 @option("--dry-run", is_flag=True, help="Show what would be done; roll it back.")
+@option("--full-speed", is_flag=True, help="Do not pause, and end when all is done.")
 @pass_invocation
-def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> None:
+def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool, full_speed: bool) -> None:
     """Do one complete round of upkeep. Meant for cron; a coordinator daemon does the same.
 
     \b
@@ -32,8 +33,10 @@ def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool) -> 
     dedup       remove deduplication keys past dedup_window_ms
 
     It never waits for a lock, so it may run beside clients, coordinators and
-    other sweeps.
+    other sweeps. It removes and compacts at most sweep_max_bytes_per_second, so
+    that senders do not wait. What is left after 50 s is for the next sweep;
+    sweeps_unfinished counts such sweeps.
     """  # noqa: D301 - \b is click's mark for text that is not filled
     with connect(invocation) as client:
-        report = client.sweep(only=only, dry_run=dry_run)
+        report = client.sweep(only=only, dry_run=dry_run, full_speed=full_speed)
     show_one(invocation.format, row_of(report))

@@ -20,11 +20,13 @@ def upgrade() -> None:
         )
     op.execute("alter table msgtx.installation add column sequences_system bigint, add column sequences_database bigint")
     op.execute("update msgtx.installation set sequences_system = system_identifier, sequences_database = database_oid")
+    op.execute("insert into msgtx.setting (name, value) values ('sweep_max_bytes_per_second', 16777216)")
     op.execute("update msgtx.installation set schema_version = 8")
 
 
 def downgrade() -> None:
     """Remove what `upgrade` made."""
+    op.execute("delete from msgtx.setting where name = 'sweep_max_bytes_per_second'")
     op.execute("alter table msgtx.installation drop column sequences_system, drop column sequences_database")
     op.execute("delete from msgtx.role_right where can = 'observe'")
     op.execute(

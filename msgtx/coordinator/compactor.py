@@ -25,7 +25,7 @@ from msgtx.store.sweeps.compaction import (
     read_keys,
 )
 from msgtx.store.sweeps.coordinators import SHARDS, Leases
-from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, Swept
+from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, ROW_BYTES, Swept
 from msgtx.store.transactions.transactions import Position
 
 _log = logging.getLogger("msgtx.coordinator")
@@ -34,7 +34,7 @@ WINDOW_BYTES: Final = 64 * 1024 * 1024  # of memory for the keys of one pass
 KEY_BYTES: Final = 150  # that a key takes there beside its own: the object, its offset, its place in the dictionary
 ROWS_AT_ONCE: Final = 500  # of one piece
 NOTED_BYTES: Final = 16 * 1024 * 1024  # of rows whose keys are read in one piece
-REWRITTEN_BYTES: Final = 4 * 1024 * 1024  # of rows that are looked at, and perhaps rewritten, in one SQL transaction
+REWRITTEN_BYTES: Final = 1024 * 1024  # of rows that are looked at, and perhaps rewritten, in one SQL transaction
 
 
 class Compactor:
@@ -147,18 +147,20 @@ class Compactor:
                 seen.append(batch.keyed.base_offset)
             if waits and batch.compacted_at is not None:
                 self._waits_since(batch.compacted_at)
+        size = 0
         if rewrites or seen:
-            done_at = compact_batches(connection, log.partition_id, rewrites, seen=seen, leases=leases)
+            done_at, size = compact_batches(connection, log.partition_id, rewrites, seen=seen, leases=leases)
             if done_at is None:
                 return Swept({}, (log.partition_id,))  # another cleaner is at it
             if seen or any(rewrite.waits and rewrite.batch.compacted_at is None for rewrite in rewrites):
                 self._waits_since(done_at)
         self._at = batches[-1].last_offset + 1
-        return self._on(log, sum(rewrite.batch.keyed.record_count - len(rewrite.stay) for rewrite in rewrites))
+        removed = sum(rewrite.batch.keyed.record_count - len(rewrite.stay) for rewrite in rewrites)
+        return self._on(log, removed, size + len(rewrites) * ROW_BYTES)
 
     def _waits_since(self, time: datetime) -> None:
         self._tombstones_since = time if self._tombstones_since is None else min(self._tombstones_since, time)
 
     @staticmethod
-    def _on(log: DirtyLog, removed: int = 0) -> Swept:
-        return Swept({"records_compacted": removed}, (log.partition_id,), is_busy=True)
+    def _on(log: DirtyLog, removed: int = 0, size: int = 0) -> Swept:
+        return Swept({"records_compacted": removed}, (log.partition_id,), is_busy=True, bytes=size)

@@ -1,14 +1,17 @@
 """The daemon: leases shards, sweeps for them once per interval, and hands them over when it stops."""
 
 import logging
+import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final, Protocol
 
+from msgtx.coordinator.pace import Pace
 from msgtx.coordinator.sweep import Sweeper
-from msgtx.database.connection import until
+from msgtx.database.connection import Connection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import CoordinatorFenced, DatabaseUnavailable, MsgtxError, NotCoordinator, RetriableError
 from msgtx.settings import StopSignal
@@ -47,7 +50,7 @@ class Daemon:
     def __init__(self, engine: Engine, *, observer: DaemonObserver | None = None) -> None:
         self._engine = engine
         self._observer = observer
-        self._sweeper = Sweeper()
+        self._sweeper = Sweeper(pace=Pace())
         self._leases: Leases | None = None
         self._coordinator_id: int | None = None
         self._renew_at = 0.0
@@ -59,25 +62,22 @@ class Daemon:
         try:
             while not stop.is_set():
                 began = time.monotonic()
-                pause = self._work()
+                backoff = self._attempt(self._round)
+                pause = self._pause() if backoff is None else backoff
                 while not stop.is_set() and (left := began + pause - time.monotonic()) > 0:
-                    time.sleep(min(left, LOOK_FOR_STOP_SECONDS))
+                    due_in = math.inf if backoff is not None or not self._led() else self._sweeper.due_in()
+                    if due_in > 0:
+                        time.sleep(min(left, due_in, LOOK_FOR_STOP_SECONDS))
+                    else:
+                        backoff = self._attempt(self._piece)
         finally:
             self._release()
 
-    def _work(self) -> float:
-        """Renew due leases, do a round. Returns after how many seconds, from its begin, the next one is due."""
+    def _attempt(self, work: Callable[[Connection], None]) -> float | None:
+        """Work on a connection. Returns, after a failure, the seconds until the next attempt."""
         try:
             with self._engine.connection() as connection:
-                if time.monotonic() >= self._renew_at:
-                    self._take(
-                        lease_shards(connection, self._coordinator_id, host=socket.gethostname(), process=os.getpid())
-                    )
-                assert self._leases is not None
-                if self._leases.epochs:
-                    began = time.monotonic()
-                    report = self._sweeper.round(connection, self._leases, step_seconds=STEP_SECONDS)
-                    self._tell(report, time.monotonic() - began)
+                work(connection)
         except (CoordinatorFenced, NotCoordinator) as error:
             log.warning("shards were taken over: %s", error, extra={"event": "fenced"})
             self._failed(error)
@@ -88,7 +88,29 @@ class Daemon:
         if self._away:
             log.info("the database answers again", extra={"event": "database_back"})
         self._away = 0
+        return None
+
+    def _round(self, connection: Connection) -> None:
+        """Renew due leases, do a round."""
+        if time.monotonic() >= self._renew_at:
+            self._take(lease_shards(connection, self._coordinator_id, host=socket.gethostname(), process=os.getpid()))
+        if self._led():
+            began = time.monotonic()
+            report = self._sweeper.round(connection, self._leases, step_seconds=STEP_SECONDS)
+            self._tell(report, time.monotonic() - began)
+
+    def _piece(self, connection: Connection) -> None:
+        """Continue what its pace has interrupted."""
+        self._sweeper.piece(connection, self._leases)
+        self._tell_failures()
+
+    def _pause(self) -> float:
+        """Return the seconds from the begin of a round to the next one."""
+        assert self._leases is not None
         return min(self._leases.sweep_interval_ms / 1000, max(0.0, self._renew_at - time.monotonic()))
+
+    def _led(self) -> bool:
+        return self._leases is not None and bool(self._leases.epochs)
 
     def _take(self, leases: Leases) -> None:
         """Note and report the led shards."""
@@ -112,11 +134,14 @@ class Daemon:
         for field, count in asdict(report).items():
             if count:
                 log.info("%s: %d", field.replace("_", " "), count, extra={"event": field, "count": count})
+        self._tell_failures()
+        if self._observer is not None:
+            self._observer.swept(report, self._sweeper, seconds)
+
+    def _tell_failures(self) -> None:
         for name, error in self._sweeper.failures.items():
             log.warning("sweep %s failed, the next round tries again: %s", name, error, extra={"event": "sweep_failed"})
             self._failed(error)
-        if self._observer is not None:
-            self._observer.swept(report, self._sweeper, seconds)
 
     def _wait_for_the_database(self, error: MsgtxError) -> float:
         if not self._away:

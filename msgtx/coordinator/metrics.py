@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from msgtx.coordinator.endpoint import Endpoint, exposition, plain
 from msgtx.coordinator.gauges import Gauges
-from msgtx.coordinator.sweep import STEPS, Sweeper
+from msgtx.coordinator.sweep import PACED, STEPS, Sweeper
 from msgtx.database.connection import until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
@@ -50,12 +50,20 @@ class DaemonMetrics:
         self._step_seconds = Gauge(
             "msgtx_sweep_step_seconds", "Length of each sweep in the last round.", ["sweep"], registry=self.registry
         )
+        self._behind = Gauge(
+            "msgtx_sweep_behind_seconds",
+            "Time since a paced sweep was at its end; 0 if it is.",
+            ["sweep"],
+            registry=self.registry,
+        )
         self._swept = Counter("msgtx_swept", "What the sweeps did, by kind.", ["kind"], registry=self.registry)
         self._errors = Counter("msgtx_coordinator_errors", "Failures, by error.", ["error"], registry=self.registry)
         for name in KINDS:
             self._swept.labels(name)
         for name in STEPS:
             self._step_seconds.labels(name)
+        for name in PACED:
+            self._behind.labels(name)
 
     def watch(self, engine: Engine) -> None:
         """Show the contents of the database, too."""
@@ -110,8 +118,10 @@ class DaemonMetrics:
 
     def swept(self, report: SweepReport, sweeper: Sweeper, seconds: float) -> None:
         """Count the results of a round."""
-        self._worked = time.monotonic()
+        now = self._worked = time.monotonic()
         self._rounds.observe(seconds)
+        for name in PACED:
+            self._behind.labels(name).set(now - sweeper.behind.get(name, now))
         for name in KINDS:
             self._swept.labels(name).inc(getattr(report, name))
         for name, took in sweeper.seconds.items():

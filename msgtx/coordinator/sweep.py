@@ -1,8 +1,10 @@
 """Sweeps: the work that time brings. Each step is bounded, resumable, and safe beside clients, cron and daemons."""
 
 import logging
+import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -10,13 +12,14 @@ import psycopg
 
 from msgtx.arguments import flag, listed, text
 from msgtx.coordinator.compactor import Compactor
+from msgtx.coordinator.pace import PIECE_BYTES, Pace
 from msgtx.database.calls import savepoint
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError, MsgtxError
 from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import Leases
-from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, Step
+from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, Step, Swept
 from msgtx.store.transactions.transactions import Position
 from msgtx.types import SweepReport
 
@@ -49,66 +52,152 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
 STEP_ANSWER_SECONDS: Final = 600.0
 # These steps pause for this many seconds after a pass: their work builds up slowly.
 SELDOM_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
+# What these remove or rewrite is paced; `deleted` and `retention` by small calls.
+PACED: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
+    {
+        "deleted": partial(sweeps.remove_deleted_logs, most_bytes=PIECE_BYTES),
+        "retention": partial(sweeps.remove_old_batches, most_bytes=PIECE_BYTES),
+        "compaction": Compactor,
+    }
+)
+# Of a sweep by hand that is paced: the one that cron starts a minute later finds it ended, and continues.
+PACED_SECONDS: Final = 50.0
+LOOK_SECONDS: Final = 0.05  # between two looks, during a pause, at whether to end
 
 
 class Sweeper:
     """Rounds of sweeping: each step continues where it stopped in the round before, so a long pass takes many rounds.
 
-    `only`: names of `STEPS`, all of them if empty. Raise `ConfigError` for another name.
+    `only`: names of `STEPS`, all of them if empty. `pace`: of the steps in `PACED`; None: as fast as they can. Raise
+    `ConfigError` for another name.
     """
 
-    def __init__(self, only: Iterable[str] = ()) -> None:
+    def __init__(self, only: Iterable[str] = (), *, pace: Pace | None = None) -> None:
         names = [text("the name of a sweep", each) for each in listed("only", only)]
         if unknown := [name for name in names if name not in STEPS]:
             raise ConfigError(f"there is no sweep {unknown[0]!r}; known are {', '.join(STEPS)}", name="steps")
-        wanted = {name: step for name, step in STEPS.items() if not names or name in names}
+        steps = STEPS if pace is None else {**STEPS, **PACED}
+        wanted = {name: step for name, step in steps.items() if not names or name in names}
         # A sweep that knows more than a position keeps it itself.
         self._steps: dict[str, Step] = {name: step() if isinstance(step, type) else step for name, step in wanted.items()}
         self._after: dict[str, Position | None] = {}
         self._rests_until: dict[str, float] = {}
+        self._paces: dict[str, Pace] = {} if pace is None else dict.fromkeys(PACED, pace)
+        self._rate: int | None = None  # of the pace; a round asks for it when it has to
+        self._done: dict[str, int] = {}  # since the last report
+        self.behind: dict[str, float] = {}  # paced steps that are not at their end, and since when
         self.seconds: dict[str, float] = {}  # that each step took in the last round
-        self.failures: dict[str, MsgtxError | psycopg.Error] = {}  # of the last round
+        self.failures: dict[str, MsgtxError | psycopg.Error] = {}  # of the last round, or of a piece after it
 
     def round(
-        self, connection: RawConnection, leases: Leases | None = None, *, step_seconds: float | None = None
+        self,
+        connection: RawConnection,
+        leases: Leases | None = None,
+        *,
+        step_seconds: float | None = None,
+        pause: Callable[[float], bool] | None = None,
     ) -> SweepReport:
-        """Do every step: to its end (None), or for about `step_seconds`. A step that fails does not stop the others."""
-        done: dict[str, int] = {}
+        """Do every step: to its end (None), or for about `step_seconds`. A step that fails does not stop the others.
+
+        `pause` waits until a paced step may continue, and returns whether it still may. Without it, the round leaves this
+        step, and `piece` continues it.
+        """
         self.failures.clear()
-        for name, step in self._steps.items():
+        self._rate = None
+        for name in self._steps:
             began = time.monotonic()
+            self.seconds[name] = 0.0
             if step_seconds is not None and began < self._rests_until.get(name, 0.0):
-                self.seconds[name] = 0.0
                 continue
-            try:
-                while True:
-                    with until(silence=STEP_ANSWER_SECONDS), savepoint(connection):
-                        swept = step(connection, self._after.get(name), leases)
-                    self._after[name] = swept.after
-                    for field, count in swept.done.items():
-                        done[field] = done.get(field, 0) + count
-                    self.seconds[name] = time.monotonic() - began
-                    idle = not any(swept.done.values()) and not swept.is_busy
-                    if swept.after is None:
-                        self._rests_until[name] = began + SELDOM_SECONDS.get(name, 0.0)
-                        break
-                    if step_seconds is not None and (idle or self.seconds[name] >= step_seconds):
-                        break
-            except ENDS_THE_ROUND:
-                raise
-            except (MsgtxError, psycopg.Error) as error:
-                self.failures[name] = error
-        return SweepReport(**done)
+            while self._may_continue(name, pause):
+                swept = self._call(connection, name, leases)
+                self.seconds[name] = time.monotonic() - began
+                if swept is None or swept.after is None:
+                    break
+                idle = not any(swept.done.values()) and not swept.is_busy
+                if step_seconds is not None and (idle or self.seconds[name] >= step_seconds):
+                    break
+        done, self._done = self._done, {}
+        return SweepReport(**done, sweeps_unfinished=len(self.behind))
+
+    def due_in(self) -> float:
+        """Return the seconds until the next `piece`; infinity if every step is at its end."""
+        return min((self._paces[name].due_in() for name in self.behind), default=math.inf)
+
+    def piece(self, connection: RawConnection, leases: Leases | None = None) -> None:
+        """Continue one of the steps that are behind by one call. The others have their turn first, before it is called again.
+
+        The report of the next round has its counts.
+        """
+        self.failures.clear()
+        name, since = next(iter(self.behind.items()))
+        self._call(connection, name, leases)
+        if self.behind.pop(name, None) is not None:
+            self.behind[name] = since
+
+    def _may_continue(self, name: str, pause: Callable[[float], bool] | None) -> bool:
+        if name not in self._paces:
+            return True
+        seconds = self._paces[name].due_in()
+        may = seconds <= 0 or (pause is not None and pause(seconds))
+        if not may:
+            self.behind.setdefault(name, time.monotonic())
+        return may
+
+    def _call(self, connection: RawConnection, name: str, leases: Leases | None) -> Swept | None:
+        """Make one call of a step and add up its counts. Returns None if it failed."""
+        began = time.monotonic()
+        try:
+            with until(silence=STEP_ANSWER_SECONDS), savepoint(connection):
+                swept = self._steps[name](connection, self._after.get(name), leases)
+            self._after[name] = swept.after
+            for field, count in swept.done.items():
+                self._done[field] = self._done.get(field, 0) + count
+            if name in self._paces and swept.bytes:
+                if self._rate is None:
+                    self._rate = sweeps.pace(connection)
+                self._paces[name].spend(swept.bytes, rate=self._rate)
+        except ENDS_THE_ROUND:
+            raise
+        except (MsgtxError, psycopg.Error) as error:
+            self.failures[name] = error
+            self.behind.pop(name, None)  # the next round tries again
+            return None
+        if swept.after is None:
+            self.behind.pop(name, None)
+            self._rests_until[name] = began + SELDOM_SECONDS.get(name, 0.0)
+        elif name in self._paces:
+            self.behind.setdefault(name, began)
+        return swept
 
 
-def sweep(engine: Engine, *, only: Iterable[str] = (), dry_run: bool = False) -> SweepReport:
+def sweep(
+    engine: Engine,
+    *,
+    only: Iterable[str] = (),
+    dry_run: bool = False,
+    full_speed: bool = False,
+    look: Callable[[], None] = lambda: None,
+) -> SweepReport:
     """Do one round of everything and return the counts. Tries locks, never waits; may run anywhere, beside anything (I12).
 
-    `dry_run`: do it in one SQL transaction, and take that back. Raise the first failure of a step, after the others.
+    `dry_run`: do it in one SQL transaction, and take that back. `full_speed`: without pauses, which end the sweep after
+    `PACED_SECONDS` otherwise; `look` is called during a pause and may raise. Raise the first failure of a step, after the
+    others.
     """
-    sweeper, dry_run = Sweeper(only), flag("dry_run", dry_run)
+    # A dry run holds its locks to the end: it may not pause.
+    full_speed = flag("full_speed", full_speed) or flag("dry_run", dry_run)
+    sweeper, until_when = Sweeper(only, pace=None if full_speed else Pace()), time.monotonic() + PACED_SECONDS
+
+    def pause(seconds: float) -> bool:
+        end = min(until_when, time.monotonic() + seconds)
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
+            look()
+        return end < until_when
+
     with engine.rolled_back() if dry_run else engine.connection() as connection:
-        report = sweeper.round(connection)
+        report = sweeper.round(connection, pause=pause)
         for error in sweeper.failures.values():
             raise error
     return report

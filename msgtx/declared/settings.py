@@ -457,4 +457,11 @@ INSTALLATION: Final[Settings] = (
     Setting("group_max_members", Kind.NUMBER, 1000, "the most members of a group"),
     Setting("sweep_interval_ms", Kind.DURATION, "1s", "the time between two rounds of a coordinator"),
     Setting("lease_ms", Kind.DURATION, "10s", "after this time, a coordinator that died is replaced"),
+    Setting(
+        "sweep_max_bytes_per_second",
+        Kind.SIZE,
+        "16MiB",
+        "how fast each coordinator, and each `msgtx sweep`, removes and compacts records; see"
+        " [sizing](../operations/sizing.md#retention)",
+    ),
 )

@@ -271,6 +271,7 @@ COMMITTED_OFFSETS: Final = Function("committed_offsets", "group_name text, parti
 class CompactBatchesRow(NamedTuple):
     done: bool
     done_at: datetime | Any
+    bytes: int
 
 
 COMPACT_BATCHES: Final = Function(
@@ -1397,10 +1398,11 @@ REMOVE_DEDUP_KEYS: Final = Function(
 class RemoveDeletedLogsRow(NamedTuple):
     removed: int
     next_after: list[int] | Any
+    bytes: int
 
 
 REMOVE_DELETED_LOGS: Final = Function(
-    "remove_deleted_logs", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveDeletedLogsRow
+    "remove_deleted_logs", "in_after int8[], most int4, shards int4[], epochs int4[], most_bytes int8", RemoveDeletedLogsRow
 )
 
 
@@ -1437,10 +1439,11 @@ REMOVE_MEMBERS: Final = Function(
 class RemoveOldBatchesRow(NamedTuple):
     removed: int
     next_after: list[int] | Any
+    bytes: int
 
 
 REMOVE_OLD_BATCHES: Final = Function(
-    "remove_old_batches", "in_after int8[], most int4, shards int4[], epochs int4[]", RemoveOldBatchesRow
+    "remove_old_batches", "in_after int8[], most int4, shards int4[], epochs int4[], most_bytes int8", RemoveOldBatchesRow
 )
 
 
@@ -1760,6 +1763,7 @@ class StalledPartitionsRow(NamedTuple):
 
 
 STALLED_PARTITIONS: Final = Function("stalled_partitions", "silence_ms int8, most int4", StalledPartitionsRow)
+SWEEP_PACE: Final = Function("sweep_pace", "", tuple[int])
 
 
 class TableStatisticsRow(NamedTuple):

@@ -440,7 +440,7 @@ def swept_by(connection: Connection, function: str, most: int = 500) -> list[int
     removed: list[int] = []
     after: list[int] | None = None
     for _ in range(1_000):
-        ((number, after),) = query(connection, f"select * from msgtx.{function}(%s::bigint[], %s::int)", after, most)
+        ((number, after, *_),) = query(connection, f"select * from msgtx.{function}(%s::bigint[], %s::int)", after, most)
         removed.append(number)
         if after is None:
             return removed

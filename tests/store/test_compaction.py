@@ -539,13 +539,13 @@ def test_rows_that_were_changed_since_they_were_read_are_left_alone(connection: 
     partition = compacted_topic(connection, "a1 b1")
     (row,) = compaction.read_keys(connection, partition, 0, 9, with_tombstones=True, most_rows=9, most_bytes=1 << 20)
     first = [compaction.Rewrite(row, [1], waits=False)]
-    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is not None
-    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is None
+    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None)[0] is not None
+    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None)[0] is None
     assert seen(connection, partition) == "1:b1"
     connection.execute(
         "update msgtx.record_batch set record_count = 2, base_sequence = 7 where partition_id = %s", [partition]
     )
-    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None) is None, "another row"
+    assert compaction.compact_batches(connection, partition, first, seen=[], leases=None)[0] is None, "another row"
 
 
 def test_one_bad_partition_does_not_stop_the_rest(connection: Connection) -> None:
@@ -729,11 +729,11 @@ def test_a_pass_changes_its_own_log_alone(connection: Connection, clock: Clock) 
         ]
 
     rewrite = compaction.Rewrite(row, [1], waits=False)
-    done_at = compaction.compact_batches(connection, partition, [rewrite], seen=[2], leases=None)
+    done_at, _ = compaction.compact_batches(connection, partition, [rewrite], seen=[2], leases=None)
     assert (seen(connection, partition), times()) == ("1:b1 2:c- 3:d- 4:a2", [None, done_at, None, None])
     assert place(connection, partition) == (0, False), "the pass is not over"
     clock("1 hour")
-    later_at = compaction.compact_batches(connection, partition, [], seen=[2, 3], leases=None)
+    later_at, _ = compaction.compact_batches(connection, partition, [], seen=[2, 3], leases=None)
     assert times() == [None, done_at, later_at, None]
     log = compaction.DirtyLog(partition, 0, 5)
     for done in (True, False):
@@ -749,7 +749,7 @@ def test_only_the_policy_of_its_own_topic_counts(connection: Connection, beside:
     put(connection, partition, "a1 b1")
     (row,) = compaction.read_keys(connection, partition, 0, 9, with_tombstones=True, most_rows=9, most_bytes=1 << 20)
     rewrite = compaction.Rewrite(row, [1], waits=False)
-    done_at = compaction.compact_batches(connection, partition, [rewrite], seen=[], leases=None)
+    done_at, _ = compaction.compact_batches(connection, partition, [rewrite], seen=[], leases=None)
     assert (done_at is not None) is (own == "compact")
     assert seen(connection, partition) == ("1:b1" if own == "compact" else "0:a1 1:b1")
 

@@ -1,7 +1,7 @@
 -- compact_batches(partition, rows…) rewrites rows of a log without their superseded records; offsets, sequences and
--- identity are as before. → whether that is done, and when; not if another cleaner has the partition or has changed one
--- of these rows, or if the topic is no longer compacted: then nothing is written. Rows that retention has just removed
--- are skipped.
+-- identity are as before. → whether that is done, when, and the bytes of the rows before and after. Nothing is written if
+-- another cleaner has the partition or has changed one of these rows, or if the topic is no longer compacted. Rows that
+-- retention has just removed are skipped.
 --   base_offsets, identities, record_counts   which rows, as they were read
 --   stay          per row a bit per record (the lowest of the first byte is the first record); null: none stays
 --   waiting       per row 1 if tombstones stay: their time counts from the first pass that has seen them
@@ -14,13 +14,14 @@
 -- plan: look-ups, nested loops
 create function msgtx.compact_batches(
     in_partition_id int, base_offsets bigint[], identities text[], record_counts int[], stay bytea[], waiting int[],
-    seen bigint[], shards int[] default null, epochs int[] default null, out done boolean, out done_at timestamptz
+    seen bigint[], shards int[] default null, epochs int[] default null, out done boolean, out done_at timestamptz, out bytes bigint
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     place record;
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     done := false;
+    bytes := 0;
     done_at := msgtx.clock();
     ignored := msgtx.require_leases(shards, epochs);
     select p.counted_offset, p.compacted_offset into place
@@ -80,12 +81,14 @@ begin
             compacted_at = case when m.waits then least(r.compacted_at, done_at) end
         from made m
         where r.ctid = m.place
-        returning r.base_offset, r.byte_size - m.bytes_before as difference)
-    update msgtx.partition p
-    set counted_bytes = p.counted_bytes + (
-            select coalesce(sum(c.difference), 0) from changed c where c.base_offset < p.counted_offset),
-        compacted_bytes = p.compacted_bytes + (
-            select coalesce(sum(c.difference), 0) from changed c where c.base_offset < p.compacted_offset)
-    where p.partition_id = in_partition_id and base_offsets <> '{}';
+        returning r.base_offset, r.byte_size - m.bytes_before as difference, r.byte_size + m.bytes_before as written),
+    counted as (
+        update msgtx.partition p
+        set counted_bytes = p.counted_bytes + (
+                select coalesce(sum(c.difference), 0) from changed c where c.base_offset < p.counted_offset),
+            compacted_bytes = p.compacted_bytes + (
+                select coalesce(sum(c.difference), 0) from changed c where c.base_offset < p.compacted_offset)
+        where p.partition_id = in_partition_id and base_offsets <> '{}')
+    select coalesce(sum(c.written), 0) into bytes from changed c;
     done := true;
 end $$;

@@ -1,13 +1,14 @@
--- remove_log(partition, most_rows) removes the rows of a deleted partition, at most `most_rows` and of its batches some
--- 32 MiB; → how many, and whether more are left. The last call removes the partition from deleted_partition. The sweep
--- of offsets removes committed offsets. The caller holds the partition's lock.
+-- remove_log(partition, most_rows, most_bytes) removes the rows of a deleted partition, at most `most_rows` and of its
+-- batches some `most_bytes`; → how many rows, the bytes of batches, and whether more are left. The last call removes the
+-- partition from deleted_partition. The sweep of offsets removes committed offsets. The caller holds the partition's lock.
 -- Reads transaction_decision. Deletes from record_batch, producer_state, transaction_marker, transaction_partition,
 -- partition_floor, deleted_partition.
 -- plan: look-ups, nested loops
-create function msgtx.remove_log(in_partition_id int, most_rows int, out removed int, out is_more boolean)
+create function msgtx.remove_log(
+    in_partition_id int, most_rows int, most_bytes bigint default 33554432, out removed int, out bytes bigint,
+    out is_more boolean)
 language plpgsql volatile as $$
 declare
-    bytes_at_once constant bigint := 33554432;
     removed_now int;
 begin
     with gone as (
@@ -18,8 +19,8 @@ begin
                 from (
                     select w.ctid, w.base_offset, w.byte_size from msgtx.record_batch w
                     where w.partition_id = in_partition_id order by w.base_offset limit most_rows) b) f
-            where f.before < bytes_at_once))
-        returning r.producer_id, r.producer_epoch, r.transaction_number),
+            where f.before < most_bytes))
+        returning r.producer_id, r.producer_epoch, r.transaction_number, r.byte_size),
     -- Markers of transactions in the history show how far markers are written; they go with it. The others stayed for
     -- these rows.
     unmarked as (
@@ -32,7 +33,7 @@ begin
                 where x.partition_id = in_partition_id and x.producer_id = g.producer_id
                   and x.producer_epoch = g.producer_epoch and x.transaction_number = g.transaction_number limit 1) x
             where not exists (select from msgtx.decision_of(g.producer_id, g.producer_epoch, g.transaction_number)))))
-    select count(*) into removed from gone;
+    select count(*), coalesce(sum(g.byte_size), 0) into removed, bytes from gone g;
     is_more := removed > 0 and exists (select from msgtx.record_batch r where r.partition_id = in_partition_id);
     if is_more then
         return;

@@ -1,18 +1,16 @@
 -- remove_old_batches(after, most) removes what retention has let go from the fronts of logs, after looking at `most`
--- partitions, at most 1,000 rows and some 32 MiB; → how many (internals: cleaning#retention). One bad partition does not
--- stop the rest.
+-- partitions, at most 1,000 rows and some `most_bytes`; → how many rows, of how many bytes (internals: cleaning#retention).
+-- One bad partition does not stop the rest.
 -- Locks the leases (share); remove_front passes by partitions that another cleaner has locked. Reads partition, topic,
 -- record_batch. Deletes through remove_front. Flushed if a row goes.
 -- right: admin of all topics
 -- plan: look-ups, nested loops
 create function msgtx.remove_old_batches(
     in_after bigint[] default null, most int default 500, shards int[] default null, epochs int[] default null,
-    out removed int, out next_after bigint[]
+    most_bytes bigint default 33554432, out removed int, out next_after bigint[], out bytes bigint
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     rows_at_once constant int := 1000;  -- in one SQL transaction
-    bytes_at_once constant bigint := 33554432;
-    bytes bigint := 0;
     now_at timestamptz := msgtx.clock();
     candidate record;
     front record;
@@ -20,6 +18,7 @@ declare
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
     removed := 0;
+    bytes := 0;
     ignored := msgtx.require_leases(shards, epochs);
     for candidate in
         select p.partition_id,
@@ -42,7 +41,7 @@ begin
         next_after := array[candidate.partition_id];
         if candidate.is_worth_it then
             begin
-                front := msgtx.remove_front(candidate.partition_id, rows_at_once - removed, bytes_at_once - bytes);
+                front := msgtx.remove_front(candidate.partition_id, rows_at_once - removed, most_bytes - bytes);
                 removed := removed + front.removed;
                 bytes := bytes + front.bytes;
             exception when others then

@@ -92,9 +92,12 @@ def compact_batches(
     *,
     seen: Sequence[int],
     leases: Leases | None,
-) -> datetime | None:
-    """Rewrite rows. `seen`: rows that stay whole; their tombstones' time begins now. Returns when; None: not done."""
-    ((done, done_at),) = call(
+) -> tuple[datetime | None, int]:
+    """Rewrite rows. `seen`: rows that stay whole; their tombstones' time begins now.
+
+    Returns when (None: not done), and the bytes of the rewritten rows before and after.
+    """
+    ((done, done_at, size),) = call(
         connection,
         calls.COMPACT_BATCHES,
         partition_id,
@@ -106,7 +109,7 @@ def compact_batches(
         Int8Array(seen),
         *led(leases),
     )
-    return done_at if done else None
+    return done_at if done else None, size
 
 
 def finish_compaction(

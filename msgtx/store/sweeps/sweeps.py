@@ -15,6 +15,8 @@ from msgtx.store.transactions import transactions
 from msgtx.store.transactions.transactions import Position
 
 MANY_MARKERS: Final = 1_000
+MOST_BYTES: Final = 32 * 1024 * 1024  # of one call that removes rows of logs
+ROW_BYTES: Final = 200  # that the removal of a row writes beside its records: its part of a page, in the WAL
 # Positions of `mark`: the search by date comes first, and again while it finds much; then partition by partition.
 DATES: Final = (-2,)
 FIRST_PLACE: Final = (-1,)
@@ -29,12 +31,14 @@ ENDS_THE_ROUND: Final = (DatabaseUnavailable, CoordinatorFenced, NotCoordinator)
 class Swept:
     """What one call did, by field of `SweepReport`, and where the next one goes on; None: it has come to the end.
 
-    `is_busy`: the round goes on also when nothing was done: readers wait for what comes last, too.
+    `is_busy`: the round goes on also when nothing was done: readers wait for what comes last, too. `bytes`: of the log that
+    were removed or rewritten.
     """
 
     done: dict[str, int]
     after: Position | None = None
     is_busy: bool = False
+    bytes: int = 0
 
 
 Step = Callable[[RawConnection, Position | None, Leases | None], Swept]
@@ -85,6 +89,25 @@ def _resume(
     return Swept({field: removed}, None if next_after is None else tuple(next_after), is_busy=is_busy)
 
 
+def _clean(
+    connection: RawConnection,
+    after: Position | None,
+    leases: Leases | None,
+    *,
+    function: Function[Any],
+    field: str,
+    most_bytes: int = MOST_BYTES,
+) -> Swept:
+    ((removed, next_after, size),) = call(connection, function, *transactions.step(after, leases), most_bytes)
+    return Swept({field: removed}, None if next_after is None else tuple(next_after), bytes=size + removed * ROW_BYTES)
+
+
+def pace(connection: RawConnection) -> int:
+    """Return the most bytes of logs that a sweeper may remove or rewrite in a second."""
+    ((rate,),) = call(connection, calls.SWEEP_PACE)
+    return int(rate)
+
+
 # Removes transactional ids and producer ids that are idle for longer than their expiry (I13).
 remove_idle_producers: Step = partial(_resume, function=calls.REMOVE_IDLE_PRODUCERS, field="producer_ids_removed")
 # Removes complete transactions that are past their history (internals: transactions#history).
@@ -100,13 +123,13 @@ remove_heartbeats: Step = partial(_resume, function=calls.REMOVE_HEARTBEATS, fie
 # Removes states of share groups below the newest, and calls of their members (internals: shares).
 remove_superseded_shares: Step = partial(_resume, function=calls.REMOVE_SUPERSEDED_SHARES, field="share_rows_removed")
 # Removes rows past retention from the fronts of logs (internals: cleaning).
-remove_old_batches: Step = partial(_resume, function=calls.REMOVE_OLD_BATCHES, field="batches_removed")
+remove_old_batches = partial(_clean, function=calls.REMOVE_OLD_BATCHES, field="batches_removed")
 # Removes old rows of Spark's batches: decided attempts, and rows that newer batches supersede.
 remove_spark_history: Step = partial(_resume, function=calls.REMOVE_SPARK_HISTORY, field="spark_rows_removed")
 # Removes the seals of decided transactions, and the offsets that waited for an ABORT.
 remove_decided_seals: Step = partial(_resume, function=calls.REMOVE_DECIDED_SEALS, field="seals_removed")
 # Removes the logs of deleted topics.
-remove_deleted_logs: Step = partial(_resume, function=calls.REMOVE_DELETED_LOGS, field="log_rows_removed")
+remove_deleted_logs = partial(_clean, function=calls.REMOVE_DELETED_LOGS, field="log_rows_removed")
 # Removes keys of deduplication that are past their window.
 remove_dedup_keys: Step = partial(_resume, function=calls.REMOVE_DEDUP_KEYS, field="dedup_keys_removed")
 # Removes rows that listeners have seen long ago.

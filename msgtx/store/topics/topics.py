@@ -16,6 +16,7 @@ from msgtx.store.sweeps.coordinators import led
 from msgtx.types import TopicPartition
 
 LOGS_AT_ONCE: Final = 250  # partitions that one call looks at, and locks
+REMOVE_DELETED_LOGS: Final = calls.REMOVE_DELETED_LOGS.first(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def delete_topic(connection: RawConnection, name: str) -> None:
     call(connection, calls.DELETE_TOPIC, name)
     position: Int8Array | None = None
     while True:
-        ((_, after),) = call(connection, calls.REMOVE_DELETED_LOGS, position, LOGS_AT_ONCE, *led(None))
+        ((_, after, _),) = call(connection, REMOVE_DELETED_LOGS, position, LOGS_AT_ONCE, *led(None))
         if after is None:
             return
         position = Int8Array(after)
