@@ -25,7 +25,7 @@ from msgtx.store.sweeps.compaction import (
     read_keys,
 )
 from msgtx.store.sweeps.coordinators import SHARDS, Leases
-from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, ROW_BYTES, Swept
+from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, REMOVED_ROW_BYTES, Swept
 from msgtx.store.transactions.transactions import Position
 
 _log = logging.getLogger("msgtx.coordinator")
@@ -156,7 +156,7 @@ class Compactor:
                 self._waits_since(done_at)
         self._at = batches[-1].last_offset + 1
         removed = sum(rewrite.batch.keyed.record_count - len(rewrite.stay) for rewrite in rewrites)
-        return self._on(log, removed, size + len(rewrites) * ROW_BYTES)
+        return self._on(log, removed, size + len(rewrites) * REMOVED_ROW_BYTES)
 
     def _waits_since(self, time: datetime) -> None:
         self._tombstones_since = time if self._tombstones_since is None else min(self._tombstones_since, time)

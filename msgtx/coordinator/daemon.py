@@ -54,6 +54,7 @@ class Daemon:
         self._leases: Leases | None = None
         self._coordinator_id: int | None = None
         self._renew_at = 0.0
+        self._backoff: float | None = None  # after a failure: seconds until the next attempt
         self._away = 0  # attempts since the database answered last
 
     def run(self, stop: StopSignal) -> None:
@@ -62,16 +63,22 @@ class Daemon:
         try:
             while not stop.is_set():
                 began = time.monotonic()
-                backoff = self._attempt(self._round)
-                pause = self._pause() if backoff is None else backoff
+                pause = self._work()
                 while not stop.is_set() and (left := began + pause - time.monotonic()) > 0:
-                    due_in = math.inf if backoff is not None or not self._led() else self._sweeper.due_in()
-                    if due_in > 0:
+                    if (due_in := self._due_in()) > 0:
                         time.sleep(min(left, due_in, LOOK_FOR_STOP_SECONDS))
                     else:
-                        backoff = self._attempt(self._piece)
+                        self._backoff = self._attempt(self._piece)
         finally:
             self._release()
+
+    def _work(self) -> float:
+        """Renew due leases, do a round. Returns after how many seconds, from its begin, the next one is due."""
+        self._backoff = self._attempt(self._round)
+        if self._backoff is not None:
+            return self._backoff
+        assert self._leases is not None
+        return min(self._leases.sweep_interval_ms / 1000, max(0.0, self._renew_at - time.monotonic()))
 
     def _attempt(self, work: Callable[[Connection], None]) -> float | None:
         """Work on a connection. Returns, after a failure, the seconds until the next attempt."""
@@ -91,7 +98,6 @@ class Daemon:
         return None
 
     def _round(self, connection: Connection) -> None:
-        """Renew due leases, do a round."""
         if time.monotonic() >= self._renew_at:
             self._take(lease_shards(connection, self._coordinator_id, host=socket.gethostname(), process=os.getpid()))
         if self._led():
@@ -104,10 +110,9 @@ class Daemon:
         self._sweeper.piece(connection, self._leases)
         self._tell_failures()
 
-    def _pause(self) -> float:
-        """Return the seconds from the begin of a round to the next one."""
-        assert self._leases is not None
-        return min(self._leases.sweep_interval_ms / 1000, max(0.0, self._renew_at - time.monotonic()))
+    def _due_in(self) -> float:
+        """Return the seconds until the next piece; infinity if there is none before the next round."""
+        return self._sweeper.due_in() if self._backoff is None and self._led() else math.inf
 
     def _led(self) -> bool:
         return self._leases is not None and bool(self._leases.epochs)

@@ -62,7 +62,7 @@ PACED: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
 )
 # Of a sweep by hand that is paced: the one that cron starts a minute later finds it ended, and continues.
 PACED_SECONDS: Final = 50.0
-LOOK_SECONDS: Final = 0.05  # between two looks, during a pause, at whether to end
+LOOK_DURING_PAUSE_SECONDS: Final = 0.05  # between two looks, during a pause, at whether to end
 
 
 class Sweeper:
@@ -125,7 +125,7 @@ class Sweeper:
         return min((self._paces[name].due_in() for name in self.behind), default=math.inf)
 
     def piece(self, connection: RawConnection, leases: Leases | None = None) -> None:
-        """Continue one of the steps that are behind by one call. The others have their turn first, before it is called again.
+        """Continue one of the steps that are behind, by one call, and each of them in turn.
 
         The report of the next round has its counts.
         """
@@ -192,7 +192,7 @@ def sweep(
     def pause(seconds: float) -> bool:
         end = min(until_when, time.monotonic() + seconds)
         while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_SECONDS))
+            time.sleep(min(left, LOOK_DURING_PAUSE_SECONDS))
             look()
         return end < until_when
 

@@ -940,6 +940,24 @@ LAST_BATCH: Final = Function("last_batch", "in_app_id text, in_query_id text", t
 LAST_STABLE_OFFSET: Final = Function("last_stable_offset", "in_partition_id int4", tuple[int])
 
 
+class LateLogsRow(NamedTuple):
+    topic: str
+    partition_index: int
+    age_ms: int
+    retention_ms: int
+    bytes: int | Any
+    retention_bytes: int
+    pace: int
+    found: int
+
+    @property
+    def partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition_index)
+
+
+LATE_LOGS: Final = Function("late_logs", "late_ms int8, late_bytes int8, most int4", LateLogsRow)
+
+
 class LeaseShardsRow(NamedTuple):
     coordinator_id: int
     shards: list[int]

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgtx
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database import embedded
+from tests.benchmarks import baselines
 from tests.benchmarks.sheet import Claim, Rounds, Settings, progress
 
 TRANSACTIONS = 1_000_000
@@ -74,12 +75,16 @@ def sweeping(_: Settings) -> list[dict[str, object]]:
 
 
 @contextlib.contextmanager
-def own_server() -> Iterator[str]:
-    """A server of its own: a million transactions must not burden other measurements."""
+def own_server(*grants: str) -> Iterator[str]:
+    """A server of its own: a million transactions must not burden other measurements. `grants`: a superuser's statements."""
     folder = Path(tempfile.mkdtemp(prefix="msgtx-benchmark-"))
     folder.chmod(0o755)  # as root, the server's user must get in
     try:
-        yield embedded.start(folder / "home").url
+        url = embedded.start(folder / "home").url
+        with baselines.connect(embedded.superuser_url(folder / "home")) as superuser:
+            for grant in grants:
+                superuser.execute(grant)
+        yield url
     finally:
         embedded.stop(folder / "home")
         shutil.rmtree(folder)

@@ -146,6 +146,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "delay_ms": Kind([*MILLISECONDS.wrong[:-5], Broken()], None),
     "deliver_at": Kind([*NUMBERS, *NO_NUMBERS, 1.5], None),
     "dry_run": FLAG,
+    "full_speed": FLAG,
     "end": {"int": _whole(0, least=-(2**63), none=True), "msgtx.types.Snapshot": Kind(NO_OBJECTS)},
     "failure": Kind([*NO_OBJECTS, None, "stop", msgtx.Stop, msgtx.Acknowledgement.REJECT], msgtx.Stop()),
     "group": Kind([*NO_NAMES, "x" * 1_001], lambda world: world.topic),

@@ -22,6 +22,7 @@ CHECKS: Final[dict[str, Check]] = {
     "prepared transactions": transactions.prepared_transactions,
     "phase two": transactions.unfinished_phase_two,
     "coordinators": coordinators.leases,
+    "retention": coordinators.late,
     "groups": groups.neglected,
     "stalled partitions": groups.stalled,
     "share groups": shares.waiting,

@@ -17,6 +17,8 @@ class Limits:
 
     stalled_seconds: float = 300.0  # an offset that does not move: a worker is past all its tries of a record, or works long
     grace_seconds: float = 5.0  # an overdue transaction, a missing marker: who is to see to it comes once a second
+    late_seconds: float = 3_600.0  # of records past their retention: the sweeps look for them every few seconds
+    late_bytes: int = 1024**3  # beyond retention_bytes: what is stored quickly between two sweeps may be some 100 MiB
     lock_seconds: float = 5.0  # a session that holds msgtx's locks: the library's own hold them for milliseconds
     idle_seconds: float = 60.0  # a session that is idle in a SQL transaction
     snapshot_seconds: float = 600.0  # a snapshot of a session that works, or a transaction prepared for an outside party

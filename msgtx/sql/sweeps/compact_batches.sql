@@ -14,7 +14,8 @@
 -- plan: look-ups, nested loops
 create function msgtx.compact_batches(
     in_partition_id int, base_offsets bigint[], identities text[], record_counts int[], stay bytea[], waiting int[],
-    seen bigint[], shards int[] default null, epochs int[] default null, out done boolean, out done_at timestamptz, out bytes bigint
+    seen bigint[], shards int[] default null, epochs int[] default null, out done boolean,
+    out done_at timestamptz, out bytes bigint
 ) language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 declare
     place record;

@@ -15,8 +15,8 @@ from msgtx.store.transactions import transactions
 from msgtx.store.transactions.transactions import Position
 
 MANY_MARKERS: Final = 1_000
-MOST_BYTES: Final = 32 * 1024 * 1024  # of one call that removes rows of logs
-ROW_BYTES: Final = 200  # that the removal of a row writes beside its records: its part of a page, in the WAL
+REMOVED_AT_ONCE_BYTES: Final = 32 * 1024 * 1024  # of one call that removes rows of logs
+REMOVED_ROW_BYTES: Final = 200  # that the removal of a row writes beside its records: its part of a page, in the WAL
 # Positions of `mark`: the search by date comes first, and again while it finds much; then partition by partition.
 DATES: Final = (-2,)
 FIRST_PLACE: Final = (-1,)
@@ -96,16 +96,28 @@ def _clean(
     *,
     function: Function[Any],
     field: str,
-    most_bytes: int = MOST_BYTES,
+    most_bytes: int = REMOVED_AT_ONCE_BYTES,
 ) -> Swept:
     ((removed, next_after, size),) = call(connection, function, *transactions.step(after, leases), most_bytes)
-    return Swept({field: removed}, None if next_after is None else tuple(next_after), bytes=size + removed * ROW_BYTES)
+    return Swept(
+        {field: removed}, None if next_after is None else tuple(next_after), bytes=size + removed * REMOVED_ROW_BYTES
+    )
 
 
 def pace(connection: RawConnection) -> int:
     """Return the most bytes of logs that a sweeper may remove or rewrite in a second."""
     ((rate,),) = call(connection, calls.SWEEP_PACE)
     return int(rate)
+
+
+# A partition on which retention is behind; see `late_logs.sql`.
+LateLog = calls.LateLogsRow
+
+
+def late_logs(connection: RawConnection, *, late_ms: int, late_bytes: int, most: int) -> tuple[list[LateLog], int]:
+    """Return such partitions, that with the oldest record first, at most `most`; and how many there are."""
+    rows = call(connection, calls.LATE_LOGS, late_ms, late_bytes, most)
+    return rows, rows[0].found if rows else 0
 
 
 # Removes transactional ids and producer ids that are idle for longer than their expiry (I13).
