@@ -16,6 +16,7 @@ from msgtx.admin.database import database
 from msgtx.admin.doctor.findings import Limits
 from msgtx.admin.find import Search, find, find_before
 from msgtx.admin.groups import GroupsAdmin
+from msgtx.admin.mirrors import MirrorsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.search import search
@@ -33,6 +34,10 @@ from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
+from msgtx.mirror.asked import Asked, OnProgress, asked
+from msgtx.mirror.loop import MirrorLoop
+from msgtx.mirror.source import DatabaseSource, database_of
+from msgtx.mirror.target import DatabaseTarget
 from msgtx.observer import Observer
 from msgtx.process import (
     POLLS,
@@ -90,6 +95,7 @@ from msgtx.types import (
     FoundBefore,
     FoundRecord,
     K,
+    MirrorReport,
     Outcome,
     PreparedTransaction,
     ProcessReport,
@@ -103,7 +109,7 @@ from msgtx.types import (
     V,
     VerifyReport,
 )
-from msgtx.units import Duration
+from msgtx.units import Duration, Size
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -114,7 +120,7 @@ MOST_CONNECTIONS: Final = 10_000  # of one client: more than a server takes
 
 
 class Admin:
-    """`client.admin`: groups, share groups, transactions, producers, partitions, coordinators, Spark; what hurts."""
+    """`client.admin`: groups, share groups, transactions, producers, partitions, Spark, mirrors; what hurts."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -124,6 +130,7 @@ class Admin:
         self.transactions = TransactionsAdmin(engine)
         self.partitions = PartitionsAdmin(engine)
         self.spark = SparkAdmin(engine)
+        self.mirrors = MirrorsAdmin(engine)
 
     def find_coordinator(self, transactional_id: str) -> Coordinator:
         """Return the leader of the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
@@ -733,6 +740,90 @@ class Client(Closing):
                 topic=dead_letter,
                 reason="compacted",
             )
+
+    def mirror(
+        self,
+        *topics: str,
+        name: str,
+        source: "str | Client | None" = None,
+        target: "str | Client | None" = None,
+        pattern: str | None = None,
+        repartition: bool = False,
+        on_removed: Literal["stop", "skip"] = "stop",
+        max_records: int = 20_000,
+        max_bytes: Size = "4MB",
+        rate_limit: int | None = None,
+        until_caught_up: bool = False,
+        outage_timeout: Duration | None = None,
+        stop: StopSignal | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> MirrorReport:
+        """Copy topics from this database to `target`, or from `source` to this one; each record once, until it is stopped.
+
+        The other end is a client or an address. A transaction of the source arrives as a whole, in one transaction of the
+        target with the progress of the mirror (I6, I15). Topics and partitions that the target lacks are made. A second
+        mirror of the same `name` fences the first. Outages of either end are waited for, up to `outage_timeout` seconds.
+
+        `pattern`: also topics whose whole name this regular expression matches, also later ones. `repartition`: the key
+        chooses the partition; else records keep theirs. `on_removed`: what to do when retention has removed records before
+        they were copied. `max_records`, `max_bytes`: of a transaction, unless one of the source is larger. `rate_limit`:
+        records per second. `until_caught_up`: return when the source has nothing more. `on_progress`: called with a
+        `MirrorReport` after each transaction, and at least each few seconds.
+
+        Raise `MirrorFenced`; `LogTruncated`, `IncarnationChanged` and `UnknownTopicOrPartition` if the source is not the one
+        that was copied so far; `OffsetOutOfRange` if retention was faster; `ConfigError`, `AuthorizationFailed`.
+        """
+        wanted = asked(
+            name,
+            topics,
+            pattern=pattern,
+            repartition=repartition,
+            on_removed=on_removed,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            rate_limit=rate_limit,
+            until_caught_up=until_caught_up,
+            outage_timeout=outage_timeout,
+            stop=stop,
+            on_progress=on_progress,
+        )
+        if (source is None) == (target is None):
+            raise errors.ConfigError("a mirror has one other end: give it a source or a target", name="source")
+        self.runtime.require_open()
+        with contextlib.ExitStack() as block:
+            ends: list[Client] = []
+            for argument, given in (("source", source), ("target", target)):
+                if isinstance(given, str):
+                    ends.append(block.enter_context(connect(given)))
+                elif given is None:
+                    ends.append(self)
+                else:
+                    ends.append(arguments.an_instance(argument, given, Client, "an address or a Client"))
+            return self._mirror(wanted, *ends)
+
+    def _mirror(self, wanted: Asked, source: "Client", target: "Client") -> MirrorReport:
+        if database_of(source.runtime.engine) == database_of(target.runtime.engine):
+            raise errors.ConfigError(
+                f"source and target are one database, {target!r}: a mirror has two", name="target", reason="one database"
+            )
+        reading = DatabaseSource(
+            source.runtime.engine,
+            source.runtime.listener,
+            wanted.chosen,
+            required=wanted.topics,
+            skip_removed=wanted.skip_removed,
+        )
+        writing = DatabaseTarget(
+            target.runtime.engine,
+            wanted.name,
+            make_producer=lambda transactional_id: target.producer(
+                transactional_id=transactional_id, transaction_timeout_ms="15min", delivery_timeout_ms="30s"
+            ),
+            address=public_url(source.runtime.engine.url),
+            repartition=wanted.repartition,
+        )
+        with contextlib.closing(reading), contextlib.closing(writing), self.runtime.ending(wanted.stop) as ending:
+            return MirrorLoop(wanted, reading, writing, ending).run()
 
     def snapshot(self, topics: Iterable[str]) -> Snapshot:
         """Return a consistent cut of these topics: all of each transaction, or nothing of it, on all their partitions (I15).

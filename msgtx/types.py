@@ -1259,3 +1259,45 @@ class ProcessReport:
     records_out: int = 0
     seconds: float = field(default=0.0, compare=False)
     failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorReport:
+    """What a run of a mirror has copied so far, and what its source had behind that: records at most, and their age."""
+
+    name: str
+    records: int = 0
+    transactions: int = 0
+    lag_records: int = 0
+    lag_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlace:
+    """How far a mirror has copied a partition of its source: the next offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorDescription:
+    """A mirror whose target is this database: its source, its run, and how far it is.
+
+    `source`: the identity of the source; None: nothing is copied yet. `moved_ms`, `seen_ms`: how long ago its progress
+    moved, and its run was heard of. `lag_records`, `lag_ms`: as the run said last. `places`: by `describe` only.
+    """
+
+    name: str
+    source: str | None
+    source_address: str
+    host: str
+    process: int
+    started_at: int
+    moved_ms: int
+    seen_ms: int
+    records: int
+    lag_records: int
+    lag_ms: int
+    places: tuple[MirrorPlace, ...] = ()

@@ -38,6 +38,8 @@ def downgrade() -> None:
     op.execute("alter table msgtx.partition drop column seen_at, drop column seen_offset")
     op.execute("alter table msgtx.transaction drop column seen_at")
     op.execute("alter table msgtx.spark_attempt drop constraint spark_attempt_names_are_short")
+    op.execute("drop table msgtx.mirror_place")
+    op.execute("drop table msgtx.mirror")
     op.execute("drop table msgtx.spark_floor")
     op.execute("drop index msgtx.spark_attempt_by_number")
     op.execute("drop index msgtx.spark_range_by_end")
@@ -190,6 +192,35 @@ TABLES = (
         decided_below bigint not null,
         constraint spark_floor_pkey primary key (app_id, of_program, decided_below)
     )""",
+    # A mirror whose target this is. producer_id, producer_epoch: its run; revision: of its progress, which a write compares.
+    # moved_at: the last write of progress; seen_at: the last word of the run, with its lag.
+    """create table msgtx.mirror (
+        name text not null constraint mirror_pkey primary key,
+        producer_id bigint not null,
+        producer_epoch int not null,
+        revision bigint not null default 0,
+        source text,
+        source_address text not null,
+        client_host text not null,
+        client_process int not null,
+        started_at timestamptz not null,
+        moved_at timestamptz not null,
+        seen_at timestamptz not null,
+        records bigint not null default 0,
+        lag_records bigint not null default 0,
+        lag_ms bigint not null default 0,
+        constraint mirror_names_are_short check (octet_length(name) <= 230 and octet_length(source_address) <= 2000)
+    ) with (fillfactor = 50)""",
+    # How far a mirror has copied a partition of its source; the identities are the source's.
+    """create table msgtx.mirror_place (
+        mirror_name text not null,
+        topic_name text not null,
+        partition_index int not null,
+        next_offset bigint not null constraint mirror_place_is_not_negative check (next_offset >= 0),
+        topic_identity text not null,
+        row_identity text not null,
+        constraint mirror_place_pkey primary key (mirror_name, topic_name, partition_index)
+    ) with (fillfactor = 50)""",
     # A record as `msgtx.take` returns it.
     """create type msgtx.taken_record as (
         topic text,

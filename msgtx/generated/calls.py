@@ -90,6 +90,13 @@ ADOPT_OUTBOX: Final = Function(
     "topic_column name, event_source text",
     tuple[None],
 )
+ADVANCE_MIRROR: Final = Function(
+    "advance_mirror",
+    "in_name text, in_producer_id int8, in_producer_epoch int4, in_revision int8, in_source text, "
+    "source_names text[], indexes int4[], offsets int8[], name_identities text[], row_identities text[], "
+    "in_records int8, in_lag_records int8, in_lag_ms int8",
+    tuple[int],
+)
 ALTER_TOPIC: Final = Function("alter_topic", "topic_name text, partition_count int4, settings jsonb", tuple[bool])
 
 
@@ -384,6 +391,7 @@ class DeleteGroupRow(NamedTuple):
 
 
 DELETE_GROUP: Final = Function("delete_group", "group_name text", DeleteGroupRow)
+DELETE_MIRROR: Final = Function("delete_mirror", "in_name text", tuple[bool])
 
 
 class DeleteOffsetsRow(NamedTuple):
@@ -447,6 +455,23 @@ class DescribeMembersRow(NamedTuple):
 
 
 DESCRIBE_MEMBERS: Final = Function("describe_members", "group_name text", DescribeMembersRow)
+
+
+class DescribeMirrorsRow(NamedTuple):
+    name: str
+    source: str | Any
+    source_address: str
+    client_host: str
+    client_process: int
+    started_at: datetime
+    moved_ms: int
+    seen_ms: int
+    records: int
+    lag_records: int
+    lag_ms: int
+
+
+DESCRIBE_MIRRORS: Final = Function("describe_mirrors", "in_name text", DescribeMirrorsRow)
 
 
 class DescribeNotificationsRow(NamedTuple):
@@ -1196,6 +1221,17 @@ class MemberAssignmentRow(NamedTuple):
 MEMBER_ASSIGNMENT: Final = Function("member_assignment", "group_name text, in_member_number int8", MemberAssignmentRow)
 
 
+class MirrorPlacesRow(NamedTuple):
+    topic: str
+    partition: int
+    next_offset: int
+    topic_identity: str
+    row_identity: str
+
+
+MIRROR_PLACES: Final = Function("mirror_places", "in_name text", MirrorPlacesRow)
+
+
 class NeglectedGroupsRow(NamedTuple):
     group_name: str
     generation: int
@@ -1210,6 +1246,11 @@ class NeglectedGroupsRow(NamedTuple):
 
 
 NEGLECTED_GROUPS: Final = Function("neglected_groups", "most int4", NeglectedGroupsRow)
+NOTE_MIRROR: Final = Function(
+    "note_mirror",
+    "in_name text, in_producer_id int8, in_producer_epoch int4, in_lag_records int8, in_lag_ms int8",
+    tuple[bool],
+)
 NOTE_PLACE: Final = Function("note_place", "", tuple[bool])
 
 
@@ -1798,6 +1839,24 @@ class TableStatisticsRow(NamedTuple):
 TABLE_STATISTICS: Final = Function("table_statistics", "", TableStatisticsRow)
 TAKE: Final = Function(
     "take", "topic text, group_name text, max_records int8, max_bytes int8, auto_offset_reset text", tuple[Any]
+)
+
+
+class TakeOverMirrorRow(NamedTuple):
+    revision: int
+    source: str | Any
+    topic: str | Any
+    partition: int | Any
+    next_offset: int | Any
+    topic_identity: str | Any
+    row_identity: str | Any
+
+
+TAKE_OVER_MIRROR: Final = Function(
+    "take_over_mirror",
+    "in_name text, in_producer_id int8, in_producer_epoch int4, previous_producer_id int8, previous_epoch int4, "
+    "in_source_address text, in_client_host text, in_client_process int4",
+    TakeOverMirrorRow,
 )
 TAKE_SEAT: Final = Function("take_seat", "", tuple[int | Any])
 TELL_READERS: Final = Function("tell_readers", "partition_ids int4[]", tuple[bool], flushed=False)

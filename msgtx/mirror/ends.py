@@ -117,6 +117,13 @@ class Target(Protocol):
         """
         ...
 
+    def note(self, lag: Lag) -> None:
+        """Note that the mirror lives, and how far it is behind, while there is nothing to write.
+
+        Raise `MirrorFenced` if another mirror of this name has taken over. A target may have no place for this.
+        """
+        ...
+
     def close(self) -> None:
         """Give up its connections. What is undecided is aborted."""
         ...

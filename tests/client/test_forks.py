@@ -286,6 +286,7 @@ def test_a_client_of_the_parent_makes_nothing_and_asks_nothing(client: msgtx.Cli
         "process": (REFUSED, lambda: client.process(topic, to=f"{topic}-out", **consumed)),
         "process_into": (REFUSED, lambda: client.process_into(Session, lambda *_: None, topic, group=topic)),
         "complete": (REFUSED, lambda: client.complete(f"{transaction}@{client.runtime.engine.incarnation}", commit=True)),
+        "mirror": (REFUSED, lambda: client.mirror(topic, name=topic, target=client)),
         "snapshot": (REFUSED, lambda: client.snapshot([topic])),
         "read": (REFUSED, lambda: list(client.read(cut))),
         "transaction_outcome": (REFUSED, lambda: client.transaction_outcome(transaction)),

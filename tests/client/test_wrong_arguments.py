@@ -180,7 +180,14 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "transaction": Kind([*NO_NAMES, "", None], lambda world: world.id),
     "limits": Kind(NO_OBJECTS),
     "longer_than_ms": _whole(5, none=True),
-    "max_records": _whole(1, none=True),
+    "max_records": {"int | None": _whole(1, none=True), "int": _whole(1, least=1)},
+    "max_bytes": Kind([*NUMBERS, "much", b"1", [], {}, NOTHING, True, 1j, 0, -1, "9" * 5_000, Broken()], "1MB"),
+    "rate_limit": _whole(1, least=1, none=True),
+    "repartition": FLAG,
+    "until_caught_up": FLAG,
+    "on_removed": Kind([*NO_OBJECTS, None, "no such word"], "stop"),
+    "on_progress": FUNCTION,
+    "source": Kind([*NO_OBJECTS, "postgresql://h:port/d"]),
     "max_failures_in_a_row": _whole(20, least=1),
     "max_transaction_timeout_ms": _whole(5, none=True),
     "meter_provider": Kind(NO_OBJECTS),
@@ -229,7 +236,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "states": STATES,
     "since": Kind([each for each in MILLISECONDS.wrong if each != 0.0001], "1h"),
     "stop": STOP,
-    "target": TARGET,
+    "target": {"str | Client": Kind([*NO_OBJECTS, "postgresql://h:port/d"]), "": TARGET},
     "text": Kind([5, None, b"text", "", "x", NOTHING, [], "a\0b", "9" * 5_000, Broken()]),
     "timeout": TIMEOUT,
     "timeout_ms": Kind([*MILLISECONDS.wrong, 0], "5s"),
@@ -473,7 +480,13 @@ def made(world: World, owner: object, name: str) -> Iterator[tuple[Any, Callable
                 yield consumer, acknowledges
         case clients.Admin:
             yield client.admin, nothing
-        case clients.SharesAdmin | clients.GroupsAdmin | clients.PartitionsAdmin | clients.ProducersAdmin:
+        case (
+            clients.SharesAdmin
+            | clients.GroupsAdmin
+            | clients.PartitionsAdmin
+            | clients.ProducersAdmin
+            | clients.MirrorsAdmin
+        ):
             yield getattr(client.admin, owner.__name__.removesuffix("Admin").lower()), nothing
         case clients.TransactionsAdmin:
             yield client.admin.transactions, nothing
@@ -571,6 +584,7 @@ NEEDED: Final[dict[str, Mapping[str, Any]]] = {
     "Client.process_into": {"topics": lambda world: world.topic, "stop": lambda world: world.stop},
     **{name: {"value": b"x"} for name in ("Producer.send", "aio.Producer.send", "aio.publish", "orm.publish")},
     "aio.Client.process_into": {"stop": lambda world: world.stop, "settings": lambda world: {"group": world.topic}},
+    "Client.mirror": {"topics": lambda world: world.topic, "stop": lambda world: world.stop},
     "PartitionsAdmin.offsets": {"timestamp": -1},
     "Client.complete": {"token": lambda world: world.token},
     "find_hanging": {"topic": lambda world: world.topic},

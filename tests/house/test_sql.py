@@ -24,7 +24,7 @@ TABLES = (
     "consumer_group", "group_member", "group_assignment", "group_heartbeat", "group_offset", "coordinator",
     "coordinator_shard", "role_right", "named_snapshot", "spark_batch", "spark_attempt", "spark_range", "spark_floor",
     "staged_record", "staged_commit", "wake_up", "dedup_key", "deleted_partition", "share_group", "share_topic",
-    "share_state", "share_call", "share_pending", "share_parked", "swept",
+    "share_state", "share_call", "share_pending", "share_parked", "swept", "mirror", "mirror_place",
 )  # fmt: skip
 REFERENCE = SQL.parents[1] / "docs" / "reference" / "sql.md"
 MIGRATIONS = sorted((SQL.parents[1] / "migrations").glob("**/*.py"))
@@ -159,6 +159,8 @@ def test_nothing_updates_or_deletes_on_the_hot_path() -> None:
         "coordinator_shard",
         "role_right",
         "named_snapshot",
+        "mirror",
+        "mirror_place",
         "dedup_key",  # taken first, and given its offset later; a record without a key never touches it
         "staged_record",
         "staged_commit",

@@ -10,6 +10,7 @@ from msgtx.store.append.append_once import KeyedRecord, append_once
 from msgtx.store.fetch.holders import expire_holders
 from msgtx.store.fetch.snapshots import delete_snapshot, save_snapshot
 from msgtx.store.groups.groups import commit_offsets, delete_group, delete_offsets, reset_offsets
+from msgtx.store.mirrors import advance_mirror, delete_mirror, take_over_mirror
 from msgtx.store.operator.installation import (
     change_incarnation,
     describe_installation,
@@ -37,7 +38,7 @@ from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.seal import commit_in_session, complete_prepared, decide_sealed, seal
 from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
-from msgtx.types import GroupMetadata, OffsetAndMetadata
+from msgtx.types import GroupMetadata, OffsetAndMetadata, ProducerId
 from tests.databases import Clock, Connection
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
@@ -531,6 +532,29 @@ def removal_of_a_snapshot(stage: Stage) -> None:
     assert delete_snapshot(stage.session, name)
 
 
+# ── mirrors ──
+
+
+def mirror_run(stage: Stage, *, called: Connection) -> tuple[str, ProducerId, int]:
+    name = unique("mirror")
+    run = init_producer_id(stage.aside, f"mirror.{name}", timeout_ms=60_000)
+    return name, run, take_over_mirror(called, name, run, before=None, address="")[0].revision
+
+
+def take_over_of_a_mirror(stage: Stage) -> None:
+    mirror_run(stage, called=stage.session)
+
+
+def progress_of_a_mirror(stage: Stage) -> None:
+    name, run, revision = mirror_run(stage, called=stage.aside)
+    place = ("t", 0, 1, "7", "")
+    advance_mirror(stage.session, name, run, revision, source="s", places=[place], records=1, lag=(0, 0))
+
+
+def removal_of_a_mirror(stage: Stage) -> None:
+    assert delete_mirror(stage.session, mirror_run(stage, called=stage.aside)[0])
+
+
 # ── Spark ──
 
 
@@ -585,6 +609,9 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "delete_group": (lambda stage: delete_group(stage.session, stage.group()[0]),),
     "delete_offsets": (removal_of_offsets,),
     "delete_records": (log_start_by_hand,),
+    "advance_mirror": (progress_of_a_mirror,),
+    "delete_mirror": (removal_of_a_mirror,),
+    "take_over_mirror": (take_over_of_a_mirror,),
     "delete_snapshot": (removal_of_a_snapshot,),
     "delete_topic": (lambda stage: delete_topic(stage.session, stage.topic()),),
     "end_transaction": (lambda stage: end_transaction(stage.session, stage.sent().name, "resolve"), end_again),

@@ -1,0 +1,158 @@
+"""A msgtx database as the target of a mirror: records and progress are decided by one COMMIT (I6)."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from msgtx import errors
+from msgtx.database.calls import driver_of
+from msgtx.database.pool import Engine
+from msgtx.declared.settings import TOPIC
+from msgtx.mirror.ends import Lag, Portion, Progress, SourcePlace
+from msgtx.producer.producer import Producer
+from msgtx.rules.partitioner import by_crc32
+from msgtx.store.mirrors import PlaceColumns, advance_mirror, note_mirror, take_over_mirror
+from msgtx.store.topics.topics import Topic, alter_topic, create_topic, describe_topics
+from msgtx.types import ProducerId, Record, TopicPartition
+
+
+class DatabaseTarget:
+    """The records of a portion are a transaction of the mirror's producer, which decides it together with the progress.
+
+    `make_producer`: makes the producer of a transactional id. `address`: of the source, as people see it. `repartition`:
+    the key chooses the partition anew; else records keep their partitions.
+    """
+
+    def __init__(
+        self, engine: Engine, name: str, *, make_producer: Callable[[str], Producer], address: str, repartition: bool = False
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._make_producer = make_producer
+        self._address = address
+        self._repartition = repartition
+        self._producer: Producer | None = None
+        self._run: ProducerId | None = None
+        self._shapes: dict[str, int] = {}  # partitions that a topic of the target is known to have
+
+    def take_over(self) -> Progress:
+        """See `Target.take_over`."""
+        before = self._run
+        if before is not None:
+            # Looked at first: the next line fences the producer of another mirror that has taken over.
+            self.note(Lag(0, 0))
+        self._close_producer()
+        self._producer = self._make_producer(f"mirror.{self._name}")
+        self._producer.init_transactions()
+        transaction = self._producer.begin_transaction()
+        self._producer.abort_transaction()
+        run = ProducerId(transaction.id.producer_id, transaction.id.producer_epoch)
+        with self._engine.connection() as connection:
+            rows = take_over_mirror(connection, self._name, run, before=before, address=self._address)
+        self._run = run
+        self._shapes.clear()
+        return Progress(
+            source=rows[0].source,
+            places={
+                TopicPartition(row.topic, row.partition): SourcePlace(row.next_offset, row.topic_identity, row.row_identity)
+                for row in rows
+                if row.topic is not None
+            },
+            revision=str(rows[0].revision),
+        )
+
+    def write(self, progress: Progress, portion: Portion) -> Progress:
+        """See `Target.write`."""
+        producer, run = self._producer, self._run
+        assert producer is not None, "take_over comes first"
+        assert run is not None
+        assert progress.revision is not None
+        self._shape(portion)
+        places: list[PlaceColumns] = [
+            (*partition, place.offset, place.topic_id, place.identity) for partition, place in portion.places.items()
+        ]
+        records = iter(portion.records)
+        first = next(records, None)
+        with self._engine.transaction() as connection:
+            count = 0
+            if first is not None:
+                with producer.transaction(session=connection):
+                    for record in _all(first, records):
+                        self._send(producer, record)
+                        count += 1
+            revision = advance_mirror(
+                driver_of(connection),
+                self._name,
+                run,
+                int(progress.revision),
+                source=portion.source,
+                places=places,
+                records=count,
+                lag=(portion.lag.records, portion.lag.age_ms),
+            )
+        return replace(progress, source=portion.source, places={**progress.places, **portion.places}, revision=str(revision))
+
+    def note(self, lag: Lag) -> None:
+        """See `Target.note`."""
+        assert self._run is not None
+        with self._engine.connection() as connection:
+            if not note_mirror(connection, self._name, self._run, (lag.records, lag.age_ms)):
+                raise errors.MirrorFenced(
+                    f"mirror {self._name}: another one of this name has taken over, or its progress was reset",
+                    name=self._name,
+                )
+
+    def close(self) -> None:
+        """See `Target.close`."""
+        self._close_producer()
+
+    def _close_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close(timeout=1)
+            self._producer = None
+
+    def _send(self, producer: Producer, record: Record) -> None:
+        partition = record.partition
+        if self._repartition:
+            count = self._shapes[record.topic]
+            partition = partition % count if record.key is None else by_crc32(record.key, count)
+        producer.send(
+            record.topic,
+            record.value,
+            key=record.key,
+            partition=partition,
+            timestamp=record.timestamp,
+            headers=record.headers or None,
+        )
+
+    def _shape(self, portion: Portion) -> None:
+        """Make the topics that are missing, with the partitions of the source; add partitions to the others."""
+        unknown = [name for name, shape in portion.topics.items() if self._lacks(name, shape.partitions)]
+        if not unknown:
+            return
+        with self._engine.connection() as connection:
+            found: dict[str, Topic] = describe_topics(connection, unknown)
+            for name in unknown:
+                shape, topic = portion.topics[name], found.get(name)
+                if topic is None:
+                    create_topic(connection, name, shape.partitions, _settings(shape.settings.items()))
+                    self._shapes[name] = shape.partitions
+                elif len(topic.partition_ids) < shape.partitions and not self._repartition:
+                    alter_topic(connection, name, shape.partitions, {})
+                    self._shapes[name] = shape.partitions
+                else:
+                    self._shapes[name] = len(topic.partition_ids)
+
+    def _lacks(self, name: str, partitions: int) -> bool:
+        known = self._shapes.get(name)
+        return known is None or (known < partitions and not self._repartition)
+
+
+def _all(first: Record, others: Iterator[Record]) -> Iterator[Record]:
+    yield first
+    yield from others
+
+
+def _settings(given: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return the settings that this version knows."""
+    known = {one.name for one in TOPIC}
+    return {name: value for name, value in given if name in known}

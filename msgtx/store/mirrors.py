@@ -1,0 +1,88 @@
+"""Mirrors whose target this database is: their runs, and how far each has copied its source."""
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from msgtx.database.calls import call
+from msgtx.database.connection import RawConnection
+from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.generated import calls
+from msgtx.types import ProducerId
+
+# A partition of the source, and the revision of the progress; without a topic: there is no progress yet.
+PlaceRow = calls.TakeOverMirrorRow
+# A partition of the source: topic, index, the next offset, the identities of its topic and of the row before that offset.
+PlaceColumns = tuple[str, int, int, str, str]
+MirrorRow = calls.DescribeMirrorsRow
+MirrorPlaceRow = calls.MirrorPlacesRow
+LONGEST_ADDRESS: Final = 2_000
+
+
+def take_over_mirror(
+    connection: RawConnection, name: str, run: ProducerId, *, before: ProducerId | None, address: str
+) -> list[PlaceRow]:
+    """Make a run the only one of a mirror, and return its progress. `before`: the caller's own earlier run, if any.
+
+    Raise `MirrorFenced`.
+    """
+    previous = (None, None) if before is None else before
+    client = (socket.gethostname(), os.getpid())
+    return call(connection, calls.TAKE_OVER_MIRROR, name, *run, *previous, address[:LONGEST_ADDRESS], *client)
+
+
+def advance_mirror(
+    connection: RawConnection,
+    name: str,
+    run: ProducerId,
+    revision: int,
+    *,
+    source: str,
+    places: Sequence[PlaceColumns],
+    records: int,
+    lag: tuple[int, int],
+) -> int:
+    """Move the progress of a mirror in the SQL transaction that decides the records up to there.
+
+    Return the new revision. `lag`: records and milliseconds. Raise `MirrorFenced`.
+    """
+    topics, partitions, offsets, topic_ids, row_ids = zip(*places, strict=True) if places else ((),) * 5
+    ((advanced,),) = call(
+        connection,
+        calls.ADVANCE_MIRROR,
+        name,
+        *run,
+        revision,
+        source,
+        TextArray(topics),
+        Int4Array(partitions),
+        Int8Array(offsets),
+        TextArray(topic_ids),
+        TextArray(row_ids),
+        records,
+        *lag,
+    )
+    return int(advanced)
+
+
+def note_mirror(connection: RawConnection, name: str, run: ProducerId, lag: tuple[int, int]) -> bool:
+    """Note that a run lives. Return whether the mirror is still of this run."""
+    ((is_ours,),) = call(connection, calls.NOTE_MIRROR, name, *run, *lag)
+    return bool(is_ours)
+
+
+def describe_mirrors(connection: RawConnection, name: str | None = None) -> list[MirrorRow]:
+    """Return the mirror of a name (None: all), in order of their names; an unknown one is absent."""
+    return call(connection, calls.DESCRIBE_MIRRORS, name)
+
+
+def mirror_places(connection: RawConnection, name: str) -> list[MirrorPlaceRow]:
+    """Return how far a mirror has copied each partition of its source, in their order."""
+    return call(connection, calls.MIRROR_PLACES, name)
+
+
+def delete_mirror(connection: RawConnection, name: str) -> bool:
+    """Forget a mirror with its progress. Return whether there was one."""
+    ((there_was,),) = call(connection, calls.DELETE_MIRROR, name)
+    return bool(there_was)

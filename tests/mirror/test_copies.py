@@ -1,0 +1,223 @@
+"""What a mirror copies from one database to another, and where it stops."""
+
+from collections.abc import Callable
+
+import msgtx
+from msgtx import errors
+from tests.mirror.conftest import contents
+from tests.refusals import refuses
+
+Copy = Callable[..., msgtx.MirrorReport]
+Make = Callable[..., msgtx.Producer]
+Unique = Callable[[str], str]
+
+
+def test_a_copy_has_the_keys_values_headers_timestamps_and_partitions_of_its_source(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    with client.producer() as producer:
+        for number in range(300):
+            producer.send(
+                wide,
+                None if number % 7 == 0 else b"v%d" % number,
+                key=None if number % 5 == 0 else b"k%d" % number,
+                partition=number % 3,
+                timestamp=1_700_000_000_000 + number,
+                headers=[("n", b"%d" % number), ("n", None), ("", b"")] if number % 2 else None,
+            )
+    name = unique("mirror")
+    assert copy(wide, name=name).records == 300
+    assert contents(target, wide) == contents(client, wide)
+    assert copy(wide, name=name).records == 0, "the target has its progress"
+    assert not list(target.admin.verify().violations)
+
+
+def test_a_portion_divides_no_transaction_whatever_its_limit(
+    client: msgtx.Client,
+    target: msgtx.Client,
+    wide: str,
+    copy: Copy,
+    make: Make,
+    unique: Unique,
+) -> None:
+    """The transactions of two producers overlap: the end of one lies within the other, on another partition (I15)."""
+    long, short = make(), make()
+    sent = 0
+    for step in range(6):
+        with long.transaction():
+            for partition in range(3):
+                long.send(wide, b"long-%d" % step, partition=partition)
+            long.flush()
+            for number in range(3):
+                with short.transaction():
+                    short.send(wide, b"short-%d-%d" % (step, number), partition=number)
+                    short.send(wide, b"short-%d-%d" % (step, number), partition=(number + 1) % 3)
+                sent += 2
+            long.send(wide, b"long-%d" % step, partition=1)
+        sent += 4
+    seen: list[dict[bytes, int]] = []
+
+    def look(_: object) -> None:
+        counts: dict[bytes, int] = {}
+        for records in contents(target, wide).values() if wide in target.topics.list() else ():
+            for record in records:
+                counts[record[1]] = counts.get(record[1], 0) + 1
+        seen.append(counts)
+
+    report = copy(wide, name=unique("mirror"), max_records=1, max_bytes=1, on_progress=look)
+    assert (report.records, report.transactions) == (sent, 12)
+    assert contents(target, wide) == contents(client, wide)
+    assert all(count == (4 if value.startswith(b"long") else 2) for counts in seen for value, count in counts.items())
+
+
+def test_aborted_and_open_transactions_are_not_copied(
+    client: msgtx.Client,
+    target: msgtx.Client,
+    wide: str,
+    copy: Copy,
+    make: Make,
+    unique: Unique,
+) -> None:
+    producer, other, name = make(), make(), unique("mirror")
+    producer.begin_transaction()
+    producer.send(wide, b"aborted", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send(wide, b"committed", partition=0)
+    other.begin_transaction()
+    other.send(wide, b"open", partition=0)
+    other.flush()
+    assert copy(wide, name=name).records == 1
+    other.commit_transaction()
+    assert copy(wide, name=name).records == 1
+    assert contents(target, wide) == contents(client, wide)
+
+
+def test_a_second_mirror_of_a_name_fences_the_first(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    name = unique("mirror")
+    client.producer().send(wide, b"1", partition=0).result()
+
+    def begin_another(report: msgtx.MirrorReport) -> None:
+        if report.records == 1:
+            client.producer().send(wide, b"2", partition=0).result()
+            copy(wide, name=name)
+
+    with refuses(errors.MirrorFenced, name=name):
+        client.mirror(wide, name=name, target=target, on_progress=begin_another)
+    assert [record[1] for record in contents(target, wide)[wide, 0]] == [b"1", b"2"]
+
+
+def test_a_reset_fences_a_mirror_and_lets_it_begin_anew(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    name = unique("mirror")
+    client.producer().send(wide, b"1", partition=0).result()
+
+    def reset(report: msgtx.MirrorReport) -> None:
+        if report.records == 1:
+            target.admin.mirrors.reset(name)
+            client.producer().send(wide, b"2", partition=0).result()
+
+    with refuses(errors.MirrorFenced, name=name):
+        client.mirror(wide, name=name, target=target, on_progress=reset)
+    assert copy(wide, name=name).records == 2
+    with refuses(errors.MirrorNotFound, name="nobody"):
+        target.admin.mirrors.reset("nobody")
+
+
+def test_new_topics_and_partitions_are_followed(
+    client: msgtx.Client, target: msgtx.Client, copy: Copy, unique: Unique
+) -> None:
+    prefix, name = unique("followed"), unique("mirror")
+    first, second = f"{prefix}.1", f"{prefix}.2"
+    client.topics.create(first, retention_ms="7d")
+    client.producer().send(first, b"1").result()
+    assert copy(pattern=rf"{prefix}\..*", name=name).records == 1
+    assert target.topics.describe(first).settings == client.topics.describe(first).settings
+    client.topics.alter(first, partitions=3)
+    client.topics.create(second, partitions=2)
+    client.producer().send(first, b"2", partition=2).result()
+    client.producer().send(second, b"3", partition=1).result()
+    assert copy(pattern=rf"{prefix}\..*", name=name).records == 2
+    assert contents(target, first, second) == contents(client, first, second)
+
+
+def test_a_repartitioned_copy_has_all_records_of_a_key_in_one_partition_in_their_order(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    target.topics.create(wide, partitions=5)
+    with client.producer() as producer:
+        for number in range(200):
+            producer.send(wide, b"%d" % number, key=b"k%d" % (number % 11))
+    assert copy(wide, name=unique("mirror"), repartition=True).records == 200
+    homes: dict[bytes, set[int]] = {}
+    orders: dict[bytes, list[int]] = {}
+    for (_, partition), records in contents(target, wide).items():
+        for key, value, *_ in records:
+            homes.setdefault(key, set()).add(partition)
+            orders.setdefault(key, []).append(int(value))
+    assert len({partition for home in homes.values() for partition in home}) > 3
+    assert all(len(home) == 1 for home in homes.values())
+    assert all(order == sorted(order) for order in orders.values())
+
+
+def test_a_topic_that_was_made_again_stops_the_mirror(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    name = unique("mirror")
+    client.producer().send(wide, b"1", partition=0).result()
+    copy(wide, name=name)
+    client.topics.delete(wide)
+    client.topics.create(wide, partitions=3)
+    client.producer().send(wide, b"2", partition=0).result()
+    with refuses(errors.UnknownTopicOrPartition, topic=wide, reason="made again"):
+        copy(wide, name=name)
+
+
+def test_a_source_that_lost_records_and_grew_past_is_noticed(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    name = unique("mirror")
+    for value in (b"1", b"2"):
+        client.producer().send(wide, value, partition=0).result()
+    copy(wide, name=name)
+    with client.runtime.engine.transaction() as connection:  # what a failover without the last record leaves
+        connection.exec_driver_sql(
+            "delete from msgtx.record_batch b using msgtx.partition p, msgtx.topic t where p.partition_id = b.partition_id"
+            f" and t.topic_id = p.topic_id and t.name = '{wide}' and b.base_offset = 1"
+        )
+    for value in (b"other", b"more"):
+        client.producer().send(wide, value, partition=0).result()
+    with refuses(errors.LogTruncated, topic=wide, partition=0, offset=2):
+        copy(wide, name=name)
+    assert [record[1] for record in contents(target, wide)[wide, 0]] == [b"1", b"2"]
+
+
+def test_retention_that_was_faster_stops_the_mirror_or_is_passed_if_asked(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    name = unique("mirror")
+    for value in (b"1", b"2", b"3"):
+        client.producer().send(wide, value, partition=0).result()
+        if value == b"1":
+            copy(wide, name=name)
+    client.admin.partitions.delete_records({(wide, 0): 2})
+    with refuses(errors.OffsetOutOfRange, topic=wide, partition=0, offset=1, limit=2):
+        copy(wide, name=name)
+    assert copy(wide, name=name, on_removed="skip").records == 1
+    assert [record[1] for record in contents(target, wide)[wide, 0]] == [b"1", b"3"]
+
+
+def test_a_mirror_is_described(client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique) -> None:
+    name = unique("mirror")
+    client.producer().send(wide, b"1", partition=2).result()
+    copy(wide, name=name)
+    found = target.admin.mirrors.describe(name)
+    assert (found.records, found.lag_records, found.source) == (1, 0, str(client.runtime.engine.incarnation))
+    assert [(place.topic, place.partition, place.offset) for place in found.places] == [(wide, 2, 1)]
+    assert name in [each.name for each in target.admin.mirrors.list()]
+    with refuses(errors.MirrorNotFound):
+        target.admin.mirrors.describe("nobody")
