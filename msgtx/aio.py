@@ -763,9 +763,9 @@ class Client(ClosingAsync):
                 ending.ask()  # the event loop may be closed before the worker's end: it destroys this coroutine
                 self._workers.difference_update(made)
 
-    def async_engine(self, **arguments: Any) -> "AsyncEngine":
+    def async_engine(self, *, reads_only: bool = False, **arguments: Any) -> "AsyncEngine":
         """Return a new AsyncEngine of SQLAlchemy for this database; see `msgtx.Client.engine`."""
-        return self.sync.async_engine(**arguments)
+        return self.sync.async_engine(reads_only=reads_only, **arguments)
 
     snapshot = _awaited(clients.Client.snapshot)
     transaction_outcome = _awaited(clients.Client.transaction_outcome)
@@ -842,11 +842,16 @@ class Client(ClosingAsync):
 
 
 async def connect(
-    url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE, on_failover: OnFailover | None = None
+    url: str | None = None,
+    *,
+    read_url: str | None = None,
+    create: bool = False,
+    pool_size: int = POOL_SIZE,
+    on_failover: OnFailover | None = None,
 ) -> Client:
     """Connect to msgtx in a PostgreSQL database, as `msgtx.connect`: `async with await msgtx.aio.connect() as client`."""
     pool_size = arguments.whole("pool_size", pool_size, least=1, most=clients.MOST_CONNECTIONS)
-    given: dict[str, Any] = {"create": create, "on_failover": on_failover}
+    given: dict[str, Any] = {"read_url": read_url, "create": create, "on_failover": on_failover}
     threads = Threads(pool_size, name="msgtx-client")
     opened: list[clients.Client] = []
     try:

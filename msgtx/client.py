@@ -207,23 +207,26 @@ class Client(Closing):
         """The database's URL with its password: for the environment of a child process, never to be printed."""
         return self.runtime.engine.url
 
-    def engine(self, **arguments: Any) -> sqlalchemy.Engine:
+    def engine(self, *, reads_only: bool = False, **arguments: Any) -> sqlalchemy.Engine:
         """Return a new SQLAlchemy engine for this database, by psycopg. It is the caller's to dispose of.
 
-        `arguments`: of `sqlalchemy.create_engine`, over a `pool_pre_ping` that outlives a restart of the server.
+        `reads_only`: for the standby of `read_url`, if one is named. `arguments`: of `sqlalchemy.create_engine`, over a
+        `pool_pre_ping` that outlives a restart of the server.
         """
-        return sqlalchemy.create_engine(**self._engine_arguments(arguments))
+        return sqlalchemy.create_engine(**self._engine_arguments(reads_only, arguments))
 
-    def async_engine(self, **arguments: Any) -> "AsyncEngine":
+    def async_engine(self, *, reads_only: bool = False, **arguments: Any) -> "AsyncEngine":
         """Return a new AsyncEngine of SQLAlchemy; see `engine`. Raise `ConfigError` without greenlet."""
         try:
             from sqlalchemy.ext.asyncio import create_async_engine
         except ImportError as error:
             raise errors.ConfigError("SQLAlchemy's async engines need greenlet: pip install msgtx[async]") from error
-        return create_async_engine(**self._engine_arguments(arguments))
+        return create_async_engine(**self._engine_arguments(reads_only, arguments))
 
-    def _engine_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        url, rest = sqlalchemy_url(self.runtime.engine.parameters)
+    def _engine_arguments(self, reads_only: bool, given: Mapping[str, Any]) -> dict[str, Any]:
+        engine = self.runtime.engine
+        reads = arguments.flag("reads_only", reads_only)
+        url, rest = sqlalchemy_url((engine.reading if reads else engine).parameters)
         return {"url": url, "pool_pre_ping": True, **given, "connect_args": {**rest, **given.get("connect_args", {})}}
 
     def producer(
@@ -1027,22 +1030,30 @@ def _functions(**named: object) -> None:
 
 
 def connect(
-    url: str | None = None, *, create: bool = False, pool_size: int = POOL_SIZE, on_failover: OnFailover | None = None
+    url: str | None = None,
+    *,
+    read_url: str | None = None,
+    create: bool = False,
+    pool_size: int = POOL_SIZE,
+    on_failover: OnFailover | None = None,
 ) -> Client:
     """Connect to msgtx in a PostgreSQL database.
 
     Without `url` and without `MSGTX_DATABASE_URL`, an embedded PostgreSQL is started (or joined) and its schema is created
-    and upgraded. A given database is left alone unless `create=True`. `on_failover`: see the settings of a client. Raise
-    `DatabaseUnavailable`, or `ConfigError` if the schema is missing or of another version.
+    and upgraded. A given database is left alone unless `create=True`. `read_url`: of a standby, from which consumers,
+    snapshots, `find` and `verify` read; without `url`, `MSGTX_READ_URL` counts. The first call that reads connects to it.
+    `on_failover`: see the settings of a client. Raise `DatabaseUnavailable`, or `ConfigError` if the schema is missing or of
+    another version.
     """
-    if url is not None and not isinstance(url, str):
-        raise errors.WrongType(
-            f"url is a text, not a {type(url).__name__}", name="url"
-        )  # it is not shown: it may hold a password
+    for name, value in (("url", url), ("read_url", read_url)):
+        if value is not None and not isinstance(value, str):
+            raise errors.WrongType(
+                f"{name} is a text, not a {type(value).__name__}", name=name
+            )  # it is not shown: it may hold a password
     create = arguments.flag("create", create)
     pool_size = arguments.whole("pool_size", pool_size, least=1, most=MOST_CONNECTIONS)
     config = resolve(ClientConfig, {} if on_failover is None else {"on_failover": on_failover})
-    engine = open_engine(url, pool_size=pool_size)
+    engine = open_engine(url, read_url=read_url, pool_size=pool_size)
     engine.on_failover = config.on_failover
     try:
         if engine.embedded or create:

@@ -186,15 +186,19 @@ class _Lags(Collector):
     def collect(self) -> Iterator[Metric]:
         lags: dict[tuple[str, str], int] = defaultdict(int)
         partitions: dict[tuple[str, str], int] = defaultdict(int)
+        behind: dict[tuple[str, str], int] = defaultdict(int)
         for client in list(self._clients):
             for consumer in client.runtime.consumers():
+                group = consumer.config.group or NO_GROUP
                 for partition, lag in consumer._known_lag().items():
-                    place = (consumer.config.group or NO_GROUP, partition.topic)
-                    lags[place] += lag
-                    partitions[place] += 1
+                    lags[group, partition.topic] += lag
+                    partitions[group, partition.topic] += 1
+                for partition, lag in consumer._standby_lag().items():
+                    behind[group, partition.topic] += lag
         for name, help_text, values in (
             ("consumer_lag_records", "Records behind the end that was seen last.", lags),
             ("consumer_partitions", "Partitions that are being read.", partitions),
+            ("consumer_standby_lag_records", "Records of the primary that the standby of read_url does not show.", behind),
         ):
             family = GaugeMetricFamily(f"msgtx_{name}", help_text, labels=["group", "topic"])
             for place, value in values.items():

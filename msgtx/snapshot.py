@@ -1,15 +1,17 @@
 """Snapshots: consistent cuts as values, taken, kept under names, measured and read (internals: visibility)."""
 
 import builtins
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from msgtx import arguments, errors
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.database.standby import once_shown
 from msgtx.store.append.append import epoch_ms
-from msgtx.store.fetch.fetch import EARLIEST, Position, fetch, list_offsets
-from msgtx.store.fetch.holders import stable_cut
+from msgtx.store.fetch.fetch import EARLIEST, ListedOffset, Position, fetch, list_offsets
+from msgtx.store.fetch.holders import expire_holders, stable_cut
 from msgtx.store.fetch.ranges import Range, count_transactions, measure_ranges
 from msgtx.store.fetch.records import records_of
 from msgtx.store.fetch.snapshots import SavedText, delete_snapshot, save_snapshot, saved_snapshots
@@ -33,18 +35,24 @@ READ_BYTES: Final = 8 * 1024 * 1024  # of one fetch
 def take(engine: Engine, topics: Iterable[str] | None) -> TakenSnapshot:
     """Return the greatest consistent cut of these topics (None: of all), now. Raise `UnknownTopicOrPartition`."""
     names = None if topics is None else arguments.topics(topics)
-    with engine.connection() as connection:
-        places = partitions_of(require_topics(connection, names).values())
-        cut = stable_cut(connection, places)
-        # Only reported: the blocking transaction is looked up after the cut, and may have ended in between.
-        ends = fetch(
-            connection,
-            {partition: Position(at.end) for partition, at in cut.items()},
-            isolation=Isolation.READ_COMMITTED,
-            max_bytes=0,
-            max_rows=0,
-        )
-        incarnation = require_incarnation(connection)
+    if engine.standby is not None:
+        with engine.connection() as connection:
+            expire_holders(connection, partitions_of(require_topics(connection, names).values()))
+    return once_shown(engine, lambda connection: _taken(connection, names))
+
+
+def _taken(connection: RawConnection, names: Sequence[str] | None) -> TakenSnapshot:
+    places = partitions_of(require_topics(connection, names).values())
+    cut = stable_cut(connection, places)
+    # Only reported: the blocking transaction is looked up after the cut, and may have ended in between.
+    ends = fetch(
+        connection,
+        {partition: Position(at.end) for partition, at in cut.items()},
+        isolation=Isolation.READ_COMMITTED,
+        max_bytes=0,
+        max_rows=0,
+    )
+    incarnation = require_incarnation(connection)
     held: dict[TopicPartition, TransactionId] = {}
     for partition, at in cut.items():
         holder = at.held_by or (ends[partition].blocked_by if partition in ends else None)
@@ -70,10 +78,7 @@ def _cut(name: str, value: object) -> Snapshot:
 
 
 def _records(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> Iterator[Record]:
-    with engine.connection() as connection:
-        require_incarnation(connection, snapshot, start)
-        ids = _require_same(connection, snapshot, snapshot.ends)
-        starts = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
+    ids, starts = once_shown(engine, lambda connection: _places(connection, snapshot, start))
     for partition, end in sorted(snapshot.ends.items()):
         if ids[partition] not in starts:
             raise errors.UnknownTopicOrPartition(f"{partition} does not exist (any more)", at=partition)
@@ -81,6 +86,15 @@ def _records(engine: Engine, snapshot: Snapshot, start: Snapshot | None) -> Iter
         if start is not None and start.is_of(partition, ids[partition]):
             first = start.ends[partition]
         yield from _read(engine, partition, ids[partition], first, end)
+
+
+def _places(
+    connection: RawConnection, snapshot: Snapshot, start: Snapshot | None
+) -> tuple[dict[TopicPartition, int], dict[int, ListedOffset]]:
+    """Return the ids of a cut's partitions, and the ends of those that exist."""
+    require_incarnation(connection, snapshot, start)
+    ids = _require_same(connection, snapshot, snapshot.ends)
+    return ids, list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
 
 
 def _require_same(
@@ -101,13 +115,12 @@ def _require_same(
 def _read(engine: Engine, partition: TopicPartition, partition_id: int, first: int, end: int) -> Iterator[Record]:
     position = Position(first)
     while position.offset < end:
-        with engine.connection() as connection:
-            position, records = _next(connection, partition, partition_id, position, end)
+        position, records = once_shown(engine, partial(_next, partition, partition_id, position, end))
         yield from records
 
 
 def _next(
-    connection: RawConnection, partition: TopicPartition, partition_id: int, position: Position, end: int
+    partition: TopicPartition, partition_id: int, position: Position, end: int, connection: RawConnection
 ) -> tuple[Position, list[Record]]:
     answer = fetch(connection, {partition_id: position}, isolation=Isolation.READ_COMMITTED, max_bytes=READ_BYTES).get(
         partition_id
@@ -122,12 +135,7 @@ def _next(
             limit=answer.log_start_offset,
         )
     if answer.truncated or answer.position == position.offset:
-        raise errors.LogTruncated(
-            f"{partition}: the cut ends at {end}, the log at {answer.log_end_offset}: a crash took records back",
-            at=partition,
-            offset=end,
-            limit=answer.log_end_offset,
-        )
+        raise _truncated(partition, end, answer.log_end_offset)
     records = [
         record for batch in answer.batches for record in records_of(batch, partition, position.offset) if record.offset < end
     ]
@@ -209,18 +217,36 @@ class Snapshots:
         missing = {*(asked or ())} - {partition.topic for partition in wanted}
         if missing:
             raise errors.InvalidRequest(f"the snapshot has nothing of topic {min(missing)!r}", topic=min(missing))
-        with self._engine.connection() as connection:
-            ids = _require_same(connection, end, wanted)
-            listed = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
-            starts = {partition: listed[ids[partition]].log_start_offset for partition in wanted if ids[partition] in listed}
-            ranges = {
-                partition: (
-                    start.ends[partition] if start is not None and start.is_of(partition, ids[partition]) else at,
-                    end.ends[partition],
-                )
-                for partition, at in starts.items()
-            }
-            return _measured(connection, ids, starts, ranges)
+        return once_shown(self._engine, partial(_ranges, start, end, wanted))
+
+
+def _ranges(
+    start: Snapshot | None, end: Snapshot, wanted: Iterable[TopicPartition], connection: RawConnection
+) -> dict[TopicPartition, CommittedRange]:
+    ids = _require_same(connection, end, wanted)
+    listed = list_offsets(connection, dict.fromkeys(ids.values(), EARLIEST), Isolation.READ_COMMITTED)
+    starts = {partition: listed[ids[partition]].log_start_offset for partition in wanted if ids[partition] in listed}
+    for partition in starts:
+        stable = listed[ids[partition]].last_stable_offset
+        if stable < end.ends[partition]:
+            raise _truncated(partition, end.ends[partition], stable)
+    ranges = {
+        partition: (
+            start.ends[partition] if start is not None and start.is_of(partition, ids[partition]) else at,
+            end.ends[partition],
+        )
+        for partition, at in starts.items()
+    }
+    return _measured(connection, ids, starts, ranges)
+
+
+def _truncated(partition: TopicPartition, end: int, log_end: int) -> errors.LogTruncated:
+    return errors.LogTruncated(
+        f"{partition}: the cut ends at {end}, the log at {log_end}: a crash took records back",
+        at=partition,
+        offset=end,
+        limit=log_end,
+    )
 
 
 def _measured(

@@ -4,7 +4,7 @@ import importlib
 
 import click
 
-from msgtx.cli.terminal.invocation import FORMATS, Group, option, set_debug, set_format, set_url
+from msgtx.cli.terminal.invocation import FORMATS, Group, option, set_debug, set_format, set_read_url, set_url
 
 NAMES = (
     "demo",
@@ -60,6 +60,14 @@ class Commands(Group):
     is_eager=True,
     callback=set_url,
     help="The database: postgresql://user@host:port/database. Without one, an embedded PostgreSQL is used.",
+)
+@option(
+    "--read-url",
+    envvar="MSGTX_READ_URL",
+    expose_value=False,
+    is_eager=True,
+    callback=set_read_url,
+    help="A standby of it, from which consumers, find, verify and metrics read.",
 )
 @option(
     "-o",

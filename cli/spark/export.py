@@ -18,9 +18,8 @@ from msgtx.cli.terminal.output import show_one
     help="The target folder: a path, or an address such as s3a://bucket/name.",
 )
 @option("--by-date", is_flag=True, help="Also partition the files by the date of the timestamp (UTC).")
-@option("--read-url", metavar="URL", help="Read the records from this replica of the database.")
 @pass_invocation
-def command(invocation: Invocation, *, topics: tuple[str, ...], target: str, by_date: bool, read_url: str | None) -> None:
+def command(invocation: Invocation, *, topics: tuple[str, ...], target: str, by_date: bool) -> None:
     """Write what was committed since the last export as Parquet: each record once.
 
     A run adds one folder batch=N, completely or not at all. It ends at a consistent cut, so it holds all of a transaction or
@@ -31,6 +30,6 @@ def command(invocation: Invocation, *, topics: tuple[str, ...], target: str, by_
     with running(invocation, "export") as spark:
         from msgtx.spark_jobs.export import export
 
-        report = export(spark, topics, target, url=invocation.url, read_url=read_url, by_date=by_date)
+        report = export(spark, topics, target, url=invocation.url, read_url=invocation.read_url, by_date=by_date)
     row = {"batch": report.batch, "records": report.records, "files": report.files, "bytes": report.bytes}
     show_one(invocation.format, {**row, "snapshot": str(report.snapshot)})

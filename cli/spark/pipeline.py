@@ -48,7 +48,6 @@ PATIENCE_S: Final = 30.0  # for a batch to end after the first signal; an interr
 @option(
     "--transaction-timeout-ms", type=milliseconds(1), default=TRANSACTION_TIMEOUT, help="Abort a batch that takes longer."
 )
-@option("--read-url", metavar="URL", help="Read the records from this replica of the database.")
 @setting_option(WORKER, "outage_timeout")
 @pass_invocation
 def command(
@@ -64,7 +63,6 @@ def command(
     starting_offsets: str,
     include_headers: bool,
     transaction_timeout_ms: int,
-    read_url: str | None,
     outage_timeout: float | None,
 ) -> int:
     """Transform the records of topics on Spark, exactly once, whatever crashes.
@@ -108,7 +106,7 @@ def command(
                 min_partitions=min_partitions,
                 starting_offsets=starting_offsets,
                 include_headers=include_headers,
-                read_url=read_url,
+                read_url=invocation.read_url,
                 outage_timeout=outage_timeout,
             )
     show_one(invocation.format, row_of(report))

@@ -14,11 +14,11 @@ def connect(invocation: Invocation) -> "Client":
     """Connect as `msgtx.connect` does: to the URL that is given, else to the embedded server."""
     with deferred():
         from msgtx import client
-    return client.connect(invocation.url)
+    return client.connect(invocation.url, read_url=invocation.read_url)
 
 
 def open_engine(invocation: Invocation) -> "Engine":
     """Return an engine for that database, without a check of its schema."""
     with deferred():
         from msgtx.database import opening
-    return opening.open_engine(invocation.url)
+    return opening.open_engine(invocation.url, read_url=invocation.read_url)

@@ -1,4 +1,4 @@
-"""The options of every command: `--url` and `-o`, in front of it or behind it, and `--debug`."""
+"""The options of every command: `--url`, `--read-url` and `-o`, in front of it or behind it, and `--debug`."""
 
 import logging
 from collections.abc import Sequence
@@ -14,9 +14,10 @@ FORMATS: Final = ("table", "json", "jsonl")
 
 @dataclass(slots=True)
 class Invocation:
-    """The options in front of the command; `--url` and `-o` may also stand behind it."""
+    """The options in front of the command; those of every command may also stand behind it."""
 
     url: str | None = None
+    read_url: str | None = None
     format: str = "table"
     debug: bool = False
 
@@ -28,6 +29,12 @@ def set_url(context: click.Context, parameter: click.Parameter, value: str | Non
     """Take a URL over into the invocation."""
     if value is not None:
         context.ensure_object(Invocation).url = value
+
+
+def set_read_url(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """Take the URL to read from over into the invocation."""
+    if value is not None:
+        context.ensure_object(Invocation).read_url = value
 
 
 def set_format(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -48,7 +55,7 @@ SHORT_HELP_CHARACTERS: Final = 200  # of a command in the list of a group: a sen
 
 
 class Command(click.Command):
-    """A command that takes `--url` and `-o` after its name, too."""
+    """A command that takes `--url`, `--read-url` and `-o` after its name, too."""
 
     def get_short_help_str(self, limit: int = SHORT_HELP_CHARACTERS) -> str:
         """Return the first sentence, whole."""
@@ -64,6 +71,13 @@ class Command(click.Command):
                 allow_from_autoenv=False,
                 callback=set_url,
                 help="The database; see `msgtx --help`.",
+            ),
+            click.Option(
+                ["--read-url"],
+                expose_value=False,
+                allow_from_autoenv=False,
+                callback=set_read_url,
+                help="The standby to read from; see `msgtx --help`.",
             ),
             click.Option(
                 ["-o", "--output"],

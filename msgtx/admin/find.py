@@ -6,6 +6,7 @@ from typing import Final
 
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.database.standby import once_shown
 from msgtx.settings import StopSignal
 from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.find import BEHIND_ALL, FoundRow, find_records, groups_of_record, letters_of_record
@@ -50,10 +51,13 @@ def find(
     stop: StopSignal | None,
     progress: Callable[[int], None] | None,
 ) -> list[FoundRecord]:
-    """Return the last stored records that fit. Each step is a call of its own; `stop` ends the search after one."""
+    """Return the last stored records that fit. Each step is a call of its own; `stop` ends the search after one.
+
+    A search reads the standby of `read_url`, which may not show the newest records. A record at an offset is looked up.
+    """
     hits: list[tuple[FoundRow, TopicPartition, int]] = []
-    with engine.connection() as connection:
-        known = require_topics(connection, [topic])[topic]
+    known = once_shown(engine, lambda connection: require_topics(connection, [topic]))[topic]
+    engine = engine.reading if asked.offset is None else engine
     ids = known.partition_ids if partition is None else (known.partition_id(partition),)
     for index, partition_id in enumerate(ids, partition or 0):
         before: int | None = BEHIND_ALL if asked.offset is None else asked.offset + 1
@@ -77,8 +81,8 @@ def find_before(
     progress: Callable[[int], None] | None,
 ) -> FoundBefore:
     """Return the last records in front of an offset that fit, bounded in number and bytes, and where the search ended."""
-    with engine.connection() as connection:
-        partition_id = require_topics(connection, [place.topic])[place.topic].partition_id(place.partition)
+    topics = once_shown(engine, lambda connection: require_topics(connection, [place.topic]))
+    partition_id, engine = topics[place.topic].partition_id(place.partition), engine.reading
     one_more = replace(asked, limit=asked.limit + 1)  # to know whether there is anything further back
     found: list[FoundRow] = []
     next_before: int | None = before

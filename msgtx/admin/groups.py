@@ -72,7 +72,7 @@ class GroupsAdmin:
         most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
         records: dict[str, int] = defaultdict(int)
         ages: dict[str, int | None] = defaultdict(lambda: None)
-        with self._engine.connection() as connection:
+        with self._engine.reading.connection() as connection:
             for one in measure_lags(connection, most=most):
                 if one is not None:
                     records[one.group_name] += one.records

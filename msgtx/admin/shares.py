@@ -60,7 +60,7 @@ class SharesAdmin:
 
     def list(self) -> list[ShareGroupDescription]:
         """Describe the share groups that the role may use or observe, by name."""
-        with self._engine.connection() as connection:
+        with self._engine.reading.connection() as connection:
             return _described(connection, describe_share_groups(connection, None))
 
     def describe(self, group: str) -> ShareGroupDescription:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgtx import arguments
 from msgtx.database.connection import LONG_ANSWER_SECONDS, RawConnection, until
 from msgtx.database.pool import Engine
+from msgtx.database.standby import once_shown
 from msgtx.store.fetch.cuts import consistent_cut
 from msgtx.store.operator.installation import sequences_behind
 from msgtx.store.topics.topics import partitions_of, require_topics
@@ -127,8 +128,9 @@ def verify(engine: Engine, topics: Iterable[str] | None, *, progress: Progress |
     names = None if topics is None else list(dict.fromkeys(arguments.topics(topics)))
     arguments.function("progress", progress)
     began = time.monotonic()
-    with until(silence=LONG_ANSWER_SECONDS), engine.connection() as connection:
-        partitions = partitions_of(require_topics(connection, names).values())
+    topics_by_name = once_shown(engine, lambda connection: require_topics(connection, names))
+    partitions = partitions_of(topics_by_name.values())
+    with until(silence=LONG_ANSWER_SECONDS), engine.reading.connection() as connection:
         verifier = _Verifier(connection, partitions, progress or (lambda records, words: None))
         ids = list(partitions)
         for at in range(0, len(ids), EXTENTS):

@@ -208,7 +208,12 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
     def _known_lag(self) -> dict[TopicPartition, int]:
         """Return how far each position is behind the end that was seen last. No call, and from any thread: for metrics."""
         lags = {assigned.topic_partition: assigned.lag for assigned in list(self._fetcher.assigned.values())}
-        return {partition: lag for partition, lag in lags.items() if lag is not None}
+        behind = self._standby_lag()
+        return {partition: lag + behind.get(partition, 0) for partition, lag in lags.items() if lag is not None}
+
+    def _standby_lag(self) -> dict[TopicPartition, int]:
+        """Return how far the standby of `read_url` is behind the primary, as far as that is known; {} without one."""
+        return self._fetcher.behind()
 
     # ── reading ──
 
@@ -358,7 +363,8 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
             if left <= 0:
                 return False
             longest = self.config.fetch_max_wait_ms if self._fetcher.waiting is None else self.config.retry_backoff_ms
-            self._waiter.wait(min(left, longest / 1000))
+            pause = None if self._fetcher.awaited is None else self._fetcher.awaited.pause()
+            self._waiter.wait(min(left, longest / 1000, math.inf if pause is None else pause))
 
     def _given_up(self, began: float, entered: float) -> bool:
         """Return whether the database is away for too long, as far as anybody has looked since `entered`."""

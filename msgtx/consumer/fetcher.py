@@ -3,11 +3,12 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
+from msgtx.consumer.awaited import Awaited
 from msgtx.consumer.partition import Assigned
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
@@ -26,6 +27,7 @@ from msgtx.store.fetch.records import uncollected
 from msgtx.types import Isolation, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
+EXPIRE_SECONDS: Final = 1.0  # between two looks at the primary, for transactions that a standby shows as open
 FETCH_BYTES: Final = 8 * 1024 * 1024  # of all partitions in one fetch, if fetch_max_bytes allows: enough to hide its cost
 
 
@@ -58,12 +60,15 @@ class Fetcher:
         self.commit_starts: CommitStarts | None = None
         self._next_look = 0.0  # for offsets that were not stable
         self._next_expiry = 0.0
+        self.awaited = Awaited() if engine.standby is not None else None
 
     def assign(self, partitions: Iterable[Assigned]) -> None:
         """Read these partitions and no others."""
         assigned = {partition.topic_partition: partition for partition in partitions}
         kept = {tp: None for tp in self._fetch_turn if tp in assigned}
         self.assigned, self._turn, self._fetch_turn = assigned, deque(assigned), kept | dict.fromkeys(assigned)
+        if self.awaited is not None:
+            self.awaited.keep({partition.partition_id for partition in assigned.values()})
 
     def forget_starts(self) -> None:
         """Begin partitions that are not assigned now by `auto_offset_reset` when they are assigned again."""
@@ -79,6 +84,13 @@ class Fetcher:
     def ready(self) -> bool:
         """Whether there are fetched records that can be returned."""
         return any(assigned.buffered and not assigned.paused for assigned in self.assigned.values())
+
+    def behind(self) -> dict[TopicPartition, int]:
+        """Return how far the standby is behind the primary, as far as that is known. For other threads, too."""
+        if self.awaited is None:
+            return {}
+        assigned = list(self.assigned.values())
+        return {each.topic_partition: self.awaited.behind(each.partition_id, each.end or 0) for each in assigned}
 
     @property
     def waiting(self) -> TopicPartition | None:
@@ -111,61 +123,152 @@ class Fetcher:
         """
         chosen: set[int] | None = None
         if only is not None:
+            if self.awaited is not None:
+                self._await(self.awaited, only)
+                only = {*only, *self.awaited.partition_ids}
             chosen = {each.partition_id for each in self.assigned.values() if each.next is None or not each.at_end}
             chosen.update(only)
             if not chosen:
                 return False
+        if self.awaited is None:
+            with self._engine.connection() as connection:
+                return self._begin_reading(connection) and self._fetch(connection, chosen)
+        if self._not_committed or any(assigned.next is None for assigned in self.assigned.values()):
+            with self._engine.connection() as connection:
+                if not self._begin_reading(connection):
+                    return False
+        with self._engine.reading.connection() as connection:
+            progress = self._fetch(connection, chosen)
+        if not progress:
+            self._ask_for_ends(self.awaited)
+        return progress
+
+    def _await(self, awaited: Awaited, woken: Iterable[int]) -> None:
+        """Look for records of these partitions until the standby shows them; of paused ones they are not fetched."""
+        mine = {assigned.partition_id for assigned in self.assigned.values() if not assigned.paused}
+        awaited.woken(mine.intersection(woken))
+        awaited.keep(mine)
+
+    def _begin_reading(self, connection: RawConnection) -> bool:
+        """Find positions, and have those of a reset committed. Returns whether records may be read."""
+        self.find_positions(connection)
+        return self._commit_starts(connection)
+
+    def _fetch(self, connection: RawConnection, chosen: set[int] | None) -> bool:
+        wanted = {
+            assigned.partition_id: assigned
+            for assigned in (self.assigned[tp] for tp in self._fetch_turn)
+            if assigned.next is not None
+            and not assigned.paused
+            and not assigned.buffered
+            and (chosen is None or assigned.partition_id in chosen)
+        }
+        if not wanted:
+            return False
+        total = min(self._config.fetch_max_bytes, FETCH_BYTES)
+        positions = {partition_id: at for partition_id, each in wanted.items() if (at := each.next) is not None}
+        answers = fetch(connection, positions, isolation=self._config.isolation, max_bytes=total, total_bytes=total)
+        if self.awaited is not None:
+            self._judge(self.awaited, wanted, positions, answers)
+        progress = False
+        found: dict[TopicPartition, None] = {}
+        with self._integrity.steps():
+            for partition_id, assigned in wanted.items():
+                answer = answers.get(partition_id)
+                if answer is None:
+                    raise errors.UnknownTopicOrPartition(
+                        f"{assigned.topic_partition} does not exist (any more)", at=assigned.topic_partition
+                    )
+                progress = self._fetched(assigned, answer) or progress
+                if answer.batches:
+                    found[assigned.topic_partition] = None
+            if found:
+                self._fetch_turn = {tp: None for tp in self._fetch_turn if tp not in found} | found
+        return self._expired(connection, answers) or progress
+
+    def _judge(
+        self,
+        awaited: Awaited,
+        wanted: dict[int, Assigned],
+        positions: Mapping[int, Position],
+        answers: dict[int, FetchedPartition],
+    ) -> None:
+        """Have the primary judge positions that the standby does not show. Those that it has are left for a later fetch."""
+        doubtful: list[int] = []
+        for partition_id, position in positions.items():
+            answer = answers.get(partition_id)
+            if answer is not None and not answer.truncated and position.offset >= answer.log_start_offset:
+                awaited.shown(partition_id, self._end(answer))
+                continue
+            doubtful.append(partition_id)
+            answers.pop(partition_id, None)
+        known = {partition_id for partition_id in doubtful if awaited.is_asked(partition_id)}
+        ends = self._ends([partition_id for partition_id in doubtful if partition_id not in known])
+        for partition_id in doubtful:
+            answer = ends.get(partition_id)
+            if partition_id in known:
+                del wanted[partition_id]
+            elif answer is not None and not answer.truncated and positions[partition_id].offset >= answer.log_start_offset:
+                awaited.asked(partition_id, self._end(answer))
+                del wanted[partition_id]
+            elif answer is not None:
+                answers[partition_id] = answer
+
+    def _ends(self, partition_ids: Collection[int]) -> dict[int, FetchedPartition]:
+        """Ask the primary for the ends of partitions, and whether it holds the positions there."""
+        if not partition_ids:
+            return {}
+        positions = {
+            each.partition_id: each.next or Position(0)
+            for each in self.assigned.values()
+            if each.partition_id in partition_ids
+        }
         with self._engine.connection() as connection:
-            self.find_positions(connection)
-            if not self._commit_starts(connection):
-                return False
-            wanted = [
-                (assigned, assigned.next)
-                for assigned in (self.assigned[tp] for tp in self._fetch_turn)
-                if assigned.next is not None
-                and not assigned.paused
-                and not assigned.buffered
-                and (chosen is None or assigned.partition_id in chosen)
-            ]
-            if not wanted:
-                return False
-            total = min(self._config.fetch_max_bytes, FETCH_BYTES)
-            answers = fetch(
-                connection,
-                {assigned.partition_id: position for assigned, position in wanted},
-                isolation=self._config.isolation,
-                max_bytes=total,
-                total_bytes=total,
-            )
-            progress = False
-            found: dict[TopicPartition, None] = {}
-            with self._integrity.steps():
-                for assigned, _ in wanted:
-                    answer = answers.get(assigned.partition_id)
-                    if answer is None:
-                        raise errors.UnknownTopicOrPartition(
-                            f"{assigned.topic_partition} does not exist (any more)", at=assigned.topic_partition
-                        )
-                    progress = self._fetched(assigned, answer) or progress
-                    if answer.batches:
-                        found[assigned.topic_partition] = None
-                if found:
-                    self._fetch_turn = {tp: None for tp in self._fetch_turn if tp not in found} | found
-            return self._expired(connection, answers) or progress
+            return fetch(connection, positions, isolation=self._config.isolation, max_bytes=0, max_rows=0)
+
+    def _ask_for_ends(self, awaited: Awaited) -> None:
+        """Ask the primary for the ends of partitions that the standby may not show yet."""
+        asked = awaited.to_ask()
+        ends = self._ends(asked)
+        for assigned in self.assigned.values():
+            if assigned.partition_id in asked:
+                answer = ends.get(assigned.partition_id)
+                awaited.asked(assigned.partition_id, 0 if answer is None else self._end(answer))
+                awaited.shown(assigned.partition_id, assigned.end or 0)
+        awaited.tell()
 
     def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
-        """Abort overdue transactions that hold one of these partitions back, also if others have more to read (I12)."""
-        overdue = [partition_id for partition_id, answer in answers.items() if answer.blocked_overdue]
-        if not overdue or time.monotonic() < self._next_expiry:
+        """Abort overdue transactions that hold one of these partitions back, also if others have more to read (I12).
+
+        A standby cannot tell of each one that it is overdue: the primary is asked.
+        """
+        overdue = [
+            partition_id
+            for partition_id, answer in answers.items()
+            if answer.blocked_overdue or (self.awaited is not None and answer.blocked_by is not None)
+        ]
+        now = time.monotonic()
+        if not overdue or now < self._next_expiry:
             return False
-        aborted = expired_any(connection, overdue)
+        if self.awaited is None:
+            aborted = expired_any(connection, overdue)
+        else:
+            with self._engine.connection() as primary:
+                aborted = expired_any(primary, overdue)
         for assigned in self.assigned.values():
             if aborted and assigned.partition_id in overdue:
                 assigned.expect_more()
-        if not aborted:
+        if self.awaited is not None:
+            self._next_expiry = now + EXPIRE_SECONDS
+            self.awaited.woken(overdue if aborted else ())
+        elif not aborted:
             # Its lock is taken, or it is not ours to write: a fast reader need not ask with each fetch.
             self._next_expiry = time.monotonic() + self._config.retry_backoff_ms / 1000
         return aborted
+
+    def _end(self, answer: FetchedPartition) -> int:
+        """Return the end of a partition that this consumer may read."""
+        return answer.last_stable_offset if self._config.isolation is Isolation.READ_COMMITTED else answer.log_end_offset
 
     def _fetched(self, assigned: Assigned, answer: FetchedPartition) -> bool:
         assert assigned.next is not None
@@ -182,8 +285,7 @@ class Fetcher:
             )
         if before.offset < answer.log_start_offset:
             return self._out_of_range(assigned, answer)
-        end = answer.last_stable_offset if self._config.isolation is Isolation.READ_COMMITTED else answer.log_end_offset
-        assigned.fetched(answer.batches, Position(answer.position, answer.token), end=end)
+        assigned.fetched(answer.batches, Position(answer.position, answer.token), end=self._end(answer))
         return answer.position > before.offset
 
     def _out_of_range(self, assigned: Assigned, answer: FetchedPartition) -> bool:

@@ -13,7 +13,8 @@ from sqlalchemy.util import await_only
 
 from msgtx import errors
 from msgtx.database.asyncpg import Asyncpg
-from msgtx.database.connection import AsyncRawConnection, Connection, RawConnection
+from msgtx.database.connection import AsyncRawConnection, Connection, OnStandby, RawConnection
+from msgtx.database.retry import past_conflicts
 from msgtx.database.translation import translated
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor, numbered
 from msgtx.declared.function import Function, Row
@@ -21,7 +22,16 @@ from msgtx.generated import calls
 
 
 def call(connection: RawConnection, function: Function[Row], *arguments: object) -> list[Row]:
-    """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's."""
+    """Call a database function in one round trip. Returns its rows. Errors of the database are msgtx's.
+
+    On a standby it is called again where replay has cancelled it.
+    """
+    if isinstance(connection, OnStandby) and connection.autocommit:
+        return past_conflicts(lambda: _called(connection, function, arguments))
+    return _called(connection, function, arguments)
+
+
+def _called(connection: RawConnection, function: Function[Row], arguments: Sequence[object]) -> list[Row]:
     with translated(connection, call=function.name):
         if (of_async := of_async_session(connection)) is not None:
             return function.rows(await_only(_awaited(of_async, function.statement, arguments)))

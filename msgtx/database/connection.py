@@ -218,6 +218,10 @@ class Connection(psycopg.Connection[Any]):
         raise psycopg.OperationalError(f"the server did not answer ({why}); the connection was given up")
 
 
+class OnStandby(Connection):
+    """A connection to a standby. A call of a function there only reads, and may be repeated."""
+
+
 _READ, _BOTH, _WRITABLE = psycopg.waiting.Wait.R, psycopg.waiting.Wait.RW, psycopg.waiting.Ready.W
 _PSYCOPGS: Final = {"autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory"}
 

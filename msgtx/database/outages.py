@@ -20,10 +20,11 @@ class Outages:
     """The outage of one client, for any thread.
 
     Each object that asks the database reports when it gets no answer, and when it gets one. The outage is over when each
-    has got one since, so a client with many threads writes one line.
+    has got one since, so a client with many threads writes one line. `what`: the server, in words for the log.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "the database") -> None:
+        self._what = what
         self.since: float | None = None  # by `time.monotonic`; None: the database answers
         self._failing: weakref.WeakSet[object] = weakref.WeakSet()
         self._told: float | None = None  # when the log last spoke of this outage
@@ -41,9 +42,9 @@ class Outages:
             self._told = now
         words = " ".join(str(error).split())
         if told is None:
-            log.warning("the database is away: %s", words)
+            log.warning("%s is away: %s", self._what, words)
         else:
-            log.warning("the database has been away for %s: %s", units.lasting(now - since), words)
+            log.warning("%s has been away for %s: %s", self._what, units.lasting(now - since), words)
 
     def answered(self, who: object) -> None:
         """Note that `who` has got an answer, or has stopped asking."""
@@ -56,7 +57,7 @@ class Outages:
             since, told = self.since, self._told
             self.since = self._told = None
         if told is not None:  # else the log knows of no outage, or another thread was faster
-            log.info("the database is back after %s", units.lasting(time.monotonic() - since))
+            log.info("%s is back after %s", self._what, units.lasting(time.monotonic() - since))
 
 
 class Wait:

@@ -177,6 +177,7 @@ class Engine(Closing):
         self.moved: Callable[[], Callable[[], None] | None] = lambda: None  # a weak reference to a function: called then
         self._was_synchronous = False  # whether its acknowledgements waited for a standby
         self._moves: dict[tuple[int, int], object] = {}  # the primaries that it has moved to
+        self.standby: Engine | None = None  # that of a standby, which answers what only reads
         self.origin = forks.here()
         self._closed = False
         self.pool_size = pool_size
@@ -198,6 +199,11 @@ class Engine(Closing):
         )
         sqlalchemy.event.listen(self.sqlalchemy, "checkout", _refuse_ended)
 
+    @property
+    def reading(self) -> "Engine":
+        """The engine for what only reads, and may be answered by a standby: this one if none is named."""
+        return self.standby or self
+
     def dedicated(self) -> RawConnection:
         """Open a connection outside the pool, autocommitting; the caller closes it.
 
@@ -207,7 +213,7 @@ class Engine(Closing):
         try:
             connection = self._opened()
         except errors.DatabaseUnavailable as error:
-            if self._incarnation is not None:
+            if self.incarnation is not None:
                 self.outages.failed(self, error)
             raise
         self.outages.answered(self)
@@ -270,7 +276,7 @@ class Engine(Closing):
 
     def ask_who_answers(self, connection: RawConnection) -> None:
         """Notice a pooler and a failover. Refuse another incarnation, and an old primary: in one round trip."""
-        expected = self._incarnation
+        expected = self.incarnation
         (row,) = query(connection, SESSION if expected is None else SESSION_AND_SERVER)
         session, found, system, timeline, is_synchronous, _ = row
         # With a pooler in between, another session may answer than the one that said hello.
@@ -278,28 +284,35 @@ class Engine(Closing):
         # Then each call may reach another session, without our prepared statements.
         connection.prepare_threshold = None if self.pooled else 0
         if found != expected:
-            raise errors.IncarnationChanged(
-                f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
-            )
-        if timeline is None:
-            return
+            raise self.of_another(found, expected)
+        if timeline is not None:
+            self._require_newest(connection, (system, timeline), is_synchronous=is_synchronous)
+
+    def of_another(self, found: uuid.UUID | None, expected: uuid.UUID | None) -> errors.IncarnationChanged:
+        """Return the error for a connection that has led to another incarnation."""
+        return errors.IncarnationChanged(
+            f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
+        )
+
+    def _require_newest(self, connection: RawConnection, place: tuple[int, int], *, is_synchronous: bool) -> None:
+        """Notice a failover, and refuse an old primary. `place`: system identifier and timeline of a server with writes."""
         # No event lowers the timeline of a server; another one (pg_upgrade, a logical replica) may have a lower one.
         was_synchronous, seen = self._was_synchronous, self.server  # in this order: other threads set them in the other one
-        if seen is not None and seen[0] == system and timeline < seen[1]:
+        if seen is not None and seen[0] == place[0] and place[1] < seen[1]:
             with translated():
-                place = f"{connection.info.host}:{connection.info.port}"
+                host = f"{connection.info.host}:{connection.info.port}"
             raise errors.DatabaseUnavailable(
-                f"the server at {place} is on timeline {timeline}, and this client has been on timeline {seen[1]}: it is a"
+                f"the server at {host} is on timeline {place[1]}, and this client has been on timeline {seen[1]}: it is a"
                 " primary of before a failover; stop it, or make it a standby (pg_rewind)",
                 reason=OLD_PRIMARY,
             )
-        if seen != (system, timeline):
+        if seen != place:
             if seen is not None:
-                self._follow(seen, (system, timeline), was_synchronous=was_synchronous)
-            self.server = (system, timeline)
+                self._follow(seen, place, was_synchronous=was_synchronous)
+            self.server = place
         self._was_synchronous = is_synchronous
         if isinstance(connection, Connection):
-            connection.server = (system, timeline)
+            connection.server = place
 
     def _follow(self, seen: tuple[int, int], found: tuple[int, int], *, was_synchronous: bool) -> None:
         """Tell the log and the producers that another primary answers, once. Raise `FailedOver` with `on_failover=stop`."""
@@ -405,6 +418,8 @@ class Engine(Closing):
         self._closed = True
         self._let_go()
         self.sqlalchemy.dispose()
+        if self.standby is not None:
+            self.standby.close()
 
 
 class CheckedOut:

@@ -3,12 +3,18 @@
 import math
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgtx.database.connection import seconds_left, until
-from msgtx.errors import MsgtxError
+from msgtx.database.translation import sqlstate_of
+from msgtx.errors import LockTimeout, MsgtxError
 
 Answer = TypeVar("Answer")
+
+CONFLICTS: Final = {"40001", "40P01"}  # of a statement that replay cancels
+CONFLICT_SECONDS: Final = 30.0  # for a call that a standby cancels again and again; as max_standby_streaming_delay
+CONFLICT_PAUSE_SECONDS: Final = 0.02  # after the first time, then twice as long each time
+LONGEST_CONFLICT_PAUSE_SECONDS: Final = 1.0
 
 
 def retried(
@@ -38,3 +44,17 @@ def retried(
                 raise
         time.sleep(pause)
         pause = max(pause, min(2 * pause, longest))
+
+
+def past_conflicts(attempt: Callable[[], Answer]) -> Answer:
+    """Call on a standby until its replay does not cancel the call: it removes rows that the call may need."""
+    deadline = time.monotonic() + min(CONFLICT_SECONDS, seconds_left())
+    pause = CONFLICT_PAUSE_SECONDS
+    while True:
+        try:
+            return attempt()
+        except LockTimeout as error:
+            if sqlstate_of(error) not in CONFLICTS or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_CONFLICT_PAUSE_SECONDS)

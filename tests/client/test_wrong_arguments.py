@@ -130,6 +130,7 @@ CONTENT = Kind(["text", 5, 1.5, [], {}, NOTHING, True, Broken()], b"x")
 KEYS_AND_MORE = Kind([*(each for each in NO_LISTS if each not in ([5], [None])), [1, 2]], None)
 
 # By name, and where a name has several meanings by the beginning of its annotation, too.
+URL: Final = Kind([5, b"postgresql://", "", [], NOTHING, True, "no url", "postgresql://h:port/d"], lambda world: world.url)
 KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "after": Kind([*NO_WHOLE, -1], None),
     "answer": Kind(NO_OBJECTS, msgtx.Acknowledgement.ACCEPT),
@@ -218,6 +219,8 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "prefix": Kind([*NO_NAMES, None], ""),
     "producer_ids": Kind([*(each for each in NO_LISTS if each != [5]), ["5"], [1.5], [True], [-1]], None),
     "progress": FUNCTION,
+    "read_url": URL,
+    "reads_only": FLAG,
     "reason": Kind([each for each in NO_NAMES if not isinstance(each, str)], None),  # of any characters
     "record": Kind([*NO_OBJECTS, None], lambda world: world.record),
     "records": Kind([*NO_LISTS, None], lambda world: [world.record]),
@@ -256,7 +259,7 @@ KINDS: Final[dict[str, Kind | dict[str, Kind]]] = {
     "transaction_ms": Kind([*MILLISECONDS.wrong, 0, None], 50),
     "transactional_id": NAME,
     "transform": Kind([*NO_FUNCTIONS, None], lambda world: lambda record: None),
-    "url": Kind([5, b"postgresql://", "", [], NOTHING, True, "no url", "postgresql://h:port/d"], lambda world: world.url),
+    "url": URL,
     "value": CONTENT,
     "value_deserializer": FUNCTION,
     "value_serializer": FUNCTION,

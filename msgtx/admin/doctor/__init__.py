@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 
 from msgtx import arguments, errors
-from msgtx.admin.doctor import coordinators, groups, server, sessions, shares, transactions
+from msgtx.admin.doctor import coordinators, groups, server, sessions, shares, standby, transactions
 from msgtx.admin.doctor.findings import Limits, Look
 from msgtx.database.pool import Engine
 from msgtx.store.operator.server import describe_server
@@ -57,6 +57,8 @@ def examine(engine: Engine, *, most: int = MOST_FINDINGS, limits: Limits | None 
         look = Look(connection, described, limits or Limits(), most)
         for name, check in CHECKS.items():
             found.extend(_checked(name, functools.partial(check, look)))
+        if engine.standby is not None:
+            found.extend(_checked("read_url", functools.partial(standby.reads, engine.standby, look)))
     return sorted(found, key=lambda finding: ORDER.index(finding.level))
 
 

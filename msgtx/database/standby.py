@@ -1,0 +1,131 @@
+"""A standby that answers what only reads: its connections, and the answers that it does not have yet.
+
+It shows the database as it was some milliseconds ago, or long ago while its replay is paused. So it may refuse a name or an
+offset that exists by now. The primary judges such a refusal.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from msgtx import errors
+from msgtx.database.calls import query
+from msgtx.database.connection import ANSWER_SECONDS, OnStandby, RawConnection, seconds_left
+from msgtx.database.outages import Outages
+from msgtx.database.pool import POOL_SIZE, Engine
+
+Answer = TypeVar("Answer")
+
+log = logging.getLogger("msgtx.database")
+BEHIND: Final = "standby behind"  # reasons of errors
+TAKES_WRITES: Final = "another primary"
+# The same on a physical standby.
+WHERE: Final = (
+    "select s.system_identifier, d.oid::pg_catalog.int8 from pg_catalog.pg_control_system() s, pg_catalog.pg_database d"
+    " where d.datname = pg_catalog.current_database()"
+)
+PAUSE_SECONDS: Final = 0.01  # between two looks at a standby that is behind, then twice as long each time
+MOST_PAUSE_SECONDS: Final = 0.5
+WARN_SECONDS: Final = 5.0  # before the log says that a caller waits for the standby
+# The refusals of what a standby may only not show yet.
+_MAY_COME: Final = (errors.UnknownTopicOrPartition, errors.GroupNotFound, errors.LogTruncated)
+
+
+class StandbyEngine(Engine):
+    """Connections to a standby of a client's database. `primary`: the engine for all other calls.
+
+    Calls are not sent to the primary instead while the standby is away. An address with both hosts and
+    `target_session_attrs=prefer-standby` does that.
+    """
+
+    def __init__(self, url: str, primary: Engine, *, pool_size: int = POOL_SIZE) -> None:
+        super().__init__(url, pool_size=pool_size, connect=OnStandby.connect)
+        self.outages = Outages("the standby of read_url")
+        self._primary = primary
+        self._place: list[tuple[object, ...]] | None = None  # of the primary
+
+    @property
+    def incarnation(self) -> uuid.UUID | None:
+        """That of the primary."""
+        return self._primary.incarnation
+
+    def ask_who_answers(self, connection: RawConnection) -> None:
+        """Refuse another installation, and a primary that is not the client's own."""
+        try:
+            super().ask_who_answers(connection)
+        except errors.ConfigError as error:
+            if error.reason != "no schema":
+                raise
+            raise errors.DatabaseUnavailable(
+                f"read_url leads to a database without msgtx, or the standby has not replayed `msgtx db init`: {error}",
+                reason=BEHIND,
+            ) from error
+        self._require_same_place(connection)
+
+    def _require_same_place(self, connection: RawConnection) -> None:
+        """Refuse a copy, which has the incarnation of the original. Some services do not show where a database is."""
+        try:
+            found = query(connection, WHERE)
+            if found != self._place:
+                with self._primary.connection() as primary:
+                    self._place = query(primary, WHERE)
+        except errors.AuthorizationFailed:
+            return
+        if found != self._place:
+            raise errors.ConfigError(
+                "read_url leads to a copy of the database, or to a logical replica: name a physical standby",
+                name="read_url",
+                reason="another database",
+            )
+
+    def of_another(self, found: uuid.UUID | None, expected: uuid.UUID | None) -> errors.IncarnationChanged:
+        """Return the error for a connection that has led to another incarnation."""
+        return errors.IncarnationChanged(
+            f"read_url leads to incarnation {found}, the primary has {expected}: name a standby of this database, or wait"
+            " until it has replayed `msgtx db after-failover`"
+        )
+
+    def _require_newest(self, connection: RawConnection, place: tuple[int, int], *, is_synchronous: bool) -> None:
+        """Refuse a server that takes writes, except the primary: its log is another one by now."""
+        if self._primary.server not in {None, place}:
+            self._primary.dedicated().close()  # asks: a failover may be younger than our last connection
+        if self._primary.server not in {None, place}:
+            raise errors.DatabaseUnavailable(
+                "read_url leads to a server that was promoted and is not the primary: make it a standby again (pg_rewind)",
+                reason=TAKES_WRITES,
+            )
+
+
+def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> Answer:
+    """Return the answer of the standby, or of the primary if no standby is named.
+
+    A standby may refuse what it only does not show yet. If the primary does not refuse it, the standby is asked again. Raise
+    `DatabaseUnavailable` if the standby is behind for too long.
+    """
+    began = time.monotonic()
+    deadline = began + min(ANSWER_SECONDS, seconds_left())
+    pause, asked, told = PAUSE_SECONDS, False, False
+    while True:
+        try:
+            with engine.reading.connection() as connection:
+                return attempt(connection)
+        except _MAY_COME as error:
+            if engine.standby is None:
+                raise
+            refusal = error
+        if not asked:
+            with engine.connection() as connection:
+                attempt(connection)
+            asked = True
+        now = time.monotonic()
+        if now + pause > deadline:
+            raise errors.DatabaseUnavailable(
+                f"the standby of read_url does not show yet what the primary has: {refusal}", reason=BEHIND
+            ) from refusal
+        if not told and now >= began + WARN_SECONDS:
+            told = True
+            log.warning("waiting for the standby of read_url, which is behind the primary: %s", refusal)
+        time.sleep(pause)
+        pause = min(2 * pause, MOST_PAUSE_SECONDS)

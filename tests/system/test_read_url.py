@@ -1,0 +1,394 @@
+"""Reading from a standby with `read_url`: the primary keeps the offsets, and judges what the standby does not show."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+import psycopg
+import pytest
+from prometheus_client import CollectorRegistry
+from sqlalchemy import text
+
+import msgtx
+from msgtx import TopicPartition, aio, errors, metrics
+from msgtx.consumer import awaited
+from msgtx.database.pool import Engine
+from msgtx.database.standby import BEHIND, TAKES_WRITES
+from msgtx.store.operator.installation import change_incarnation
+from msgtx.types import Finding, Level
+from tests.cli.program import Ended
+from tests.client.steps import SECONDS, begun, store, values
+from tests.databases import connect, wait_until
+from tests.hooks import Hook
+from tests.refusals import refuses
+from tests.replication import Pair, replicated
+from tests.store.steps import unique
+
+pytestmark = pytest.mark.slow
+
+Shell = Callable[..., Ended]
+UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with replicated() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(pair: Pair) -> str:
+    made = pair.primary.create_database()
+    pair.catch_up()
+    return made
+
+
+@pytest.fixture
+def client(pair: Pair, url: str) -> Iterator[msgtx.Client]:
+    with msgtx.connect(url, read_url=pair.on_standby(url)) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: msgtx.Client, pair: Pair) -> str:
+    """A topic that the standby shows, with one record."""
+    name = unique("topic")
+    client.topics.create(name)
+    store(client, name, b"0")
+    pair.catch_up()
+    return name
+
+
+def hook_of_standby(client: msgtx.Client) -> Hook:
+    standby = client.runtime.engine.standby
+    assert standby is not None
+    return Hook(standby)
+
+
+def reader(client: msgtx.Client, topic: str, **settings: object) -> msgtx.Consumer:
+    given = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
+    return client.consumer(topic, **given)  # type: ignore[arg-type]
+
+
+def polled(consumer: msgtx.Consumer, count: int) -> list[bytes | None]:
+    """Return the values of so many records."""
+    found: list[bytes | None] = []
+    while len(found) < count:
+        records = consumer.poll(SECONDS)
+        assert records, f"{found} and no more"
+        found += values(records)
+    return found
+
+
+# ── consumers ──
+
+
+def test_a_member_of_a_group_reads_from_the_standby_and_commits_on_the_primary(client: msgtx.Client, topic: str) -> None:
+    """I5, I11: no record comes from the primary, and the standby is asked for nothing else."""
+    on_primary, on_standby = Hook(client.runtime.engine), hook_of_standby(client)
+    with reader(client, topic, group=unique("group")) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+        store(client, topic, b"1")
+        assert polled(consumer, 1) == [b"1"]
+        consumer.commit()
+        group = consumer.config.group
+    assert group is not None
+    assert client.admin.groups.offsets(group) == {TopicPartition(topic, 0): msgtx.OffsetAndMetadata(2)}
+    assert {moment for moment in on_standby.seen if moment.startswith("before")} == {"before fetch_batches"}
+    assert on_primary.seen["before commit_offsets"] == 1
+
+
+def test_a_transaction_takes_its_input_from_the_standby(client: msgtx.Client, topic: str, pair: Pair) -> None:
+    """I10: offsets and outputs are decided on the primary."""
+    target, group = unique("target"), unique("group")
+    client.topics.create(target)
+    store(client, topic, *(b"%d" % number for number in range(1, 50)))
+    stop = threading.Event()
+
+    def transform(record: msgtx.Record) -> bytes | None:
+        if record.value == b"49":
+            stop.set()
+        return record.value
+
+    settings = {"group": group, "transactional_id": unique("id"), "auto_offset_reset": "earliest"}
+    report = client.process(topic, to=target, transform=transform, stop=stop, **settings)  # type: ignore[call-overload]
+    assert (report.records_in, report.records_out) == (50, 50)
+    pair.catch_up()
+    found = values(client.read(client.snapshot([target])))
+    assert found == [b"%d" % number for number in range(50)]
+
+
+def test_a_record_that_the_standby_does_not_show_is_waited_for(
+    pair: Pair, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Woken by the primary, the consumer knows that there is more. The log says once that the standby is behind."""
+    monkeypatch.setattr(awaited, "BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr(awaited, "ASK_SECONDS", 0.0)
+    registry = CollectorRegistry()
+    metrics.watch(client, registry=registry)
+    labels = {"group": "", "topic": topic}
+    with reader(client, topic, fetch_max_wait_ms=60_000) as consumer, caplog.at_level(logging.INFO, "msgtx.consumer"):
+        assert polled(consumer, 1) == [b"0"]
+        wait_until(lambda: consumer.poll(0.01) or consumer._waiter.notified, "notifications arrive")
+        with pair.replay_paused() as resume:
+            store(client, topic, b"1", b"2")
+            behind = lambda: registry.get_sample_value("msgtx_consumer_standby_lag_records", labels)  # noqa: E731
+            wait_until(lambda: consumer.poll(0.01) or behind() == 2, "the end of the primary is known")
+            assert registry.get_sample_value("msgtx_consumer_lag_records", labels) == 2
+            resume()
+            assert polled(consumer, 2) == [b"1", b"2"]
+            assert behind() == 0
+    told = [record.message for record in caplog.records if "standby" in record.message]
+    assert ["has been behind" in told[0], told[1:]] == [True, ["the standby of read_url shows what the primary had"]]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+def test_a_position_that_the_standby_does_not_show_is_never_reset(
+    pair: Pair, client: msgtx.Client, topic: str, reset: str
+) -> None:
+    """I5: the group has read further than the standby shows; a reset would return records twice, or none."""
+    group = unique("group")
+    partition = TopicPartition(topic, 0)
+    with pair.replay_paused() as resume:
+        store(client, topic, b"1", b"2")
+        with reader(client, topic, group=group) as consumer:
+            consumer.commit({partition: 2})
+        with reader(client, topic, group=group, auto_offset_reset=reset) as consumer:
+            assert consumer.poll(0.5) == []
+            assert consumer.position(partition) == 2
+            resume()
+            assert polled(consumer, 1) == [b"2"]
+
+
+def test_the_end_is_that_of_the_primary(pair: Pair, client: msgtx.Client, topic: str) -> None:
+    """A reset to the latest offset skips what the standby does not show yet, and nothing later."""
+    with pair.replay_paused() as resume:
+        store(client, topic, b"skipped")
+        with reader(client, topic, auto_offset_reset="latest") as consumer:
+            assert consumer.poll(0) == []
+            assert consumer.position(TopicPartition(topic, 0)) == 2
+            store(client, topic, b"read")
+            resume()
+            assert polled(consumer, 1) == [b"read"]
+
+
+def test_the_primary_says_that_an_offset_is_out_of_range(client: msgtx.Client, topic: str) -> None:
+    partition = TopicPartition(topic, 0)
+    with reader(client, topic, auto_offset_reset="none") as consumer:
+        consumer.seek(partition, 1_000)
+        with refuses(errors.OffsetOutOfRange, topic=topic, offset=1_000):
+            consumer.poll(SECONDS)
+        consumer.seek(partition, 0)
+        assert polled(consumer, 1) == [b"0"]
+
+
+def test_the_primary_says_that_records_are_lost(client: msgtx.Client, topic: str, url: str, pair: Pair) -> None:
+    """I5: what a crash takes back and stores anew is another record. A standby has it only after the primary."""
+    with reader(client, topic) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+        with connect(url) as connection:
+            connection.execute(
+                "delete from msgtx.record_batch b using msgtx.partitions p"
+                " where p.partition_id = b.partition_id and p.topic = %s",
+                [topic],
+            )
+        pair.catch_up()
+        with refuses(errors.LogTruncated, topic=topic, offset=1):
+            consumer.poll(SECONDS)
+
+
+def test_a_topic_that_the_standby_does_not_show_is_waited_for(pair: Pair, client: msgtx.Client) -> None:
+    name = unique("topic")
+    with pair.replay_paused() as resume:
+        client.topics.create(name)
+        store(client, name, b"new")
+        with reader(client, name) as consumer:
+            assert consumer.poll(0.5) == []
+            resume()
+            assert polled(consumer, 1) == [b"new"]
+    client.topics.delete(name)
+    pair.catch_up()
+    with refuses(errors.UnknownTopicOrPartition, topic=name):
+        client.snapshot([name])
+
+
+def test_an_overdue_transaction_is_aborted_on_the_primary(pair: Pair, client: msgtx.Client, topic: str) -> None:
+    """I12: nobody sweeps, and a standby cannot write."""
+    producer, _ = begun(client, unique("id"), transaction_timeout_ms=100)
+    with contextlib.closing(producer):
+        producer.send(topic, b"overdue").result(SECONDS)
+        store(client, topic, b"behind")
+        with reader(client, topic) as consumer:
+            assert polled(consumer, 2) == [b"0", b"behind"]
+        assert values(client.read(client.snapshot([topic]))) == [b"0", b"behind"]
+
+
+def test_a_call_that_replay_cancels_is_repeated(client: msgtx.Client, topic: str) -> None:
+    """Replay removes rows that a statement of the standby may need, and cancels it."""
+    hook = hook_of_standby(client)
+    hook.at("before fetch_batches", psycopg.errors.SerializationFailure("conflict with recovery"), times=3)
+    assert values(client.read(client.snapshot([topic]))) == [b"0"]
+    hook.at("before fetch_batches", psycopg.errors.DeadlockDetected("conflict with recovery"), times=2)
+    with reader(client, topic) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+    with hook.at("before verify_batches", psycopg.errors.SerializationFailure("conflict with recovery"), times=1):
+        assert client.admin.verify([topic]).violations == []
+
+
+# ── single calls ──
+
+
+def test_a_snapshot_of_the_primary_is_read_when_the_standby_shows_it(pair: Pair, url: str, client: msgtx.Client) -> None:
+    """I14, I15: a lagging standby is no truncated log."""
+    name = unique("topic")
+    with pair.replay_paused() as resume, msgtx.connect(url) as other:
+        client.topics.create(name)
+        store(client, name, b"1", b"2")
+        cut = other.snapshot([name])
+        hook = hook_of_standby(client)
+        hook.at("after describe_topics", resume, times=1)  # it was asked before it had replayed
+        assert values(client.read(cut)) == [b"1", b"2"]
+    assert client.snapshots.ranges(end=cut)[TopicPartition(name, 0)].records == 2
+    assert client.snapshot([name]) == cut
+
+
+def test_a_standby_that_stays_behind_is_reported(
+    pair: Pair, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("msgtx.database.standby.ANSWER_SECONDS", 0.3)
+    with pair.replay_paused():
+        store(client, topic, b"1")
+        with msgtx.connect(client.secret_url) as other:
+            cut = other.snapshot([topic])
+        for call in (lambda: list(client.read(cut)), lambda: client.snapshots.ranges(end=cut)):
+            with refuses(errors.DatabaseUnavailable, reason=BEHIND):
+                call()
+    pair.catch_up()
+    with refuses(errors.UnknownTopicOrPartition, topic="nowhere"):
+        client.snapshot(["nowhere"])
+
+
+def test_searches_verify_and_lags_read_from_the_standby(pair: Pair, client: msgtx.Client, topic: str) -> None:
+    group = unique("group")
+    client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    with client.share_consumer(topic, group=group) as members:
+        assert values(members.poll(SECONDS)) == [b"0"]
+    pair.catch_up()
+    hook = hook_of_standby(client)
+    for call in (
+        lambda: client.find(topic),
+        lambda: client.find_before(topic, 0),
+        lambda: client.admin.verify([topic]),
+        client.admin.groups.lags,
+        client.admin.shares.list,
+        lambda: list(client.read(client.snapshot([topic]))),
+    ):
+        asked = hook.seen.total()
+        call()
+        assert hook.seen.total() > asked
+    for reads_only in (True, False):
+        engine = client.engine(reads_only=reads_only)
+        with engine.connect() as connection:
+            assert connection.execute(text("select pg_is_in_recovery()")).scalar_one() is reads_only
+        engine.dispose()
+
+
+def test_asyncio_reads_from_the_standby(pair: Pair, url: str, client: msgtx.Client, topic: str) -> None:
+    async def read() -> tuple[list[bytes | None], bool]:
+        async with await aio.connect(url, read_url=pair.on_standby(url)) as other:
+            hook = hook_of_standby(other.sync)
+            async with other.consumer(topic, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+                found = values(await consumer.poll(SECONDS))
+            return found, hook.seen["before fetch_batches"] > 0
+
+    assert asyncio.run(read()) == ([b"0"], True)
+
+
+def test_the_command_line_reads_from_the_standby(
+    pair: Pair, url: str, shell: Shell, topic: str, client: msgtx.Client
+) -> None:
+    """By an option or a variable; an end that the standby does not show is waited for."""
+    given = ("--read-url", pair.on_standby(url))
+    consume = ("consume", topic, "--from-beginning", "--no-follow")
+    with pair.replay_paused():
+        store(client, topic, b"1")
+        assert len(shell(url, "find", topic, *given, "-o", "jsonl").rows) == 1
+        assert shell(url, *consume, "--timeout-ms", "1s", *given).out == b"0\n"
+    assert shell(url, *consume, *given).out == b"0\n1\n"
+    assert shell(url, "verify", topic, *given).code == 0
+    assert b"msgtx_database_up 1.0" in shell(url, *given, "metrics").out
+    assert shell(url, "find", topic, "--read-url", UNREACHABLE).code == 3
+
+
+# ── what the address leads to ──
+
+
+def findings(client: msgtx.Client) -> list[Finding]:
+    return [finding for finding in client.admin.doctor() if finding.subject == "read_url"]
+
+
+def test_doctor_says_where_read_url_leads(pair: Pair, url: str, client: msgtx.Client) -> None:
+    """I16: another installation is refused by the first call that reads."""
+    assert findings(client) == []
+    other, copy = pair.primary.create_database(), pair.primary.create_database()  # a copy has the same incarnation
+    with Engine(other) as engine, engine.connection() as connection:
+        change_incarnation(connection)
+    pair.catch_up()
+    for read_url, level, kind in (
+        (url, Level.WARNING, None),
+        (pair.on_standby(copy), Level.PROBLEM, errors.ConfigError),
+        (pair.on_standby(other), Level.PROBLEM, errors.IncarnationChanged),
+        (pair.on_standby(url).rpartition("/")[0] + "/postgres", Level.PROBLEM, errors.DatabaseUnavailable),
+        (UNREACHABLE, Level.PROBLEM, errors.DatabaseUnavailable),
+    ):
+        with msgtx.connect(url, read_url=read_url) as wrong:
+            assert [finding.level for finding in findings(wrong)] == [level], read_url
+            if kind is not None:
+                with refuses(kind):
+                    wrong.snapshot([])
+
+
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    for given in ("", "mysql://x/y", "postgresql://a@b:99999/c"):
+        with refuses(errors.ConfigError):
+            msgtx.connect(url, read_url=given)
+    with refuses(errors.WrongType, name="read_url"):
+        msgtx.connect(url, read_url=1)  # type: ignore[arg-type]
+
+
+def test_a_variable_names_the_standby_of_the_database_of_the_environment(
+    pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To an address that is given belongs a `read_url` that is given."""
+    monkeypatch.setenv("MSGTX_READ_URL", pair.on_standby(url))
+    monkeypatch.setenv("MSGTX_DATABASE_URL", url)
+    for given, standby in ((None, True), (url, False)):
+        with msgtx.connect(given) as client:
+            assert (client.runtime.engine.standby is not None) == standby
+    monkeypatch.setenv("MSGTX_READ_URL", " ")
+    with refuses(errors.ConfigError, name="read_url"):
+        msgtx.connect()
+
+
+def test_the_primary_may_be_read_while_the_standby_is_away() -> None:
+    """With an address of both; a standby that was promoted beside the primary is refused."""
+    with replicated() as own:
+        url = own.primary.create_database()
+        both = own.on_either(url).replace("read-write", "prefer-standby")
+        with msgtx.connect(url) as client:
+            client.topics.create("t")
+            store(client, "t", b"1")
+        own.catch_up()
+        with msgtx.connect(url, read_url=both) as client, reader(client, "t") as consumer:
+            assert polled(consumer, 1) == [b"1"]
+            own.stop_standby()
+            store(client, "t", b"2")
+            assert polled(consumer, 1) == [b"2"]
+            own.start_standby()
+            own.promote()
+        with msgtx.connect(url, read_url=own.on_standby(url)) as client:
+            with refuses(errors.DatabaseUnavailable, reason=TAKES_WRITES):
+                client.snapshot(["t"])
+            assert [finding.level for finding in findings(client)] == [Level.PROBLEM]
