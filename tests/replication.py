@@ -115,8 +115,12 @@ class Pair:
 
     def fail_over(self) -> None:
         """Kill the primary, and promote the standby with what it has."""
-        _kill(self.home / "primary")
+        self.stop_primary()
         self._promote()
+
+    def stop_primary(self) -> None:
+        """Kill the primary."""
+        _kill(self.home / "primary")
 
     def start_old_primary(self) -> None:
         """Start the primary again after it was killed, beside the one that was promoted."""

@@ -38,6 +38,8 @@ POOL_TIMEOUT_SECONDS: Final = 30.0
 # A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 IS_STANDBY: Final = "select pg_catalog.pg_is_in_recovery()"
+# After a refusal as read-only: whether that passes. The server is a standby, or was promoted a moment ago.
+PASSES: Final = f"{IS_STANDBY} or pg_catalog.current_setting('transaction_read_only') = 'off'"
 # The questions to a new connection; there need not be a schema before an incarnation is expected.
 # A role may be set to hear no warnings; a COMMIT that no standby has confirmed is known by one (`Connection`).
 _HEARS: Final = (
@@ -77,7 +79,7 @@ def _primary(connection: RawConnection) -> Iterator[None]:
         if not _says_read_only(error) or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             raise
         connection.autocommit = True
-        if query(connection, IS_STANDBY) != [(True,)]:
+        if query(connection, PASSES) != [(True,)]:
             raise
         connection.close()
         if isinstance(connection, Connection):

@@ -1,7 +1,9 @@
 """After a failover: the old primary that comes back is refused, and a host that is silent is tried last (decision 0168)."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import psycopg
@@ -11,7 +13,8 @@ from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import errors
-from msgtx.database.pool import OLD_PRIMARY
+from msgtx.database import pool
+from msgtx.database.pool import OLD_PRIMARY, STANDBY
 from msgtx.producer import sender
 from tests.client.steps import SECONDS, store
 from tests.databases import connect, wait_until
@@ -84,6 +87,53 @@ def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url:
         with client.producer() as new:
             new.send("t", b"lost").result(SECONDS)
         assert values(client) == [b"1", b"2", b"5", b"lost"]
+
+
+def test_a_producer_whose_id_is_lost_is_told(pair: Pair, url: str) -> None:
+    """I1: the new primary knows neither its records nor its id, as if the id were an idle one that was removed."""
+    with msgtx.connect(url) as client:
+        pair.catch_up()
+        pair.fall_behind()
+        with client.producer(retry_backoff_ms=5) as producer:
+            producer.send("t", b"lost").result(SECONDS)
+            pair.fail_over()
+            with refuses(errors.RecordsLost):
+                producer.send("t", b"2").result(SECONDS)
+        assert values(client) == []
+
+
+def test_a_new_producer_waits_while_the_primary_moves(pair: Pair, url: str) -> None:
+    """A client that has worked is at the standby for a moment; its URL may not say what takes writes."""
+    with msgtx.connect(url.partition("?")[0]) as client, ThreadPoolExecutor(1) as threads:
+        asked = threading.Semaphore(0)
+        client.runtime.engine.hook = lambda moment: moment == "before init_producer_id" and asked.release()
+        pair.catch_up()
+        pair.stop_primary()
+        sending = threads.submit(lambda: client.producer(retry_backoff_ms=5).send("t", b"1").result(SECONDS))
+        for _ in range(2):
+            assert asked.acquire(timeout=SECONDS), "the standby was asked, and then again"
+        pair.promote()
+        sending.result(SECONDS)
+        assert values(client) == [b"1"]
+
+
+def test_a_promotion_behind_a_refusal_is_one_that_passes(pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server says that it is read-only, and is a primary when the client asks for the reason: another try finds that."""
+    refused, promoted = pool._says_read_only, []
+
+    def late(error: BaseException | None) -> bool:
+        if (found := refused(error)) and not promoted:
+            promoted.append(pair.promote())
+        return found
+
+    monkeypatch.setattr(pool, "_says_read_only", late)
+    standby = pair.on_standby(url.partition("?")[0].replace(f"127.0.0.1:{pair.primary_port},", ""))
+    pair.catch_up()
+    with msgtx.connect(standby) as client:
+        with refuses(errors.DatabaseUnavailable, reason=STANDBY):
+            client.topics.create("u")
+        client.topics.create("u")
+        assert len(promoted) == 1
 
 
 def test_a_producer_that_sends_nothing_more_is_told(pair: Pair, url: str) -> None:

@@ -3,6 +3,7 @@
 import logging
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from typing import Any
 from urllib.parse import urlencode
@@ -15,9 +16,10 @@ from msgtx import TopicPartition, errors
 from msgtx.changes import CHANGES
 from msgtx.console import changing
 from msgtx.console.changing import MOST_PREVIEWS, OFFERED
+from msgtx.console.viewers import CONNECTIONS
 from msgtx.types import Acknowledgement, Outcome
 from tests.console.conftest import HOST, Browse, sign_in, token
-from tests.databases import wait_until
+from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.refusals import refuses
 from tests.roles import Roles
 from tests.store.steps import unique
@@ -391,6 +393,34 @@ def test_changes_of_a_role_take_turns_and_many_are_refused(
         each.join(30)
     assert len(began) == 2
     assert {*names} & {*client.topics.list()} == set()
+
+
+def test_previews_of_a_role_take_turns(allowed: TestClient, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take no more threads than the role has connections, so that other roles' pages find some."""
+    real, go_on = changing.preview, threading.Event()
+    running: list[int] = []
+    peaks: list[int] = []
+
+    def slow(*given: Any, **named: Any) -> Any:
+        running.append(1)
+        peaks.append(len(running))
+        assert go_on.wait(PATIENCE_SECONDS)
+        running.pop()
+        return real(*given, **named)
+
+    monkeypatch.setattr(changing, "preview", slow)
+    form = allowed.get(f"/change/topics-delete?topic={topic}").text
+
+    def ask() -> int:
+        answer = allowed.post(action(form), data={"token": token_in(form)}, headers=ORIGIN)
+        return int(answer.status_code)
+
+    with ThreadPoolExecutor(2 * CONNECTIONS) as threads:
+        asked = [threads.submit(ask) for _ in range(2 * CONNECTIONS)]
+        wait_until(lambda: len(running) == CONNECTIONS, "as many run as the role has connections")
+        go_on.set()
+        assert {each.result(PATIENCE_SECONDS) for each in asked} == {303}
+    assert max(peaks) == CONNECTIONS
 
 
 def test_an_answer_that_was_lost_is_no_refusal(allowed: TestClient, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

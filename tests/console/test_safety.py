@@ -1,5 +1,6 @@
 """Who is let in, from where, and what an answer allows a browser to do."""
 
+import socket
 from collections.abc import Callable
 
 import pytest
@@ -7,15 +8,31 @@ from starlette.testclient import TestClient
 
 import msgtx
 from msgtx import console
+from msgtx.cli.commands.console import address_of, listen
 from msgtx.console import viewers
 from msgtx.console.guard import PROTECTION
 from msgtx.console.pages import PAGES
 from msgtx.console.viewers import MOST_FAILURES, SESSION_IDLE_SECONDS, SESSION_SECONDS, Attempts, Sessions, open_client
 from msgtx.errors import ConfigError, LoginRefused
 from tests.console.conftest import HOST, Browse, sign_in, token
-from tests.databases import Connection, wait_until
+from tests.databases import PATIENCE_SECONDS, Connection, wait_until
 from tests.refusals import refuses
 from tests.roles import PASSWORD, Roles
+
+# ── addresses ──
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the machine has no IPv6")
+def test_an_address_of_ipv6_takes_no_connection_of_ipv4() -> None:
+    """`--host ::` would let in whoever a firewall keeps from the port by its rules for IPv4."""
+    with listen("::", 0) as listening:
+        port = listening.getsockname()[1]
+        assert address_of(listening) == f"http://[::]:{port}/"
+        assert listening.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY) == 1
+        socket.create_connection(("::1", port), PATIENCE_SECONDS).close()
+    with listen("127.0.0.1", 0) as listening:
+        assert address_of(listening).startswith("http://127.0.0.1:")
+
 
 # ── without a session ──
 

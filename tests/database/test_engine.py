@@ -255,7 +255,7 @@ def test_a_server_that_became_a_standby_is_left_and_another_attempt_finds_the_pr
 ) -> None:
     """After a switchover that the session survives, the pool kept it: every write raised ConfigError."""
     if standby:
-        monkeypatch.setattr("msgtx.database.pool.IS_STANDBY", "select true")
+        monkeypatch.setattr("msgtx.database.pool.PASSES", "select true")
     with Engine(database_url, pool_size=1) as engine:
         with engine.connection() as lent:
             pid = backend(lent)

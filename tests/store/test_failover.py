@@ -3,12 +3,14 @@
 import pytest
 
 from msgtx.errors import InvalidProducerEpoch
-from msgtx.store.operator.installation import FENCE_PLAIN, fence_everybody
+from msgtx.store.groups.members import describe_members
+from msgtx.store.operator.installation import FENCE_PLAIN, fence_everybody, remove_all_members
 from msgtx.store.transactions.producers import init_producer_id
 from msgtx.store.transactions.seal import complete_prepared, seal
 from msgtx.store.transactions.transactions import transaction_outcome
 from msgtx.types import Outcome, ProducerId
-from tests.databases import Connection
+from tests.databases import Connection, Sessions
+from tests.store.roster import join
 from tests.store.steps import Writer, append_one, batch, count, new_topic, note_sequence, plain, swept_by
 
 pytestmark = pytest.mark.usefixtures("bare")
@@ -38,6 +40,22 @@ def test_every_plain_producer_of_the_log_is_fenced_once(connection: Connection) 
     for producer in producers:
         assert sent(connection, second, producer, 1) is InvalidProducerEpoch
     assert fence_everybody(connection, plain=True) == 0
+
+
+def test_a_locked_group_keeps_its_members_and_stops_nothing(connection: Connection, open_connection: Sessions) -> None:
+    """They go when their sessions are over."""
+    connection.execute("alter function msgtx.remove_all_members set lock_timeout = '100ms'")
+    for group in ("a", "b", "c"):
+        join(connection, group, "member")
+    holder = open_connection()
+    try:
+        with holder.transaction():
+            holder.execute("select msgtx.lock_group('b')")
+            assert remove_all_members(connection) == 2
+        assert [len(describe_members(connection, group).members) for group in ("a", "b", "c")] == [0, 1, 0]
+        assert remove_all_members(connection) == 1
+    finally:
+        connection.execute("alter function msgtx.remove_all_members set lock_timeout = '10s'")
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
