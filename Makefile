@@ -26,7 +26,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -110,6 +110,15 @@ pictures: $(VENV)/installed ## docs/pictures: pages of the console (needs Chromi
 test-spark: $(VENV)/spark ## the tests of Spark (PART=N: as of `make test-all`)
 	@$(BIN)/python -m tests tests/spark $(if $(PART),--part "$(PART)")
 
+# A broker, by the Ivy and on the Java of Spark.
+$(VENV)/kafka: tests/kafka/broker.py $(VENV)/spark
+	@echo "adding Kafka's broker to $(VENV)" >&2
+	@$(BIN)/python -m tests.kafka.broker
+	@touch $@
+
+test-kafka: $(VENV)/kafka ## mirrors from and to a real Kafka, which the tests start
+	@$(BIN)/python -m tests tests/kafka
+
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
@@ -148,7 +157,7 @@ EXTRA := import sys, tomllib; \
 lock: | check ## renew the three locks from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
-	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra console --extra examples --extra dev --output-file requirements.lock.new pyproject.toml
+	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra console --extra examples --extra kafka --extra dev --output-file requirements.lock.new pyproject.toml
 	@for extra in spark docs; do lock=requirements-$$extra.lock; \
 		.venv-lock/bin/python -c '$(EXTRA)' $$extra > $$lock.in || exit 1; \
 		$(PIP_COMPILE) --constraint requirements.lock.new --output-file $$lock.new $$lock.in || exit 1; rm $$lock.in; done

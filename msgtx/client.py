@@ -34,7 +34,10 @@ from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.database.schema import migrate
+from msgtx.mirror import kafka_address
 from msgtx.mirror.asked import Asked, OnProgress, asked
+from msgtx.mirror.ends import Source, Target
+from msgtx.mirror.kafka_address import KafkaAddress
 from msgtx.mirror.loop import MirrorLoop
 from msgtx.mirror.source import DatabaseSource, database_of
 from msgtx.mirror.target import DatabaseTarget
@@ -763,9 +766,11 @@ class Client(Closing):
     ) -> MirrorReport:
         """Copy topics from this database to `target`, or from `source` to this one; each record once, until it is stopped.
 
-        The other end is a client or an address. A transaction of the source arrives as a whole, in one transaction of the
-        target with the progress of the mirror (I6, I15). Topics and partitions that the target lacks are made. A second
-        mirror of the same `name` fences the first. Outages of either end are waited for, up to `outage_timeout` seconds.
+        The other end is a client, the address of a database, or that of a Kafka cluster: `kafka://host:9092`, with the extra
+        `msgtx[kafka]`. A transaction of the source arrives as a whole, in one transaction of the target with the progress of
+        the mirror (I6, I15); one of Kafka may arrive in several. Topics and partitions that the target lacks are made. A
+        second mirror of the same `name` fences the first. Outages of either end are waited for, up to `outage_timeout`
+        seconds.
 
         `pattern`: also topics whose whole name this regular expression matches, also later ones. `repartition`: the key
         chooses the partition; else records keep theirs. `on_removed`: what to do when retention has removed records before
@@ -794,38 +799,33 @@ class Client(Closing):
             raise errors.ConfigError("a mirror has one other end: give it a source or a target", name="source")
         self.runtime.require_open()
         with contextlib.ExitStack() as block:
-            ends: list[Client] = []
+            ends: list[Client | KafkaAddress] = []
             for argument, given in (("source", source), ("target", target)):
-                if isinstance(given, str):
-                    ends.append(block.enter_context(connect(given)))
-                elif given is None:
+                if given is None:
                     ends.append(self)
-                else:
+                elif not isinstance(given, str):
                     ends.append(arguments.an_instance(argument, given, Client, "an address or a Client"))
+                elif kafka_address.is_kafka(given):
+                    ends.append(kafka_address.parse_kafka(given))
+                else:
+                    ends.append(block.enter_context(connect(given)))
             return self._mirror(wanted, *ends)
 
-    def _mirror(self, wanted: Asked, source: "Client", target: "Client") -> MirrorReport:
-        if database_of(source.runtime.engine) == database_of(target.runtime.engine):
+    def _mirror(self, wanted: Asked, source: "Client | KafkaAddress", target: "Client | KafkaAddress") -> MirrorReport:
+        if (
+            isinstance(source, Client)
+            and isinstance(target, Client)
+            and database_of(source.runtime.engine) == database_of(target.runtime.engine)
+        ):
             raise errors.ConfigError(
                 f"source and target are one database, {target!r}: a mirror has two", name="target", reason="one database"
             )
-        reading = DatabaseSource(
-            source.runtime.engine,
-            source.runtime.listener,
-            wanted.chosen,
-            required=wanted.topics,
-            skip_removed=wanted.skip_removed,
-        )
-        writing = DatabaseTarget(
-            target.runtime.engine,
-            wanted.name,
-            make_producer=lambda transactional_id: target.producer(
-                transactional_id=transactional_id, transaction_timeout_ms="15min", delivery_timeout_ms="30s"
-            ),
-            address=public_url(source.runtime.engine.url),
-            repartition=wanted.repartition,
-        )
-        with contextlib.closing(reading), contextlib.closing(writing), self.runtime.ending(wanted.stop) as ending:
+        address = public_url(source.runtime.engine.url) if isinstance(source, Client) else str(source)
+        with (
+            contextlib.closing(_source_of(wanted, source)) as reading,
+            contextlib.closing(_target_of(wanted, target, address)) as writing,
+            self.runtime.ending(wanted.stop) as ending,
+        ):
             return MirrorLoop(wanted, reading, writing, ending).run()
 
     def snapshot(self, topics: Iterable[str]) -> Snapshot:
@@ -1068,3 +1068,30 @@ def connect(
         engine.close()
         raise
     return Client(engine)
+
+
+def _source_of(wanted: Asked, end: Client | KafkaAddress) -> Source:
+    """Return the end of a mirror that is read."""
+    if isinstance(end, Client):
+        engine, listener = end.runtime.engine, end.runtime.listener
+        return DatabaseSource(engine, listener, wanted.chosen, required=wanted.topics, skip_removed=wanted.skip_removed)
+    from msgtx.mirror.kafka import KafkaSource
+
+    return KafkaSource(end, wanted.chosen, required=wanted.topics, skip_removed=wanted.skip_removed)
+
+
+def _target_of(wanted: Asked, end: Client | KafkaAddress, source_address: str) -> Target:
+    """Return the end of a mirror that is written to."""
+    if isinstance(end, Client):
+        return DatabaseTarget(
+            end.runtime.engine,
+            wanted.name,
+            make_producer=lambda transactional_id: end.producer(
+                transactional_id=transactional_id, transaction_timeout_ms="15min", delivery_timeout_ms="30s"
+            ),
+            address=source_address,
+            repartition=wanted.repartition,
+        )
+    from msgtx.mirror.kafka import KafkaTarget
+
+    return KafkaTarget(end, wanted.name, source_address=source_address, repartition=wanted.repartition)

@@ -99,6 +99,16 @@ class DatabaseUnavailable(RetriableError):
     exit_code = 3
 
 
+class KafkaUnavailable(RetriableError):
+    """The Kafka cluster of a mirror cannot be reached, or did not answer in time.
+
+    Check the address and the brokers; the mirror goes on by itself when they are back.
+    """
+
+    fault = Fault.OUTAGE
+    exit_code = 3
+
+
 class CoordinatorNotAvailable(RetriableError):
     """No coordinator holds a living lease on the shard.
 
@@ -338,6 +348,13 @@ class MirrorFenced(FatalError):
     """
 
     exit_code = 4
+
+
+class KafkaRefused(FatalError):
+    """The Kafka cluster of a mirror refused a request.
+
+    Its reason is in the message: change the cluster's settings or the topic's, and start the mirror again.
+    """
 
 
 class CoordinatorFenced(FatalError):

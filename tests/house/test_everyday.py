@@ -1,4 +1,4 @@
-"""`make test` touches every room, and `make test-all` and `make test-spark` together run every test."""
+"""`make test` touches every room, and `make test-all`, `make test-spark` and `make test-kafka` together run every test."""
 
 import ast
 import json
@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.__main__ import BROWSER, SPARK, chosen
+from tests.__main__ import BROWSER, KAFKA, SPARK, chosen
 from tests.house.sources import ROOT
 
 pytestmark = pytest.mark.long
@@ -48,8 +48,9 @@ def written() -> set[str]:
     return found
 
 
-def of_spark(name: str) -> bool:
-    return name.startswith((f"{SPARK}/", *BROWSER))
+def has_a_target(name: str) -> bool:
+    """Whether a test is run by a target of its own."""
+    return name.startswith((f"{SPARK}/", f"{KAFKA}/", *BROWSER))
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +64,12 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list
     return everything, taken
 
 
-def test_every_test_that_is_written_is_run_with_sparks_or_without(collected: tuple[list[str], ...]) -> None:
+def test_every_test_that_is_written_is_run_by_a_target(collected: tuple[list[str], ...]) -> None:
     everything, _ = collected
     functions = {identifier.partition("[")[0] for identifier in everything}
     again = {name for name in functions if name.startswith("tests/store/test_small_steps.py")}  # written in other modules
-    assert functions - again == {name for name in written() if not of_spark(name)}
-    assert any(of_spark(name) for name in written())
+    assert functions - again == {name for name in written() if not has_a_target(name)}
+    assert any(has_a_target(name) for name in written())
 
 
 def test_the_everyday_tests_touch_every_room(collected: tuple[list[str], ...]) -> None:
@@ -91,9 +92,10 @@ def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
         "test": "--everyday",
         "test-all": '$(if $(PART),--part "$(PART)")',
         "test-spark": SPARK + ' $(if $(PART),--part "$(PART)")',
+        "test-kafka": KAFKA,
     }
     assert f"$(BIN)/python -m tests {' '.join(BROWSER)} $(if" in makefile
     assert [
-        target for target in ("lint", "test-all", "test-spark", "test-console") if not re.search(rf"\bmake {target}\b", ci)
+        target for target in ("lint", "test-all", "test-spark", "test-kafka", "test-console") if not re.search(rf"\bmake {target}\b", ci)
     ] == []
     assert "make test\n" not in ci, "it is a part of test-all"

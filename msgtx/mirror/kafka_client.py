@@ -1,0 +1,155 @@
+"""Kafka's clients for a mirror, by confluent-kafka: how they are made, and their errors."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient
+
+from msgtx.errors import (
+    AuthorizationFailed,
+    ConfigError,
+    InvalidRecord,
+    KafkaRefused,
+    KafkaUnavailable,
+    LoginRefused,
+    MirrorFenced,
+    MsgtxError,
+    RecordTooLarge,
+    UnknownTopicOrPartition,
+)
+from msgtx.mirror.kafka_address import SERVERS, KafkaAddress
+
+KAFKA_ANSWER_SECONDS: Final = 30.0  # for one request: a broker that was restarted is back by then, or somebody should know
+LARGEST_MESSAGE: Final = 1_000_000_000  # librdkafka's; the topic's own limit is the broker's to check
+# Settings of a topic that Kafka has, too, with dots. Not the type of its timestamps: a mirror keeps those of the source.
+COPIED_SETTINGS: Final = ("cleanup_policy", "retention_ms", "retention_bytes", "delete_retention_ms", "max_message_bytes")
+log = logging.getLogger("msgtx.mirror")
+
+LOGIN: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+KAFKA_ERRORS: Final[dict[int, type[MsgtxError]]] = {
+    **dict.fromkeys((KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH), MirrorFenced),
+    **dict.fromkeys(LOGIN, LoginRefused),
+    **dict.fromkeys(
+        (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.GROUP_AUTHORIZATION_FAILED,
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
+        AuthorizationFailed,
+    ),
+    **dict.fromkeys((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE), RecordTooLarge),
+    **dict.fromkeys((KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP), InvalidRecord),
+    **dict.fromkeys(
+        (
+            KafkaError.UNKNOWN_TOPIC_OR_PART,
+            KafkaError.UNKNOWN_TOPIC_ID,
+            KafkaError._UNKNOWN_TOPIC,
+            KafkaError._UNKNOWN_PARTITION,
+        ),
+        UnknownTopicOrPartition,
+    ),
+}
+# Of the way to a broker, or of a cluster that elects a leader; librdkafka marks only some of them as retriable.
+AWAY: Final = frozenset({
+    KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._WAIT_COORD, KafkaError._NOENT, KafkaError._DESTROY,
+    KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
+    KafkaError.BROKER_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.KAFKA_STORAGE_ERROR, KafkaError.CONCURRENT_TRANSACTIONS, KafkaError.THROTTLING_QUOTA_EXCEEDED,
+})  # fmt: skip
+
+
+class _Library:
+    """librdkafka's log. An error that it reports is raised as well, by the call that it ends."""
+
+    def log(self, _level: int, text: str, *values: object) -> None:
+        log.debug(text, *values)
+
+
+class Cluster:
+    """The clients of one end of a mirror, and what the brokers last complained of."""
+
+    def __init__(self, address: KafkaAddress) -> None:
+        self.address = address
+        self._complaint: KafkaError | None = None
+        self._admin: AdminClient | None = None
+
+    @property
+    def admin(self) -> AdminClient:
+        """Return the client for questions about topics."""
+        if self._admin is None:
+            self._admin = self._made(AdminClient, {})
+        return self._admin
+
+    def consumer(self, **own: Any) -> Consumer:
+        """Return a consumer of committed records that belongs to no group and commits nothing."""
+        return self._made(
+            Consumer,
+            {
+                "group.id": "msgtx-mirror",  # librdkafka demands one; nothing is committed under it
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                **own,
+            },
+        )
+
+    def producer(self, transactional_id: str, on_failure: Callable[[KafkaError, Message], None]) -> Producer:
+        """Return a transactional producer. `on_failure`: called for each record that was not stored, with the reason."""
+        return self._made(
+            Producer,
+            {
+                "transactional.id": transactional_id,
+                "message.max.bytes": LARGEST_MESSAGE,
+                "delivery.report.only.error": True,
+                "on_delivery": on_failure,
+            },
+        )
+
+    @contextlib.contextmanager
+    def asking(self, purpose: str) -> Iterator[None]:
+        """Raise the error of msgtx for one of Kafka's. `purpose` stands behind "while"."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self.error(error.args[0], purpose) from error
+        self._complaint = None
+
+    def error(self, error: KafkaError, purpose: str, **values: Any) -> MsgtxError:
+        """Return the error of msgtx for one of Kafka's."""
+        code, told = error.code(), error.str()
+        complaint = self._complaint
+        if code in AWAY and complaint is not None:
+            if complaint.code() in LOGIN:
+                code = complaint.code()
+            told = f"{told} ({complaint.str()})"
+        kind = KAFKA_ERRORS.get(code) or (KafkaUnavailable if code in AWAY or error.retriable() else KafkaRefused)
+        return kind(f"{self.address}, while {purpose}: {' '.join(told.split())}", **values)
+
+    def close(self) -> None:
+        """Give up the connections."""
+        self._admin = None
+
+    def _made(self, kind: Any, own: dict[str, Any]) -> Any:
+        """Make a client. Raise `ConfigError` for a property that librdkafka refuses, without its value."""
+        own |= {SERVERS: self.address.servers, "error_cb": self._complain}
+        try:
+            return kind({"client.id": "msgtx-mirror", **self.address.options, **own}, logger=_Library())
+        except KafkaException as error:
+            told = error.args[0].str()
+        name = next((name for name in self.address.options if f'"{name}"' in told), None)
+        if name is None:
+            raise ConfigError(f"librdkafka refuses the options of {self.address}: {told}")
+        reason = "there is no such property" if told.startswith("No such") else "its value cannot be used"
+        raise ConfigError(f"librdkafka refuses the option {name} of {self.address}: {reason}", name=name)
+
+    def _complain(self, error: KafkaError) -> None:
+        self._complaint = error

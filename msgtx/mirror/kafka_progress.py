@@ -1,0 +1,122 @@
+"""The mirrors to a Kafka cluster, as it has them: a compacted topic with the name of the mirror as key.
+
+A mirror writes its progress there in the Kafka transaction that holds the records. A tombstone is a reset.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from confluent_kafka import IsolationLevel, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from msgtx.errors import ConfigError, KafkaUnavailable, MirrorNotFound
+from msgtx.mirror.kafka_client import KAFKA_ANSWER_SECONDS, Cluster
+from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, decode
+
+# Kafka compacts closed segments only: small ones, so that a start reads little.
+MIRRORS_TOPIC_SETTINGS: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+OPEN_SECONDS: Final = 90.0  # another mirror's transaction holds readers of the topic up: its timeout is a minute
+TRANSACTIONAL_ID: Final = "msgtx-mirror-"  # followed by the name of the mirror
+
+
+def is_made(cluster: Cluster) -> bool:
+    """Return whether the cluster has the topic."""
+    with cluster.asking(f"looking for the topic {MIRRORS_TOPIC}"):
+        return MIRRORS_TOPIC in cluster.admin.list_topics(timeout=KAFKA_ANSWER_SECONDS).topics
+
+
+def make_mirrors_topic(cluster: Cluster) -> None:
+    """Make the topic if it is missing. Raise `ConfigError` for one that is not compacted: it would forget."""
+    is_there = is_made(cluster)
+    with cluster.asking(f"making the topic {MIRRORS_TOPIC}"):
+        if not is_there:
+            make_topic(cluster, MIRRORS_TOPIC, 1, MIRRORS_TOPIC_SETTINGS)
+            return
+        policy = topic_settings(cluster, MIRRORS_TOPIC)["cleanup.policy"]
+    if policy != "compact":
+        raise ConfigError(
+            f"{MIRRORS_TOPIC} of {cluster.address} has the cleanup.policy {policy}: set it to compact, or progress is lost"
+        )
+
+
+def topic_settings(cluster: Cluster, topic: str) -> dict[str, str]:
+    """Return a topic's settings that have a value, by Kafka's names."""
+    resource = ConfigResource(ResourceType.MIRRORS_TOPIC, topic)
+    asked = cluster.admin.describe_configs([resource], request_timeout=KAFKA_ANSWER_SECONDS)
+    found = asked[resource].result(KAFKA_ANSWER_SECONDS)
+    return {name: entry.value for name, entry in found.items() if entry.value}
+
+
+def make_topic(cluster: Cluster, topic: str, partitions: int, settings: dict[str, str]) -> None:
+    """Make a topic with the replication that the cluster has by default. One that is there stays as it is."""
+    made = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=settings)
+    error = cluster.admin.create_topics([made], request_timeout=KAFKA_ANSWER_SECONDS)[topic].exception(KAFKA_ANSWER_SECONDS)
+    if error is not None and error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+        raise error
+
+
+def read_mirrors(cluster: Cluster, only: str | None = None) -> dict[str, StoredMirror]:
+    """Return the mirrors by name; `only`: the one of this name.
+
+    The read goes to the end of all transactions. A reader of committed records sees none behind one that is undecided, so
+    another mirror's open transaction would hide progress that this one has committed.
+    """
+    if not is_made(cluster):
+        return {}
+    place = KafkaPartition(MIRRORS_TOPIC, 0)
+    with cluster.asking(f"looking for the end of {MIRRORS_TOPIC}"):
+        asked = {place: OffsetSpec.latest()}
+        ends = cluster.admin.list_offsets(
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=KAFKA_ANSWER_SECONDS
+        )
+        end = ends[place].result().offset
+    stored: dict[str, bytes] = {}
+    for key, value in _committed(cluster, end):
+        if value is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = value
+    return {name: decode(value) for name, value in stored.items() if only is None or name == only}
+
+
+def _committed(cluster: Cluster, end: int) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the topic's keys and values below an offset. Raise `KafkaUnavailable` if a transaction stays undecided."""
+    consumer = cluster.consumer(**{"auto.offset.reset": "earliest"})
+    try:
+        consumer.assign([KafkaPartition(MIRRORS_TOPIC, 0, 0)])
+        deadline, position = time.monotonic() + OPEN_SECONDS, 0
+        while position < end:
+            for message in [*consumer.consume(1, 0.25), *consumer.consume(1_000, 0)]:
+                error = message.error()
+                if error is None:
+                    position = message.offset() + 1
+                    yield (message.key() or b"").decode(errors="replace"), message.value()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    position = max(position, message.offset())
+                else:
+                    raise cluster.error(error, f"reading {MIRRORS_TOPIC}")
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(
+                    f"{cluster.address}, while reading {MIRRORS_TOPIC}: offset {position} is still undecided"
+                )
+    finally:
+        consumer.close()
+
+
+def forget_mirror(cluster: Cluster, name: str) -> None:
+    """Remove the progress of a mirror; one that runs is fenced. Raise `MirrorNotFound`."""
+    make_mirrors_topic(cluster)
+    producer = cluster.producer(TRANSACTIONAL_ID + name, lambda *_: None)  # the commit fails as well
+    with cluster.asking(f"resetting the mirror {name!r}"):
+        producer.init_transactions(KAFKA_ANSWER_SECONDS)
+        if name not in read_mirrors(cluster, name):
+            raise MirrorNotFound(f"{cluster.address} has no progress of a mirror {name!r}", name=name)
+        producer.begin_transaction()
+        producer.produce(MIRRORS_TOPIC, None, key=name.encode(), partition=0)
+        producer.commit_transaction(KAFKA_ANSWER_SECONDS)

@@ -1,0 +1,244 @@
+"""A mirror's target in Kafka: a portion is one transaction of Kafka, which holds the progress, too (decision 0173).
+
+Readers of Kafka at `isolation.level=read_committed` see a portion whole or not at all. The mirror's transactional id fences
+every other mirror of its name.
+"""
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewPartitions
+
+from msgtx import forks
+from msgtx.errors import KafkaUnavailable, MirrorFenced, UnknownTopicOrPartition
+from msgtx.mirror import kafka_progress
+from msgtx.mirror.ends import Lag, Portion, Progress, TopicShape
+from msgtx.mirror.kafka_address import KafkaAddress
+from msgtx.mirror.kafka_client import COPIED_SETTINGS, KAFKA_ANSWER_SECONDS, Cluster, log
+from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, encode
+from msgtx.rules.partitioner import by_murmur2
+from msgtx.types import Record
+
+ABORT_SECONDS: Final = 5.0  # of a transaction that is given up: its timeout aborts it otherwise
+SERVED_RECORDS: Final = 10_000  # sent between two looks at what failed
+PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # another record's failure took these with it
+RESERVED_TIMES: Final = (0, -1)  # to librdkafka "now", to Kafka "none"
+
+
+class KafkaTarget:
+    """Topics of Kafka that a mirror writes to. `repartition`: a key chooses the partition, as with Java's partitioner."""
+
+    def __init__(self, address: KafkaAddress, name: str, *, source_address: str, repartition: bool = False) -> None:
+        self._cluster = Cluster(address)
+        self._name = name
+        self._source_address = source_address
+        self._repartition = repartition
+        self._origin = forks.here()
+        self._producer: Producer | None = None
+        self._stored: StoredMirror | None = None  # as this run has written it
+        self._counts: dict[str, int] = {}  # of partitions, by topic
+        self._failed: Any = None  # the first record of the transaction that was not stored: its error and place
+
+    def take_over(self) -> Progress:
+        """See `Target.take_over`."""
+        self._origin.require("the mirror")
+        self._give_up()
+        before = self._stored
+        if before is not None:
+            # Looked at first: the producer that follows fences another mirror that has taken over.
+            self._require_ours()
+        kafka_progress.make_mirrors_topic(self._cluster)
+        producer = self._cluster.producer(kafka_progress.TRANSACTIONAL_ID + self._name, self._note_failure)
+        with self._cluster.asking(f"taking over the mirror {self._name!r}"):
+            producer.init_transactions(KAFKA_ANSWER_SECONDS)
+        now = _now()
+        found = kafka_progress.read_mirrors(self._cluster, self._name).get(self._name)
+        self._producer, self._counts = producer, {}
+        self._write(
+            StoredMirror(
+                found.progress if found else Progress(revision="0"),
+                run=before.run if before else uuid.uuid4().hex,
+                source_address=self._source_address,
+                host=socket.gethostname(),
+                process=os.getpid(),
+                started_at=before.started_at if before else now,
+                moved_at=found.moved_at if found else now,
+                seen_at=now,
+                records=found.records if found else 0,
+                lag=found.lag if found else Lag(0, 0),
+            )
+        )
+        return self._written().progress
+
+    def write(self, progress: Progress, portion: Portion) -> Progress:
+        """See `Target.write`. Raise also `RecordTooLarge`, and `UnknownTopicOrPartition` for a topic that was deleted."""
+        before = self._written()
+        if progress.revision != before.progress.revision:
+            raise MirrorFenced(f"mirror {self._name}: the target has another progress", name=self._name)
+        self._make_topics(progress, portion.topics)
+        after = Progress(portion.source, {**progress.places, **portion.places}, str(int(before.progress.revision or 0) + 1))
+        self._write(replace(before, progress=after, moved_at=_now(), lag=portion.lag), portion.records)
+        return after
+
+    def note(self, lag: Lag) -> None:
+        """See `Target.note`."""
+        self._write(replace(self._written(), lag=lag))
+
+    def close(self) -> None:
+        """See `Target.close`."""
+        if not self._origin.is_parent:
+            self._give_up()
+            self._cluster.close()
+
+    def _written(self) -> StoredMirror:
+        """Return what this run wrote last."""
+        self._origin.require("the mirror")
+        assert self._stored is not None, "take_over comes first"
+        return self._stored
+
+    def _require_ours(self) -> None:
+        """Raise `MirrorFenced` if the cluster has another run of this mirror, or none."""
+        stored, ours = kafka_progress.read_mirrors(self._cluster, self._name).get(self._name), self._stored
+        if stored is None or ours is None or stored.run != ours.run:
+            raise MirrorFenced(
+                f"mirror {self._name}: another one of this name has taken over, or its progress was reset", name=self._name
+            )
+
+    def _write(self, mirror: StoredMirror, records: Iterable[Record] = ()) -> None:
+        """Store records and the mirror in one transaction.
+
+        Kafka refuses a producer alike when another one of its id is there, and when a transaction was longer than its
+        timeout. What the cluster has stored tells which it was.
+        """
+        producer = self._producer
+        if producer is None:
+            raise KafkaUnavailable(f"{self._cluster.address}: the mirror {self._name!r} has to take over again")
+        try:
+            with self._cluster.asking(f"writing as the mirror {self._name!r}"):
+                self._failed = None
+                producer.begin_transaction()
+                count = self._send_all(producer, records)
+                mirror = replace(mirror, seen_at=_now(), records=mirror.records + count)
+                key, value = self._name.encode(), encode(mirror)
+                self._send(producer, MIRRORS_TOPIC, 0, key, value, [], mirror.seen_at)
+                self._commit(producer)
+        except MirrorFenced as error:
+            self._give_up()
+            if self._stored is not None:
+                self._require_ours()
+            raise KafkaUnavailable(f"{self._cluster.address} has ended the transaction of the mirror: {error}") from error
+        except BaseException:
+            self._give_up()
+            raise
+        self._stored = mirror
+
+    def _send_all(self, producer: Producer, records: Iterable[Record]) -> int:
+        """Queue records. Return how many."""
+        count = 0
+        for record in records:
+            place = self._partition(record)
+            time_ms = 1 if record.timestamp in RESERVED_TIMES else record.timestamp
+            self._send(producer, record.topic, place, record.key, record.value, [*record.headers], time_ms)
+            count += 1
+            if count % SERVED_RECORDS == 0:
+                self._serve(producer, 0)
+        return count
+
+    def _send(self, producer: Producer, topic: str, partition: int, key: Any, value: Any, headers: Any, at: int) -> None:
+        """Queue a record. While the queue is full, wait for brokers to take some."""
+        deadline = None
+        while True:
+            try:
+                producer.produce(topic, value, key, partition, headers=headers, timestamp=at)
+                return
+            except BufferError:
+                deadline = deadline or time.monotonic() + KAFKA_ANSWER_SECONDS
+                self._serve(producer, 0.1)
+                if time.monotonic() > deadline:
+                    raise KafkaUnavailable(f"{self._cluster.address} takes no records") from None
+
+    def _commit(self, producer: Producer) -> None:
+        """Commit. A call that had no answer is made again: Kafka gives the same one."""
+        deadline = time.monotonic() + KAFKA_ANSWER_SECONDS
+        while True:
+            try:
+                producer.commit_transaction(KAFKA_ANSWER_SECONDS)
+                return
+            except KafkaException as error:
+                self._raise_failure()
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+
+    def _serve(self, producer: Producer, seconds: float) -> None:
+        producer.poll(seconds)
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failed is not None:
+            error, topic, partition = self._failed
+            raise self._cluster.error(error, f"sending a record to {topic}-{partition}", at=(topic, partition))
+
+    def _note_failure(self, error: Any, message: Any) -> None:
+        if error is not None and self._failed is None and error.code() not in PURGED:
+            self._failed = (error, message.topic(), message.partition())
+
+    def _partition(self, record: Record) -> int:
+        """Return a record's partition: that of the source, or the one that its key chooses."""
+        if not self._repartition:
+            return record.partition
+        count = self._counts[record.topic]
+        return record.partition % count if record.key is None else by_murmur2(record.key, count)
+
+    def _make_topics(self, progress: Progress, shapes: Mapping[str, TopicShape]) -> None:
+        """Make the topics and partitions that are missing. Raise `UnknownTopicOrPartition` for one that has been deleted."""
+        if all(self._is_large_enough(topic, shape) for topic, shape in shapes.items()):
+            return
+        copied = {at.topic for at, place in progress.places.items() if place.offset > 0}
+        with self._cluster.asking("making topics"):
+            found = self._cluster.admin.list_topics(timeout=KAFKA_ANSWER_SECONDS).topics
+            for topic, shape in shapes.items():
+                if topic in found:
+                    self._counts[topic] = len(found[topic].partitions)
+                elif topic in copied:
+                    raise UnknownTopicOrPartition(
+                        f"topic {topic!r} of {self._cluster.address} was deleted after records were copied to it: make it "
+                        f"again for those that follow, or reset the mirror {self._name!r} to copy all again",
+                        topic=topic,
+                    )
+                else:
+                    settings = {
+                        name.replace("_", "."): str(shape.settings[name])
+                        for name in COPIED_SETTINGS
+                        if name in shape.settings
+                    }
+                    kafka_progress.make_topic(self._cluster, topic, shape.partitions, settings)
+                    self._counts[topic] = shape.partitions
+                    log.info("made topic %s of %s with %d partitions", topic, self._cluster.address, shape.partitions)
+                if not self._is_large_enough(topic, shape):
+                    more = self._cluster.admin.create_partitions([NewPartitions(topic, shape.partitions)])
+                    more[topic].result(KAFKA_ANSWER_SECONDS)
+                    self._counts[topic] = shape.partitions
+
+    def _is_large_enough(self, topic: str, shape: TopicShape) -> bool:
+        count = self._counts.get(topic)
+        return count is not None and (self._repartition or count >= shape.partitions)
+
+    def _give_up(self) -> None:
+        """Abort the transaction, if there is one, and close the producer."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        try:
+            producer.abort_transaction(ABORT_SECONDS)
+        except KafkaException as error:  # there is none, another mirror has fenced this one, or Kafka is away
+            log.debug("the transaction of the mirror %s was left: %s", self._name, error)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

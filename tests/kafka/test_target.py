@@ -1,0 +1,203 @@
+"""A mirror's target in Kafka: a portion and its progress are one transaction, and one mirror of a name writes."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import pytest
+
+from msgtx import errors
+from msgtx.mirror import kafka as kafka_ends
+from msgtx.mirror.ends import Lag, Portion, SourcePlace, TopicShape
+from msgtx.mirror.kafka_address import parse_kafka
+from msgtx.mirror.kafka_target import KafkaTarget
+from msgtx.rules.partitioner import by_murmur2
+from msgtx.types import Record, TopicPartition
+from tests.kafka.broker import Broker
+from tests.kafka.conftest import Columns, Kafka
+from tests.refusals import refuses
+
+Make = Callable[..., KafkaTarget]
+T0 = 1_700_000_000_000
+
+
+@pytest.fixture
+def make(broker: Broker, unique: Callable[[str], str]) -> Iterator[Make]:
+    """Make targets of one mirror."""
+    name, made = unique("mirror"), list[KafkaTarget]()
+
+    def target(**options: bool) -> KafkaTarget:
+        made.append(KafkaTarget(parse_kafka(broker.url), name, source_address="postgresql://source/db", **options))
+        return made[-1]
+
+    yield target
+    for each in made:
+        each.close()
+
+
+def portion(topic: str, records: Iterable[Record], *, end: int, partitions: int = 3) -> Portion:
+    places = {TopicPartition(topic, number): SourcePlace(end, "id", f"row-{end}") for number in range(partitions)}
+    return Portion("source", records, places, {topic: TopicShape(partitions, {"retention_ms": -1})}, Lag(0, 0))
+
+
+def record(topic: str, number: int, **columns: object) -> Record:
+    given = {"key": b"k%d" % number, "value": b"v%d" % number, "headers": (), "timestamp": T0 + number, **columns}
+    return Record(topic, number % 3, number // 3, **given)  # type: ignore[arg-type]
+
+
+def columns(one: Record) -> Columns:
+    return one.key, one.value, one.timestamp, one.headers
+
+
+def test_every_column_of_a_record_is_kept(kafka: Kafka, make: Make, unique: Callable[[str], str]) -> None:
+    topic, target = unique("topic"), make()
+    records = [
+        record(topic, 0, key=None),
+        record(topic, 3, key=b""),
+        record(topic, 6, value=None),
+        record(topic, 9, value=b""),
+        record(topic, 12, headers=(("h", b"1"), ("h", None), ("", b""), ("ü", b"\xff\x00"))),
+        record(topic, 15, timestamp=-5_000),
+        record(topic, 18, timestamp=1),
+        record(topic, 21, value=bytes(900_000)),
+    ]
+    target.write(target.take_over(), portion(topic, records, end=30))
+    assert kafka.contents(topic) == {(topic, 0): [columns(one) for one in records]}
+    assert kafka.admin.list_topics(timeout=30).topics[topic].partitions.keys() == {0, 1, 2}
+
+
+@pytest.mark.parametrize("timestamp", [0, -1])
+def test_the_times_that_kafka_reserves_become_the_first_millisecond(
+    kafka: Kafka, make: Make, unique: Callable[[str], str], timestamp: int
+) -> None:
+    topic, target = unique("topic"), make()
+    target.write(target.take_over(), portion(topic, [record(topic, 0, timestamp=timestamp)], end=1))
+    assert [one[2] for one in kafka.contents(topic)[topic, 0]] == [1]
+
+
+def test_records_and_progress_are_there_together_or_not_at_all(
+    kafka: Kafka, make: Make, unique: Callable[[str], str]
+) -> None:
+    topic, target = unique("topic"), make()
+    first = target.write(target.take_over(), portion(topic, [record(topic, 0)], end=1))
+
+    def broken() -> Iterator[Record]:
+        yield from (record(topic, number) for number in range(30_000))
+        raise ConnectionError("the source")
+
+    with pytest.raises(ConnectionError):
+        target.write(first, portion(topic, broken(), end=10_000))
+    again = target.take_over()
+    assert again == first
+    assert make().take_over() == first
+    assert kafka.contents(topic) == {(topic, 0): [columns(record(topic, 0))]}
+
+
+def test_a_second_mirror_fences_the_first(kafka: Kafka, make: Make, unique: Callable[[str], str]) -> None:
+    topic, target, other = unique("topic"), make(), make()
+    first = target.write(target.take_over(), portion(topic, [record(topic, 0)], end=1))
+    second = other.take_over()
+    assert second == first
+    with refuses(errors.MirrorFenced):
+        target.write(first, portion(topic, [record(topic, 3)], end=2))
+    with refuses(errors.MirrorFenced):
+        target.take_over()
+    second = other.write(second, portion(topic, [record(topic, 6)], end=3))
+    other.note(Lag(7, 8))
+    assert [one[0] for one in kafka.contents(topic)[topic, 0]] == [b"k0", b"k6"]
+
+
+def test_a_mirror_whose_transaction_was_ended_by_kafka_goes_on(
+    broker: Broker, kafka: Kafka, unique: Callable[[str], str]
+) -> None:
+    """Kafka aborts a transaction that is longer than its timeout, and then refuses the producer like one that is fenced."""
+    topic, name = unique("topic"), unique("mirror")
+    target = KafkaTarget(
+        parse_kafka(f"{broker.url}&transaction.timeout.ms=1000"), name, source_address="postgresql://source/db"
+    )
+    progress = target.take_over()
+
+    def slow() -> Iterator[Record]:
+        yield record(topic, 0)
+        target._producer.flush()  # type: ignore[union-attr]
+        while kafka.last_stable(topic, 0) == 0:
+            pass
+        yield record(topic, 3)
+
+    with refuses(errors.KafkaUnavailable):
+        target.write(progress, portion(topic, slow(), end=1))
+    progress = target.take_over()
+    target.write(progress, portion(topic, [record(topic, 0)], end=1))
+    target.close()
+    assert kafka.contents(topic) == {(topic, 0): [columns(record(topic, 0))]}
+
+
+def test_a_progress_behind_another_mirrors_open_transaction_is_found(
+    broker: Broker, kafka: Kafka, make: Make, unique: Callable[[str], str]
+) -> None:
+    """A reader of committed records sees nothing behind the first open transaction, and the progress may be there."""
+    topic, target = unique("topic"), make()
+    progress = target.take_over()
+    other = kafka.producer(**{"transactional.id": unique("other"), "transaction.timeout.ms": 3_000})
+    other.begin_transaction()
+    other.produce("__msgtx_mirrors", b"open", key=b"other", partition=0)
+    other.flush()
+    written = target.write(progress, portion(topic, [record(topic, 0)], end=1))
+    assert make().take_over() == written
+
+
+def test_a_record_that_is_too_large_is_refused_and_nothing_of_its_portion_is_there(
+    kafka: Kafka, make: Make, unique: Callable[[str], str]
+) -> None:
+    topic, target = unique("topic"), make()
+    progress = target.take_over()
+    with refuses(errors.RecordTooLarge, topic=topic, partition=0):
+        target.write(progress, portion(topic, [record(topic, 1), record(topic, 0, value=bytes(2_000_000))], end=1))
+    assert target.take_over() == progress
+    assert kafka.contents(topic) == {}
+
+
+def test_partitions_are_added_and_a_key_chooses_among_others_if_asked(
+    kafka: Kafka, make: Make, unique: Callable[[str], str]
+) -> None:
+    topic, few, target = kafka.topic(1), kafka.topic(2), make()
+    progress = target.write(target.take_over(), portion(topic, [record(topic, 2)], end=1))
+    assert [*kafka.contents(topic)] == [(topic, 2)]
+    target.close()
+    other = make(repartition=True)
+    other.write(other.take_over(), portion(few, [record(few, 2), record(few, 5, key=None)], end=1))
+    assert b"k2" in {one[0] for one in kafka.contents(few)[few, by_murmur2(b"k2", 2)]}
+    assert set(kafka.contents(few)) <= {(few, 0), (few, 1)}
+    assert progress.revision
+
+
+def test_a_topic_that_was_deleted_under_a_mirror_is_refused(kafka: Kafka, make: Make, unique: Callable[[str], str]) -> None:
+    topic, target = unique("topic"), make()
+    target.write(target.take_over(), portion(topic, [record(topic, 0)], end=1))
+    kafka.delete(topic)
+    progress = target.take_over()
+    with refuses(errors.UnknownTopicOrPartition, topic=topic):
+        target.write(progress, portion(topic, [record(topic, 3)], end=2))
+
+
+def test_mirrors_are_listed_and_a_reset_fences_one(broker: Broker, make: Make, unique: Callable[[str], str]) -> None:
+    topic, target = unique("topic"), make()
+    progress = target.write(target.take_over(), portion(topic, [record(topic, 0), record(topic, 1)], end=1))
+    target.note(Lag(5, 6))
+    (found,) = [one for one in kafka_ends.mirrors(broker.url) if one.name == target._name]
+    assert (found.source, found.source_address, found.records) == ("source", "postgresql://source/db", 2)
+    assert (found.lag_records, found.lag_ms, len(found.places)) == (5, 6, 3)
+    kafka_ends.forget_kafka_mirror(broker.url, target._name)
+    with refuses(errors.MirrorFenced):
+        target.write(progress, portion(topic, [record(topic, 3)], end=2))
+    with refuses(errors.MirrorNotFound, name=target._name):
+        kafka_ends.forget_kafka_mirror(broker.url, target._name)
+    assert make().take_over().places == {}
+
+
+def test_a_topic_of_progress_that_forgets_is_refused(broker: Broker, kafka: Kafka, make: Make) -> None:
+    make().take_over()
+    try:
+        kafka.alter("__msgtx_mirrors", cleanup_policy="delete")
+        with refuses(errors.ConfigError):
+            make().take_over()
+    finally:
+        kafka.alter("__msgtx_mirrors", cleanup_policy="compact")
