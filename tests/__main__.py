@@ -1,7 +1,7 @@
 """`python -m tests`: pytest, in one process more than the machine has processors: tests also wait. Arguments are pytest's.
 
-Without a path it runs all but Spark's, Kafka's and a browser's (`make test-all`); with `--everyday` those that `make test` runs.
-Each process has a server of its own and takes a module at a time: its tests keep their order, and have a database to
+Without a path it runs all but Spark's, Kafka's and a browser's (`make test-all`); with `--everyday` those that `make test`
+runs. Each process has a server of its own and takes a module at a time: its tests keep their order, and have a database to
 themselves.
 """
 
