@@ -322,6 +322,19 @@ def test_shards_that_nobody_leads_are_told(client: msgtx.Client, connection: Con
     assert "and some did" in finding.text
 
 
+def test_a_log_that_is_long_past_its_retention_is_told(client: msgtx.Client, clock: Callable[..., None]) -> None:
+    client.topics.create("late", retention_ms=60_000)
+    with client.producer() as producer:
+        producer.send("late", b"a")
+    assert not found(client, "retention of late-0")
+    clock("3 hours")
+    finding = one(Level.WARNING, client, "retention of late-0")
+    assert finding.text == "its oldest records are 3 h old, and retention_ms is 60 s"
+    assert finding.advice.endswith("too low (16.8 MB): `msgtx db settings sweep_max_bytes_per_second 33554432`")
+    client.sweep(only=["retention"])
+    assert not found(client, "retention of late-0")
+
+
 # ── sessions ──
 
 

@@ -41,6 +41,7 @@ TARGETS = {
     "r11-cleaning": ("cleaning", "cleaning"),
     "r12-groups": ("groups", "groups"),
     "r14-pace": ("pacing", "pacing"),
+    "r14-size": ("size", "size"),
     "r13-queues": ("queues", "queues"),
     "r13-workers": ("work_queues", "workers"),
     "r13-burdens": ("work_queues", "burdens"),

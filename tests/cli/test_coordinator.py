@@ -2,13 +2,16 @@
 
 import json
 import re
+import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from msgtx import Client
+from msgtx import Client, TopicPartition
 from msgtx.store.sweeps.coordinators import Leases, lease_shards, release_shards
-from tests.cli.program import Ended
+from tests.cli.program import Ended, Program
+from tests.databases import Connection, wait_until
 
 Msgtx = Callable[..., Ended]
 COUNTS = {
@@ -16,6 +19,7 @@ COUNTS = {
     "producer_ids_removed", "transactions_purged", "offsets_removed", "floors_removed", "members_removed",
     "heartbeats_removed", "shares_settled", "share_rows_removed",
     "spark_rows_removed", "seals_removed", "dedup_keys_removed", "log_rows_removed", "wake_ups_removed",
+    "sweeps_unfinished",
 }  # fmt: skip
 
 
@@ -69,6 +73,41 @@ def test_a_sweep_tells_what_it_did(msgtx: Msgtx, client: Client, topic: str) -> 
         assert some["transactions_aborted"] == 0
         assert json.loads(msgtx("sweep", "-o", "json").out)["transactions_aborted"] == 1
         assert all(name in msgtx("sweep").out.decode() for name in COUNTS)
+
+
+@pytest.fixture
+def slow_sweeps(msgtx: Msgtx) -> Iterator[Callable[[str], Ended]]:
+    """Change the pace of sweeps; afterwards it is as before."""
+    set_pace = partial(msgtx, "db", "settings", "sweep_max_bytes_per_second")
+    yield set_pace
+    set_pace("16MiB")
+
+
+def test_ctrl_c_ends_the_pause_of_a_sweep(
+    msgtx: Msgtx, program: Program, client: Client, topic: str, connection: Connection, slow_sweeps: Callable[[str], Ended]
+) -> None:
+    """The pause would last for days."""
+    slow_sweeps("1")
+    with client.producer(batch_bytes=1_000) as producer:
+        for _ in range(3):
+            producer.send(topic, b"x" * 900_000, partition=0).result()
+    client.admin.partitions.delete_records({TopicPartition(topic, 0): -1})
+    with program.start("sweep") as process:
+        wait_until(lambda: rows_of(connection, topic) < 3, "a row is gone")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert rows_of(connection, topic) > 0
+    assert msgtx("sweep", "--full-speed", "--only", "retention").code == 0
+    assert rows_of(connection, topic) == 0
+
+
+def rows_of(connection: Connection, topic: str) -> int:
+    (rows,) = connection.execute(
+        "select count(*) from msgtx.record_batch join msgtx.partition using (partition_id) join msgtx.topic using (topic_id)"
+        " where name = %s",
+        [topic],
+    ).fetchone() or (0,)
+    return int(rows)
 
 
 def test_an_unknown_sweep_is_refused_in_one_line(msgtx: Msgtx) -> None:

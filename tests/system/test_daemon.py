@@ -31,7 +31,7 @@ from tests.cli.program import Program
 from tests.databases import Connection, connect, wait_until
 from tests.faults import CrashServer, crash_server
 from tests.hooks import Hook, away
-from tests.store.steps import unique
+from tests.store.steps import fill, new_partition, unique
 from tests.system.scenarios import FAST
 
 pytestmark = pytest.mark.slow
@@ -249,6 +249,29 @@ def test_a_daemon_that_rests_is_stopped_at_once(engine: Engine, database_url: st
         began = time.monotonic()
         InProcess(engine).run(Stop())
         assert time.monotonic() - began < 10.0
+    finally:
+        hurry(database_url)
+
+
+def test_between_two_rounds_a_daemon_continues_what_its_pace_has_interrupted(
+    engine: Engine, connection: Connection, database_url: str
+) -> None:
+    """A round removes one of the rows; the next round is a minute away."""
+    partition = new_partition(connection, retention_bytes=0)
+    fill(connection, partition, 4, byte_size=2 << 20)
+
+    class Stop:
+        def is_set(self) -> bool:
+            (left,) = connection.execute(
+                "select count(*) from msgtx.record_batch where partition_id = %s", [partition]
+            ).fetchone() or (0,)
+            return not left or time.monotonic() - began > 60
+
+    hurry(database_url, sweep_interval_ms=600_000, lease_ms=600_000)
+    try:
+        began = time.monotonic()
+        InProcess(engine).run(Stop())
+        assert time.monotonic() - began < 60
     finally:
         hurry(database_url)
 

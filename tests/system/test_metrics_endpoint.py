@@ -19,7 +19,8 @@ from msgtx import errors
 from msgtx.coordinator import metrics as shown
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import DaemonMetrics
-from msgtx.coordinator.sweep import Sweeper
+from msgtx.coordinator.pace import Pace
+from msgtx.coordinator.sweep import PACED, Sweeper
 from msgtx.database.pool import Engine
 from msgtx.store.operator.server import is_weak
 from msgtx.store.sweeps.coordinators import Leases
@@ -114,6 +115,15 @@ def test_a_daemon_whose_rounds_stopped_is_not_ready_until_the_next_one(
     assert metrics.unready() is None
     metrics.leased(None)
     assert metrics.unready() == "it has not begun, or has ended"
+
+
+def test_how_long_a_paced_sweep_is_behind_is_told(metrics: DaemonMetrics) -> None:
+    sweeper = Sweeper(pace=Pace())
+    sweeper.behind["retention"] = time.monotonic() - 100.0
+    metrics.swept(SweepReport(), sweeper, 0.1)
+    told = {name: metrics.registry.get_sample_value("msgtx_sweep_behind_seconds", {"sweep": name}) or 0.0 for name in PACED}
+    assert told.pop("retention") >= 100.0
+    assert set(told.values()) == {0.0}
 
 
 def test_a_daemon_beside_a_schema_of_another_version_is_not_ready(
