@@ -14,6 +14,7 @@ from multiprocessing.synchronize import Event
 
 import msgtx
 from msgtx import TopicPartition
+from msgtx.cli.programs import perf
 from msgtx.coordinator.pace import Pace
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database.connection import RawConnection, until
@@ -28,6 +29,7 @@ RECORDS = 50_000
 SIZE = 400
 VARIANTS = ("off", "pglz", "lz4")  # of wal_compression
 WAL_COPIES = 10
+SHAPES = {"random batches": 1, "words, one by one": 10}  # and their share of the records
 SLICE_SECONDS = 0.5
 PATIENCE_SECONDS = 600.0
 
@@ -44,8 +46,9 @@ def pacing(settings: Settings) -> list[dict[str, object]]:
             for index in range(settings.rounds):
                 _windows(client, producer, rounds, settings.seconds, in_reverse=index % 2 == 1)
         for _ in range(settings.rounds):
-            for compression in VARIANTS:
-                _measure_wal(client, rounds, compression)
+            for shape in SHAPES:
+                for compression in VARIANTS:
+                    _measure_wal(client, rounds, shape, compression)
     claims = [
         Claim(target="R14", what=f"p99 of a send beside a sweep, {name}", unit="ms", value=name, base=f"before {name}",
               at_most=1.3 if name == "16 MiB/s" else None)
@@ -54,8 +57,9 @@ def pacing(settings: Settings) -> list[dict[str, object]]:
     claims += [Claim(target="R14", what=f"removed, {name}", unit="MB/s", value=f"speed {name}") for name in RATES]
     for part, what in (("sweep", "removed byte"), ("vacuum", "removed byte, by VACUUM after it")):
         claims += [
-            Claim(target="R14", what=f"WAL per {what}, wal_compression {name}", unit="bytes", value=f"{part} {name}",
-                  base=f"{part} off" if name != "off" else None)
+            Claim(target="R14", what=f"WAL per {what}, {shape}, wal_compression {name}", unit="bytes",
+                  value=f"{part} {shape} {name}", base=f"{part} {shape} off" if name != "off" else None)
+            for shape in SHAPES
             for name in VARIANTS
         ]  # fmt: skip
     return rounds.judge(claims)
@@ -101,17 +105,19 @@ def _start(connection: RawConnection, topic: str) -> int:
     return 10**12 if row is None or row[0] is None else int(row[0])  # nothing is left
 
 
-def _full_topic(client: msgtx.Client, copies: int) -> str:
+def _full_topic(client: msgtx.Client, copies: int, shape: str = "random batches") -> str:
     """Fill a topic whose records are all for the sweep."""
+    records, batch = RECORDS // SHAPES[shape], 1_000 if shape == "random batches" else 1
     topic = f"full-{time.monotonic_ns()}"
     client.topics.create(topic)
     dice = random.Random(1)
-    values = [dice.randbytes(SIZE) for _ in range(1_000)]  # as encrypted or packed values are: nothing to compress
-    with client.producer(acks="1", enable_idempotence=False, batch_records=1_000) as producer:
-        for _ in range(RECORDS // 1_000):
+    # Random values are as encrypted or packed ones: nothing to compress.
+    values = perf.payloads(1_000, SIZE) if batch == 1 else [dice.randbytes(SIZE) for _ in range(1_000)]
+    with client.producer(acks="1", enable_idempotence=False, batch_records=batch) as producer:
+        for _ in range(records // 1_000):
             producer.send_batch(topic, values, partition=0)
     with until(silence=PATIENCE_SECONDS), client.runtime.engine.connection() as connection:
-        connection.execute(COPY, {"topic": topic, "records": RECORDS, "copies": copies - 1})
+        connection.execute(COPY, {"topic": topic, "records": records, "copies": copies - 1})
         # As it is after a checkpoint: the first change of a page writes all of it into the WAL.
         connection.execute("checkpoint")
     client.admin.partitions.delete_records({TopicPartition(topic, 0): -1})
@@ -163,9 +169,9 @@ def _pause(seconds: float) -> bool:
 # ── the WAL ──
 
 
-def _measure_wal(client: msgtx.Client, rounds: Rounds, compression: str) -> None:
-    topic = _full_topic(client, WAL_COPIES)
-    removed = RECORDS * SIZE * WAL_COPIES
+def _measure_wal(client: msgtx.Client, rounds: Rounds, shape: str, compression: str) -> None:
+    topic = _full_topic(client, WAL_COPIES, shape)
+    removed = RECORDS // SHAPES[shape] * SIZE * WAL_COPIES
     with until(silence=PATIENCE_SECONDS), client.runtime.engine.connection() as connection:
         connection.execute(f"set wal_compression = {compression}")
         sweeper = Sweeper(["retention"])
@@ -176,13 +182,11 @@ def _measure_wal(client: msgtx.Client, rounds: Rounds, compression: str) -> None
             connection.execute("checkpoint")
             before = _wal(connection)
             work()
-            rounds.add(f"{part} {compression}", (_wal(connection) - before) / removed)
+            rounds.add(f"{part} {shape} {compression}", (_wal(connection) - before) / removed)
         connection.execute("reset wal_compression")
     client.topics.delete(topic)
-    progress(
-        f"wal_compression {compression}: "
-        + ", ".join(f"{p} {rounds.series[f'{p} {compression}'][-1]:.2f}" for p in ("sweep", "vacuum"))
-    )
+    figures = ", ".join(f"{part} {rounds.series[f'{part} {shape} {compression}'][-1]:.2f}" for part in ("sweep", "vacuum"))
+    progress(f"WAL per byte, {shape}, wal_compression {compression}: {figures}")
 
 
 def _wal(connection: RawConnection) -> int:

@@ -13,7 +13,7 @@ from msgtx import TopicPartition
 from msgtx.cli.programs import perf
 from msgtx.coordinator.sweep import Sweeper
 from msgtx.database import address
-from msgtx.database.connection import until
+from msgtx.database.connection import RawConnection, until
 from tests.benchmarks.sheet import Claim, Rounds, Settings, progress
 from tests.benchmarks.sweeping import own_server
 
@@ -62,6 +62,7 @@ def size(settings: Settings) -> list[dict[str, object]]:
         Claim(target="R14", what=f"{what}, {RECORDS[name]:,} records", unit="bytes", value=f"{kind} {name}")
         for kind, what in {
             "disk": f"disk per record of {SIZE} bytes in a row of its own",
+            "disk many": "disk per record, batches of 1,000",
             "wal one": "WAL per record, one-record appends",
             "wal many": "WAL per record, batches of 1,000",
             "memory": "memory of a connection",
@@ -178,11 +179,11 @@ class Log:
                 "many": (50_000, self._send_many),
             }
             for name, (count, send) in ways.items():
-                before = connection.execute("select pg_current_wal_insert_lsn()").fetchone()
+                before = _written(connection)
                 send()
-                row = connection.execute("select pg_current_wal_insert_lsn() - %s::pg_lsn", before).fetchone()
-                assert row is not None
-                self._rounds.add(f"wal {name} {self._name}", float(row[0]) / count)
+                wal, disk = (after - first for after, first in zip(_written(connection), before, strict=True))
+                self._rounds.add(f"wal {name} {self._name}", wal / count)
+                self._rounds.add(f"disk {name} {self._name}", disk / count)
         self.append()
         with self._client.runtime.engine.connection() as connection:
             row = connection.execute("select sum(total_bytes) from pg_backend_memory_contexts").fetchone()
@@ -193,6 +194,15 @@ class Log:
         for _ in range(50):
             self._many.send_batch(TOPIC, self._values, partition=0)
         self._many.flush()
+
+
+def _written(connection: RawConnection) -> tuple[int, int]:
+    """Return the end of the WAL and the size of the log."""
+    row = connection.execute(
+        "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint, pg_total_relation_size('msgtx.record_batch')"
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1]
 
 
 COPY = """
