@@ -34,7 +34,7 @@ WINDOW_BYTES: Final = 64 * 1024 * 1024  # of memory for the keys of one pass
 KEY_BYTES: Final = 150  # that a key takes there beside its own: the object, its offset, its place in the dictionary
 ROWS_AT_ONCE: Final = 500  # of one piece
 NOTED_BYTES: Final = 16 * 1024 * 1024  # of rows whose keys are read in one piece
-REWRITTEN_BYTES: Final = 1024 * 1024  # of rows that are looked at, and perhaps rewritten, in one SQL transaction
+REWRITTEN_BYTES: Final = 4 * 1024 * 1024  # of rows that are looked at, and perhaps rewritten, in one SQL transaction
 
 
 class Compactor:
@@ -46,10 +46,12 @@ class Compactor:
         min_dirty_ratio: float = MIN_DIRTY_RATIO,
         window_bytes: int = WINDOW_BYTES,
         rows_at_once: int = ROWS_AT_ONCE,
+        rewritten_bytes: int = REWRITTEN_BYTES,
     ) -> None:
         self._min_dirty_ratio = min_dirty_ratio
         self._window_bytes = window_bytes
         self._rows_at_once = rows_at_once
+        self._rewritten_bytes = rewritten_bytes
         self._forget()
 
     def _forget(self) -> None:
@@ -128,7 +130,7 @@ class Compactor:
             self._until,
             with_tombstones=True,
             most_rows=self._rows_at_once,
-            most_bytes=REWRITTEN_BYTES,
+            most_bytes=self._rewritten_bytes,
         )
         if not batches:
             done = finish_compaction(

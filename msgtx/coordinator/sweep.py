@@ -11,7 +11,7 @@ from typing import Final
 import psycopg
 
 from msgtx.arguments import flag, listed, text
-from msgtx.coordinator.compactor import Compactor
+from msgtx.coordinator.compactor import REWRITTEN_BYTES, Compactor
 from msgtx.coordinator.pace import PIECE_BYTES, Pace
 from msgtx.database.calls import savepoint
 from msgtx.database.connection import RawConnection, until
@@ -52,7 +52,7 @@ STEPS: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
 STEP_ANSWER_SECONDS: Final = 600.0
 # These steps pause for this many seconds after a pass: their work builds up slowly.
 SELDOM_SECONDS: Final[Mapping[str, float]] = MappingProxyType({"retention": 10.0, "compaction": 15.0})
-# What these remove or rewrite is paced; `deleted` and `retention` by small calls.
+# What these remove or rewrite is paced, by small calls.
 PACED: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
     {
         "deleted": partial(sweeps.remove_deleted_logs, most_bytes=PIECE_BYTES),
@@ -79,7 +79,8 @@ class Sweeper:
         steps = STEPS if pace is None else {**STEPS, **PACED}
         wanted = {name: step for name, step in steps.items() if not names or name in names}
         # A sweep that knows more than a position keeps it itself.
-        self._steps: dict[str, Step] = {name: step() if isinstance(step, type) else step for name, step in wanted.items()}
+        compactor = Compactor(rewritten_bytes=REWRITTEN_BYTES if pace is None else PIECE_BYTES)
+        self._steps: dict[str, Step] = {name: compactor if isinstance(step, type) else step for name, step in wanted.items()}
         self._after: dict[str, Position | None] = {}
         self._rests_until: dict[str, float] = {}
         self._paces: dict[str, Pace] = {} if pace is None else dict.fromkeys(PACED, pace)
