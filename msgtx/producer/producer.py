@@ -408,7 +408,8 @@ class Producer(Closing):
     def close(self, timeout: Duration | None = None) -> None:
         """Flush, abort a transaction that is not decided, and end. Never raises on a fenced producer; may be called twice.
 
-        A commit in another thread is whole, or raises `TransactionAborted`. Raise `IllegalState` in a callback of its own.
+        Without `timeout`, it waits at most `delivery_timeout_ms` for unanswered records, and `max_block_ms` for an abort. A
+        commit in another thread is whole, or raises `TransactionAborted`. Raise `IllegalState` in a callback of its own.
         """
         seconds = units.timeout(timeout)
         if self.closed:

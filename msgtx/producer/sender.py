@@ -260,22 +260,32 @@ class Sender:
         """
         if not self._has_moved:
             return
-        lost: MsgtxError | None = None
-        if self._state.producer is not None:
-            with contextlib.closing(self._engine.dedicated()) as connection:
-                server = connection.server if isinstance(connection, Connection) else None
-                lost = self._lost_records(connection, self._state.producer, server) or self._lost_commit(connection, server)
         self._has_moved = False
+        try:
+            lost = self._found_lost()
+        except MsgtxError as error:
+            self._has_moved |= error.retriable
+            raise
         if lost is not None:
             raise lost
+
+    def _found_lost(self) -> MsgtxError | None:
+        if self._state.producer is None:
+            return None
+        with self._engine.connection() as lent, contextlib.ExitStack() as closing:
+            asked: RawConnection = lent
+            server = self._engine.server
+            if lent.server != server:  # the pool has one of the old primary, which still lives
+                asked = closing.enter_context(contextlib.closing(self._engine.dedicated()))
+            return self._lost_records(asked, self._state.producer, server) or self._lost_commit(asked, server)
 
     def _lost_records(
         self, connection: RawConnection, producer: ProducerId, server: tuple[int, int] | None
     ) -> MsgtxError | None:
-        if self._state.transactional:
-            return None
         with self._accumulator.lock:
             lanes = [lane for lane in self._accumulator.lanes.values() if _is_of_another(lane, server)]
+        if self._state.transactional or not lanes:
+            return None
         try:
             found = kept_sequences(connection, producer, [lane.partition_id for lane in lanes])
         except errors.AuthorizationFailed:  # its right was revoked: there is no proof

@@ -90,6 +90,21 @@ def test_an_empty_address_starts_no_server(monkeypatch: pytest.MonkeyPatch, tmp_
     assert not (tmp_path / "home").exists()
 
 
+def test_a_setting_of_the_client_is_an_argument_or_of_the_environment(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(**given: Any) -> str:
+        with msgtx.connect(database_url, **given) as client:
+            return client.runtime.engine.on_failover
+
+    assert (found(), found(on_failover="stop")) == ("trust", "stop")
+    monkeypatch.setenv("MSGTX_ON_FAILOVER", "stop")
+    assert (found(), found(on_failover="trust")) == ("stop", "trust")
+    monkeypatch.setenv("MSGTX_ON_FAILOVER", "perhaps")
+    with refuses(errors.ConfigError, name="on_failover"):
+        found()
+
+
 def test_a_program_that_names_no_database_is_told_which_one_it_uses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], server: Server
 ) -> None:

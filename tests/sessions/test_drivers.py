@@ -9,6 +9,8 @@ import pytest
 
 import msgtx
 from msgtx import OffsetAndMetadata, TopicPartition, errors, orm
+from msgtx.session import moves
+from msgtx.store.operator.installation import identify_server
 from tests.refusals import refuses
 from tests.sessions.conftest import Shop
 
@@ -58,6 +60,24 @@ def test_a_record_comes_with_the_row(shop: Shop, connection_of: psycopg.Connecti
     assert shop.seen() == ([b"x"], [1])
     (record,) = shop.read()
     assert (record.key, record.headers) == (b"k", (("a", b"\xff"), ("a", None)))
+
+
+def test_a_session_on_an_old_primary_is_told_once(
+    shop: Shop, connection_of: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Decision 0177: this process has been on a higher timeline of the same server."""
+    found = identify_server(connection_of)
+    incarnation = shop.client.runtime.engine.incarnation
+    assert found is not None
+    assert incarnation is not None
+    key = (found.system_identifier, incarnation)
+    monkeypatch.setitem(moves._seen, key, found._replace(timeline=found.timeline + 1))
+    for _ in range(2):
+        orm.publish(connection_of, shop.topic, b"x")
+        connection_of.commit()
+    assert [record.levelname for record in caplog.records if "a primary of before a failover" in record.message] == [
+        "WARNING"
+    ]
 
 
 def test_a_rollback_takes_a_record_back_also_to_a_savepoint(shop: Shop, connection_of: psycopg.Connection[Any]) -> None:
