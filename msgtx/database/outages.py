@@ -20,11 +20,12 @@ class Outages:
     """The outage of one client, for any thread.
 
     Each object that asks the database reports when it gets no answer, and when it gets one. The outage is over when each
-    has got one since, so a client with many threads writes one line. `what`: the server, in words for the log.
+    has got one since, so a client with many threads writes one line. `name`: of the address, if it is
+    not that of the primary.
     """
 
-    def __init__(self, what: str = "the database") -> None:
-        self._what = what
+    def __init__(self, name: str = "") -> None:
+        self._prefix = name and f"{name}: "
         self.since: float | None = None  # by `time.monotonic`; None: the database answers
         self._failing: weakref.WeakSet[object] = weakref.WeakSet()
         self._told: float | None = None  # when the log last spoke of this outage
@@ -40,11 +41,11 @@ class Outages:
             if now < (since + LASTING_SECONDS if told is None else told + AGAIN_SECONDS):
                 return
             self._told = now
-        words = " ".join(str(error).split())
+        words = self._prefix + " ".join(str(error).split())
         if told is None:
-            log.warning("%s is away: %s", self._what, words)
+            log.warning("the database is away: %s", words)
         else:
-            log.warning("%s has been away for %s: %s", self._what, units.lasting(now - since), words)
+            log.warning("the database has been away for %s: %s", units.lasting(now - since), words)
 
     def answered(self, who: object) -> None:
         """Note that `who` has got an answer, or has stopped asking."""
@@ -57,7 +58,7 @@ class Outages:
             since, told = self.since, self._told
             self.since = self._told = None
         if told is not None:  # else the log knows of no outage, or another thread was faster
-            log.info("%s is back after %s", self._what, units.lasting(time.monotonic() - since))
+            log.info("%sthe database is back after %s", self._prefix, units.lasting(time.monotonic() - since))
 
 
 class Wait:

@@ -42,7 +42,7 @@ class StandbyEngine(Engine):
 
     def __init__(self, url: str, primary: Engine, *, pool_size: int = POOL_SIZE) -> None:
         super().__init__(url, pool_size=pool_size, connect=OnStandby.connect)
-        self.outages = Outages("the standby of read_url")
+        self.outages = Outages("read_url")
         self._primary = primary
         self._place: list[tuple[object, ...]] | None = None  # of the primary
 
