@@ -47,7 +47,7 @@ def make_mirrors_topic(cluster: Cluster) -> None:
 
 def topic_settings(cluster: Cluster, topic: str) -> dict[str, str]:
     """Return a topic's settings that have a value, by Kafka's names."""
-    resource = ConfigResource(ResourceType.MIRRORS_TOPIC, topic)
+    resource = ConfigResource(ResourceType.TOPIC, topic)
     asked = cluster.admin.describe_configs([resource], request_timeout=KAFKA_ANSWER_SECONDS)
     found = asked[resource].result(KAFKA_ANSWER_SECONDS)
     return {name: entry.value for name, entry in found.items() if entry.value}

@@ -85,7 +85,7 @@ class Kafka:
         """Change settings of a topic, and wait until the broker knows."""
         for name, value in settings.items():
             entry = ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            resource = ConfigResource(ResourceType.MIRRORS_TOPIC, topic, incremental_configs=[entry])
+            resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
             self.admin.incremental_alter_configs([resource])[resource].result(30)
             while self.admin.describe_configs([resource])[resource].result(30)[entry.name].value != value:
                 pass
@@ -103,18 +103,19 @@ class Kafka:
         """Return the offset behind the last record that a reader of committed records may get."""
         return self.ends(confluent_kafka.TopicPartition(topic, partition), committed=True)[topic, partition]
 
-    def contents(self, *topics: str) -> dict[tuple[str, int], list[Columns]]:
+    def contents(self, *topics: str, stable: bool = False) -> dict[tuple[str, int], list[Columns]]:
         """Return what a reader of committed records gets to the end of each partition, without its offsets.
 
-        Kafka answers a commit before each partition knows of it, so the end is that of all records.
+        Kafka answers a commit before each partition knows of it, so the end is that of all records; with `stable`, that of
+        those which are decided now.
         """
         found: dict[tuple[str, int], list[Columns]] = {}
-        for message in self._read(topics):
+        for message in self._read(topics, stable):
             columns = message.key(), message.value(), message.timestamp()[1], tuple(message.headers() or ())
             found.setdefault((message.topic(), message.partition()), []).append(columns)
         return found
 
-    def _read(self, topics: Sequence[str]) -> Iterator[confluent_kafka.Message]:
+    def _read(self, topics: Sequence[str], stable: bool) -> Iterator[confluent_kafka.Message]:
         consumer = confluent_kafka.Consumer({
             "bootstrap.servers": self.servers, "group.id": "tests", "isolation.level": "read_committed",
             "enable.auto.commit": False, "auto.offset.reset": "earliest", "enable.partition.eof": True, "log_level": 0,
@@ -127,7 +128,7 @@ class Kafka:
                 if name in found
                 for number in found[name].partitions
             ]
-            unread = self.ends(*places) if places else {}
+            unread = self.ends(*places, committed=stable) if places else {}
             consumer.assign(places)
             while unread:
                 for message in [*consumer.consume(1, 1), *consumer.consume(1_000, 0)]:

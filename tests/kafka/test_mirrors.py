@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Final
 
 import msgtx
 from tests.kafka.broker import Broker
@@ -9,10 +10,8 @@ from tests.kafka.conftest import Kafka
 from tests.mirror.conftest import columns
 
 Unique = Callable[[str], str]
-PARTITIONS = 3
-KILLS = 6
-TRANSACTIONS = 1_500
-IN_EACH = 8
+PARTITIONS: Final = 3
+IN_EACH: Final = 8  # records of a transaction
 
 
 def contents(client: msgtx.Client, topic: str) -> dict[tuple[str, int], list[tuple[object, ...]]]:
