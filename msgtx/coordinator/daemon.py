@@ -147,6 +147,7 @@ class Daemon:
         for name, error in self._sweeper.failures.items():
             log.warning("sweep %s failed, the next round tries again: %s", name, error, extra={"event": "sweep_failed"})
             self._failed(error)
+        self._sweeper.failures.clear()
 
     def _wait_for_the_database(self, error: MsgtxError) -> float:
         if not self._away:

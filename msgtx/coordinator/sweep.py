@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -88,20 +89,14 @@ class Sweeper:
         self._done: dict[str, int] = {}  # since the last report
         self.behind: dict[str, float] = {}  # paced steps that are not at their end, and since when
         self.seconds: dict[str, float] = {}  # that each step took in the last round
-        self.failures: dict[str, MsgtxError | psycopg.Error] = {}  # of the last round, or of a piece after it
+        self.failures: dict[str, MsgtxError | psycopg.Error] = {}  # since the last round began, by step
 
     def round(
-        self,
-        connection: RawConnection,
-        leases: Leases | None = None,
-        *,
-        step_seconds: float | None = None,
-        pause: Callable[[float], bool] | None = None,
+        self, connection: RawConnection, leases: Leases | None = None, *, step_seconds: float | None = None
     ) -> SweepReport:
         """Do every step: to its end (None), or for about `step_seconds`. A step that fails does not stop the others.
 
-        `pause` waits until a paced step may continue, and returns whether it still may. Without it, the round leaves this
-        step, and `piece` continues it.
+        A paced step ends when a pause is due; `piece` continues it.
         """
         self.failures.clear()
         self._rate = None
@@ -110,7 +105,7 @@ class Sweeper:
             self.seconds[name] = 0.0
             if step_seconds is not None and began < self._rests_until.get(name, 0.0):
                 continue
-            while self._may_continue(name, pause):
+            while self._may_continue(name):
                 swept = self._call(connection, name, leases)
                 self.seconds[name] = time.monotonic() - began
                 if swept is None or swept.after is None:
@@ -118,8 +113,15 @@ class Sweeper:
                 idle = not any(swept.done.values()) and not swept.is_busy
                 if step_seconds is not None and (idle or self.seconds[name] >= step_seconds):
                     break
-        done, self._done = self._done, {}
-        return SweepReport(**done, sweeps_unfinished=len(self.behind))
+        return self._report()
+
+    def rounds(self, connection: RawConnection, pause: Callable[[float], bool]) -> SweepReport:
+        """Do a round, then continue what is behind, in turn, as long as `pause` returns True after so many seconds."""
+        counted = asdict(self.round(connection))
+        while self.behind and pause(self.due_in()):
+            self.piece(connection)
+        rest = asdict(self._report())
+        return SweepReport(**{**{name: counted[name] + rest[name] for name in rest}, "sweeps_unfinished": len(self.behind)})
 
     def due_in(self) -> float:
         """Return the seconds until the next `piece`; infinity if every step is at its end."""
@@ -130,20 +132,20 @@ class Sweeper:
 
         The report of the next round has its counts.
         """
-        self.failures.clear()
         name, since = next(iter(self.behind.items()))
         self._call(connection, name, leases)
         if self.behind.pop(name, None) is not None:
             self.behind[name] = since
 
-    def _may_continue(self, name: str, pause: Callable[[float], bool] | None) -> bool:
-        if name not in self._paces:
-            return True
-        seconds = self._paces[name].due_in()
-        may = seconds <= 0 or (pause is not None and pause(seconds))
+    def _may_continue(self, name: str) -> bool:
+        may = name not in self._paces or self._paces[name].due_in() <= 0
         if not may:
             self.behind.setdefault(name, time.monotonic())
         return may
+
+    def _report(self) -> SweepReport:
+        done, self._done = self._done, {}
+        return SweepReport(**done, sweeps_unfinished=len(self.behind))
 
     def _call(self, connection: RawConnection, name: str, leases: Leases | None) -> Swept | None:
         """Make one call of a step and add up its counts. Returns None if it failed."""
@@ -198,7 +200,7 @@ def sweep(
         return end < until_when
 
     with engine.rolled_back() if dry_run else engine.connection() as connection:
-        report = sweeper.round(connection, pause=pause)
+        report = sweeper.rounds(connection, pause)
         for error in sweeper.failures.values():
             raise error
     return report

@@ -158,12 +158,8 @@ def _sweep(url: str, rate: int | None, ready: Event, working: Event, stop: Event
         sweeper = Sweeper(["retention"], pace=None if rate is None else Pace())
         ready.set()
         while working.wait() and not stop.is_set():
-            sweeper.round(connection, step_seconds=0.0, pause=_pause)
-
-
-def _pause(seconds: float) -> bool:
-    time.sleep(seconds)
-    return True
+            sweeper.round(connection, step_seconds=0.0)
+            time.sleep(sweeper.due_in() if sweeper.behind else 0.0)
 
 
 # ── the WAL ──

@@ -78,7 +78,7 @@ def test_rows_of_a_log_go_one_by_one_at_the_rate_that_is_set(connection: Connect
     fill(connection, partition, 5, byte_size=ROW)
     if kind == "deleted":
         connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [partition])
-    report = Sweeper([kind], pace=Pace(time)).round(connection, pause=time.pause)
+    report = Sweeper([kind], pace=Pace(time)).rounds(connection, time.pause)
     assert report.batches_removed + report.log_rows_removed >= 5
     assert report.sweeps_unfinished == 0
     assert time.pauses[:4] == pytest.approx([1 - CATCH_UP_SECONDS, 1, 1, 1])
@@ -91,7 +91,7 @@ def test_a_new_rate_counts_from_the_next_round(connection: Connection, time: Tim
         fill(connection, new_partition(connection, retention_bytes=0), 4, byte_size=ROW)
         time.now += 100
         time.pauses.clear()
-        sweeper.round(connection, pause=time.pause)
+        sweeper.rounds(connection, time.pause)
         assert time.pauses[1:3] == pytest.approx([seconds] * 2)
 
 
@@ -99,7 +99,7 @@ def test_a_new_rate_counts_from_the_next_round(connection: Connection, time: Tim
 def test_many_small_rows_count_as_what_their_removal_writes(connection: Connection, time: Time) -> None:
     """The records are 3 kB, the rows 600 kB."""
     fill(connection, new_partition(connection, retention_bytes=0), 3_000, byte_size=1)
-    Sweeper(["retention"], pace=Pace(time)).round(connection, pause=time.pause)
+    Sweeper(["retention"], pace=Pace(time)).rounds(connection, time.pause)
     assert sum(time.pauses) == pytest.approx(3_000 * (1 + REMOVED_ROW_BYTES) / (2 * MIB) - CATCH_UP_SECONDS)
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_locked_during_a_pause(connection: Connection, session: Conne
         left.append(count(session, "record_batch"))
         return time.pause(seconds)
 
-    Sweeper(pace=Pace(time)).round(connection, pause=pause)
+    Sweeper(pace=Pace(time)).rounds(connection, pause)
     assert left[:2] == [2, 1], "each call is committed"
 
 
@@ -162,7 +162,7 @@ def test_compaction_is_paced_by_what_it_writes(connection: Connection, time: Tim
     for records in ("a1 b1", "c1", "a2"):
         put(connection, partition, records)
     size = size_of_first(connection, partition)
-    swept = Sweeper(["compaction"], pace=Pace(time)).round(connection, pause=time.pause)
+    swept = Sweeper(["compaction"], pace=Pace(time)).rounds(connection, time.pause)
     assert swept.records_compacted == 1
     size += size_of_first(connection, partition)
     assert sum(time.pauses) == pytest.approx(REMOVED_ROW_BYTES + size - CATCH_UP_SECONDS)
@@ -216,6 +216,25 @@ def test_a_client_that_is_closed_ends_the_pause_of_its_sweep(
     with refuses(errors.IllegalState, reason="closed"):
         client.sweep(only=["retention"])
     assert count(connection, "record_batch") == 2
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_long_backlog_of_one_sweep_holds_no_other_up(connection: Connection, time: Time) -> None:
+    """A deleted log of five rows, and a log past its retention of two: the latter is done while the former is not."""
+    deleted = 1_000_000  # of no topic any more
+    fill(connection, deleted, 5, byte_size=ROW)
+    fill(connection, new_partition(connection, retention_bytes=0), 2, byte_size=ROW)
+    connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [deleted])
+
+    def pause(seconds: float) -> bool:
+        time.pause(seconds)
+        return len(time.pauses) < 5
+
+    sweeper = Sweeper(["deleted", "retention"], pace=Pace(time))
+    report = sweeper.rounds(connection, pause)
+    assert report.batches_removed == 2
+    assert 0 < report.log_rows_removed < 5
+    assert report.sweeps_unfinished > 0
 
 
 # ── whether it keeps up ──
