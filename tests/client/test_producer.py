@@ -18,6 +18,7 @@ from msgtx.database.pool import Engine
 from msgtx.store.topics.topics import describe_topics
 from tests.client.steps import SECONDS, lose_rows, lower_limit, require_in_order, values, without_function
 from tests.databases import Connection, partitions_held, wait_until, waiting_backends
+from tests.hooks import Hook
 from tests.refusals import refuses
 
 Read = Callable[..., list[msgtx.Record]]
@@ -40,6 +41,24 @@ def test_a_future_completes_by_itself_without_flush_or_poll(client: msgtx.Client
         future = producer.send(topic, b"a")
         wait_until(future.done, "the future is done")
         assert future.exception() is None
+
+
+def test_a_look_for_losses_is_repeated_in_an_outage_and_not_after_a_refusal(
+    client: msgtx.Client, topic: str, hook: Hook
+) -> None:
+    """Decision 0176; else a refused producer would ask without a pause, for ever."""
+    with client.producer(retry_backoff_ms=5) as producer:
+        producer.send(topic, b"1").result(SECONDS)
+        away = errors.DatabaseUnavailable("away")
+        with hook.at("check out", away, times=2, thread="msgtx-sender"):
+            producer._sender.server_moved()
+            wait_until(lambda: not producer._sender._has_moved and not producer._sender._busy, "it has looked")
+        producer.send(topic, b"2").result(SECONDS)
+        with hook.at("check out", errors.AuthorizationFailed("refused"), thread="msgtx-sender"):
+            producer._sender.server_moved()
+            wait_until(lambda: producer._state.has_failed, "it was refused")
+            assert not producer._sender._has_moved
+        assert isinstance(producer._state.error, errors.AuthorizationFailed)
 
 
 def test_linger_gathers_records_into_one_row(client: msgtx.Client, topic: str, connection: Connection) -> None:
