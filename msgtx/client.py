@@ -1086,6 +1086,7 @@ def _target_of(wanted: Asked, end: Client | KafkaAddress, source_address: str) -
         return DatabaseTarget(
             end.runtime.engine,
             wanted.name,
+            sessions=end.engine(pool_size=1, isolation_level="READ COMMITTED", pool_reset_on_return=None),
             make_producer=lambda transactional_id: end.producer(
                 transactional_id=transactional_id, transaction_timeout_ms="15min", delivery_timeout_ms="30s"
             ),

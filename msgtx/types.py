@@ -1268,6 +1268,7 @@ class MirrorReport:
     name: str
     records: int = 0
     transactions: int = 0
+    running_ms: int = 0
     lag_records: int = 0
     lag_ms: int = 0
 

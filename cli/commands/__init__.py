@@ -15,6 +15,7 @@ NAMES = (
     "find",
     "search",
     "process",
+    "mirror",
     "transactions",
     "groups",
     "shares",

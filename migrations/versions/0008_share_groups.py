@@ -192,10 +192,12 @@ TABLES = (
         decided_below bigint not null,
         constraint spark_floor_pkey primary key (app_id, of_program, decided_below)
     )""",
-    # A mirror whose target this is. producer_id, producer_epoch: its run; revision: of its progress, which a write compares.
+    # A mirror whose target this is. run_id: of the process that copies; producer_id, producer_epoch: with which it does;
+    # revision: of its progress, which a write compares.
     # moved_at: the last write of progress; seen_at: the last word of the run, with its lag.
     """create table msgtx.mirror (
         name text not null constraint mirror_pkey primary key,
+        run_id uuid not null,
         producer_id bigint not null,
         producer_epoch int not null,
         revision bigint not null default 0,

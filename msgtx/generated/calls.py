@@ -1247,9 +1247,7 @@ class NeglectedGroupsRow(NamedTuple):
 
 NEGLECTED_GROUPS: Final = Function("neglected_groups", "most int4", NeglectedGroupsRow)
 NOTE_MIRROR: Final = Function(
-    "note_mirror",
-    "in_name text, in_producer_id int8, in_producer_epoch int4, in_lag_records int8, in_lag_ms int8",
-    tuple[bool],
+    "note_mirror", "in_name text, in_run_id uuid, in_producer_id int8, in_lag_records int8, in_lag_ms int8", tuple[bool]
 )
 NOTE_PLACE: Final = Function("note_place", "", tuple[bool])
 
@@ -1854,7 +1852,7 @@ class TakeOverMirrorRow(NamedTuple):
 
 TAKE_OVER_MIRROR: Final = Function(
     "take_over_mirror",
-    "in_name text, in_producer_id int8, in_producer_epoch int4, previous_producer_id int8, previous_epoch int4, "
+    "in_name text, in_run_id uuid, is_new bool, in_producer_id int8, in_producer_epoch int4, "
     "in_source_address text, in_client_host text, in_client_process int4",
     TakeOverMirrorRow,
 )

@@ -29,6 +29,7 @@ class MirrorLoop:
         self._source = source
         self._target = target
         self._stop = stop
+        self._began = time.monotonic()
         self._records = 0
         self._portions = 0
         self._lag = Lag(0, 0)
@@ -49,7 +50,8 @@ class MirrorLoop:
     @property
     def report(self) -> MirrorReport:
         """What this run has copied, and what the source had behind that."""
-        return MirrorReport(self._asked.name, self._records, self._portions, self._lag.records, self._lag.age_ms)
+        running_ms = int((time.monotonic() - self._began) * 1000)
+        return MirrorReport(self._asked.name, self._records, self._portions, running_ms, self._lag.records, self._lag.age_ms)
 
     def _copy(self) -> bool:
         """Copy portions from the target's progress on. Return whether the mirror has ended, not only failed."""
@@ -104,6 +106,7 @@ class MirrorLoop:
             raise error
         if fault_of(error) is Fault.ENVIRONMENT and not isinstance(error, errors.ProducerFenced | errors.OutcomeUnknown):
             raise error
+        log.debug("mirror %s: tried again", self._asked.name, exc_info=error)
         now = time.monotonic()
         self._failures += 1
         self._away = now if self._away is None else self._away

@@ -1,11 +1,15 @@
 """A msgtx database as the target of a mirror: records and progress are decided by one COMMIT (I6)."""
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+
+import sqlalchemy
 
 from msgtx import errors
 from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
+from msgtx.database.translation import translated
 from msgtx.declared.settings import TOPIC
 from msgtx.mirror.ends import Lag, Portion, Progress, SourcePlace
 from msgtx.producer.producer import Producer
@@ -18,37 +22,48 @@ from msgtx.types import ProducerId, Record, TopicPartition
 class DatabaseTarget:
     """The records of a portion are a transaction of the mirror's producer, which decides it together with the progress.
 
-    `make_producer`: makes the producer of a transactional id. `address`: of the source, as people see it. `repartition`:
-    the key chooses the partition anew; else records keep their partitions.
+    `sessions`: an engine of its own; its SQL transactions commit both. `make_producer`: makes the producer of a
+    transactional id. `address`: of the source, as people see it. `repartition`: the key chooses the partition anew; else
+    records keep their partitions.
     """
 
     def __init__(
-        self, engine: Engine, name: str, *, make_producer: Callable[[str], Producer], address: str, repartition: bool = False
+        self,
+        engine: Engine,
+        name: str,
+        *,
+        sessions: sqlalchemy.Engine,
+        make_producer: Callable[[str], Producer],
+        address: str,
+        repartition: bool = False,
     ) -> None:
         self._engine = engine
+        self._sessions = sessions
         self._name = name
         self._make_producer = make_producer
         self._address = address
         self._repartition = repartition
         self._producer: Producer | None = None
-        self._run: ProducerId | None = None
+        self._run_id = uuid.uuid4()
+        self._identity: ProducerId | None = None  # of the producer
+        self._lag = Lag(0, 0)
         self._shapes: dict[str, int] = {}  # partitions that a topic of the target is known to have
 
     def take_over(self) -> Progress:
         """See `Target.take_over`."""
-        before = self._run
-        if before is not None:
-            # Looked at first: the next line fences the producer of another mirror that has taken over.
-            self.note(Lag(0, 0))
+        is_new = self._identity is None
+        if not is_new:
+            # Looked at first: the next lines fence the producer of another mirror that has taken over.
+            self.note(self._lag)
         self._close_producer()
         self._producer = self._make_producer(f"mirror.{self._name}")
         self._producer.init_transactions()
-        transaction = self._producer.begin_transaction()
+        named = self._producer.begin_transaction().id
         self._producer.abort_transaction()
-        run = ProducerId(transaction.id.producer_id, transaction.id.producer_epoch)
+        identity = ProducerId(named.producer_id, named.producer_epoch)
         with self._engine.connection() as connection:
-            rows = take_over_mirror(connection, self._name, run, before=before, address=self._address)
-        self._run = run
+            rows = take_over_mirror(connection, self._name, self._run_id, identity, is_new=is_new, address=self._address)
+        self._identity = identity
         self._shapes.clear()
         return Progress(
             source=rows[0].source,
@@ -62,17 +77,18 @@ class DatabaseTarget:
 
     def write(self, progress: Progress, portion: Portion) -> Progress:
         """See `Target.write`."""
-        producer, run = self._producer, self._run
+        producer, identity = self._producer, self._identity
         assert producer is not None, "take_over comes first"
-        assert run is not None
+        assert identity is not None
         assert progress.revision is not None
         self._shape(portion)
+        self._lag = portion.lag
         places: list[PlaceColumns] = [
             (*partition, place.offset, place.topic_id, place.identity) for partition, place in portion.places.items()
         ]
         records = iter(portion.records)
         first = next(records, None)
-        with self._engine.transaction() as connection:
+        with translated(), self._sessions.begin() as connection:
             count = 0
             if first is not None:
                 with producer.transaction(session=connection):
@@ -82,7 +98,7 @@ class DatabaseTarget:
             revision = advance_mirror(
                 driver_of(connection),
                 self._name,
-                run,
+                identity,
                 int(progress.revision),
                 source=portion.source,
                 places=places,
@@ -93,9 +109,10 @@ class DatabaseTarget:
 
     def note(self, lag: Lag) -> None:
         """See `Target.note`."""
-        assert self._run is not None
+        assert self._identity is not None
+        self._lag = lag
         with self._engine.connection() as connection:
-            if not note_mirror(connection, self._name, self._run, (lag.records, lag.age_ms)):
+            if not note_mirror(connection, self._name, self._run_id, self._identity, (lag.records, lag.age_ms)):
                 raise errors.MirrorFenced(
                     f"mirror {self._name}: another one of this name has taken over, or its progress was reset",
                     name=self._name,
@@ -104,6 +121,7 @@ class DatabaseTarget:
     def close(self) -> None:
         """See `Target.close`."""
         self._close_producer()
+        self._sessions.dispose()
 
     def _close_producer(self) -> None:
         if self._producer is not None:

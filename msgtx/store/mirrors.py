@@ -2,6 +2,7 @@
 
 import os
 import socket
+import uuid
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,21 +22,20 @@ LONGEST_ADDRESS: Final = 2_000
 
 
 def take_over_mirror(
-    connection: RawConnection, name: str, run: ProducerId, *, before: ProducerId | None, address: str
+    connection: RawConnection, name: str, run_id: uuid.UUID, producer: ProducerId, *, is_new: bool, address: str
 ) -> list[PlaceRow]:
-    """Make a run the only one of a mirror, and return its progress. `before`: the caller's own earlier run, if any.
+    """Make a run the only one of a mirror, and return its progress. `is_new`: it takes over from any other.
 
     Raise `MirrorFenced`.
     """
-    previous = (None, None) if before is None else before
     client = (socket.gethostname(), os.getpid())
-    return call(connection, calls.TAKE_OVER_MIRROR, name, *run, *previous, address[:LONGEST_ADDRESS], *client)
+    return call(connection, calls.TAKE_OVER_MIRROR, name, run_id, is_new, *producer, address[:LONGEST_ADDRESS], *client)
 
 
 def advance_mirror(
     connection: RawConnection,
     name: str,
-    run: ProducerId,
+    producer: ProducerId,
     revision: int,
     *,
     source: str,
@@ -52,7 +52,7 @@ def advance_mirror(
         connection,
         calls.ADVANCE_MIRROR,
         name,
-        *run,
+        *producer,
         revision,
         source,
         TextArray(topics),
@@ -66,9 +66,9 @@ def advance_mirror(
     return int(advanced)
 
 
-def note_mirror(connection: RawConnection, name: str, run: ProducerId, lag: tuple[int, int]) -> bool:
+def note_mirror(connection: RawConnection, name: str, run_id: uuid.UUID, producer: ProducerId, lag: tuple[int, int]) -> bool:
     """Note that a run lives. Return whether the mirror is still of this run."""
-    ((is_ours,),) = call(connection, calls.NOTE_MIRROR, name, *run, *lag)
+    ((is_ours,),) = call(connection, calls.NOTE_MIRROR, name, run_id, producer.producer_id, *lag)
     return bool(is_ours)
 
 

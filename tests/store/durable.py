@@ -1,5 +1,6 @@
 """The functions that promise to be flushed (I9), each with calls that must keep the promise: the one list of them."""
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -538,7 +539,7 @@ def removal_of_a_snapshot(stage: Stage) -> None:
 def mirror_run(stage: Stage, *, called: Connection) -> tuple[str, ProducerId, int]:
     name = unique("mirror")
     run = init_producer_id(stage.aside, f"mirror.{name}", timeout_ms=60_000)
-    return name, run, take_over_mirror(called, name, run, before=None, address="")[0].revision
+    return name, run, take_over_mirror(called, name, uuid.uuid4(), run, is_new=True, address="")[0].revision
 
 
 def take_over_of_a_mirror(stage: Stage) -> None:

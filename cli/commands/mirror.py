@@ -1,0 +1,152 @@
+"""`msgtx mirror`: copies of topics from one database into another, each record once."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from msgtx.cli.terminal import completion
+from msgtx.cli.terminal.confirmation import confirmed, destructive
+from msgtx.cli.terminal.database import connect
+from msgtx.cli.terminal.interruption import stopping
+from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
+from msgtx.cli.terminal.output import show_many, show_one
+from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import bytes_, seconds
+from msgtx.rows import row_of
+from msgtx.types import MirrorReport
+from msgtx.units import counted
+
+DRAIN_S: Final = 30.0  # to the end of a portion
+COLUMNS: Final = ("name", "source_address", "records", "lag_records", "lag_ms", "moved_ms", "seen_ms", "host", "process")
+
+
+@click.group("mirror", cls=Group)
+def command() -> None:
+    """Copy topics into another database, each record once, and keep the copy up to date."""
+
+
+@command.command(
+    "run",
+    examples=(
+        "msgtx mirror run orders invoices --name reports --target postgresql://msgtx@reports.example.com/reports",
+        "msgtx mirror run --pattern 'shop[.].*' --name shop --source postgresql://msgtx@db.example.com/shop",
+        "msgtx mirror run orders --name move --target postgresql://msgtx@new.example.com/shop --until-caught-up",
+    ),
+)
+@click.argument("topics", nargs=-1, shell_complete=completion.topics)
+@option("--name", required=True, help="The mirror's name: the target keeps its progress under it.")
+@option("--target", metavar="ADDRESS", help="Copy from the database to this one.")
+@option("--source", metavar="ADDRESS", help="Copy from this database to the database.")
+@option("--pattern", help="Also topics whose whole name this regular expression matches, also later ones.")
+@option("--repartition", is_flag=True, help="The key chooses the partition; else records keep theirs.")
+@option(
+    "--on-removed",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    help="What to do when retention has removed records before they were copied.",
+)
+@option("--max-records", type=click.IntRange(min=1), default=20_000, help="The size of a transaction of the target.")
+@option("--max-bytes", type=bytes_(1), default="4MB", help="The same in bytes.")
+@option("--rate-limit", type=click.IntRange(min=1), help="Records per second.")
+@option("--until-caught-up", is_flag=True, help="End when the source has nothing more.")
+@option("--outage-timeout", type=seconds(0), help="End with an error when an end is away for this long.")
+@pass_invocation
+def run(
+    invocation: Invocation,
+    topics: tuple[str, ...],
+    *,
+    name: str,
+    target: str | None,
+    source: str | None,
+    pattern: str | None,
+    repartition: bool,
+    on_removed: Any,
+    max_records: int,
+    max_bytes: int,
+    rate_limit: int | None,
+    until_caught_up: bool,
+    outage_timeout: float | None,
+) -> int:
+    """Copy TOPICS between the database (--url) and another one, which --target or --source names, until it is stopped.
+
+    The target makes topics and partitions that it lacks. A transaction of the source arrives as a whole, in one transaction
+    of the target that also holds the mirror's progress. So each record arrives once, whatever crashes: start the command
+    again, with the same --name. A second mirror of that name fences the first one (exit code 4). In an outage of either end
+    it waits.
+
+    An address with a password belongs into the environment: MSGTX_MIRROR_RUN_TARGET, MSGTX_MIRROR_RUN_SOURCE.
+
+    The command ends by --until-caught-up, SIGTERM (exit code 0) or Ctrl-C (130), after the open transaction.
+    """
+    if (target is None) == (source is None):
+        raise click.UsageError("name the other end: --target or --source")
+    with connect(invocation) as client, stopping(DRAIN_S) as stop, progress(f"mirror {name}") as told:
+        report = client.mirror(
+            *topics,
+            name=name,
+            source=source,
+            target=target,
+            pattern=pattern,
+            repartition=repartition,
+            on_removed=on_removed,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            rate_limit=rate_limit,
+            until_caught_up=until_caught_up,
+            outage_timeout=outage_timeout,
+            stop=stop,
+            on_progress=_shown(told),
+        )
+        show_one(invocation.format, row_of(report))
+        return stop.exit_code
+
+
+def _shown(told: Callable[[int, str], None]) -> Callable[[MirrorReport], None]:
+    def show(report: MirrorReport) -> None:
+        rate = f"{report.records * 1000 // max(report.running_ms, 1):,} a second"
+        told(report.records, f"{counted(report.records, 'record')}, {rate}, {report.lag_records:,} behind")
+
+    return show
+
+
+@command.command("list")
+@pass_invocation
+def list_(invocation: Invocation) -> None:
+    """List the mirrors that copy to this database.
+
+    `moved_ms`, `seen_ms`: how long ago the progress moved, and the mirror's process was heard of; it says something every
+    five seconds. It takes the right to observe every topic.
+    """
+    with connect(invocation) as client:
+        found = client.admin.mirrors.list()
+    show_many(invocation.format, map(row_of, found), COLUMNS)
+
+
+@command.command("describe")
+@click.argument("name")
+@pass_invocation
+def describe(invocation: Invocation, name: str) -> None:
+    """Show the next offset that a mirror copies of each partition of its source."""
+    with connect(invocation) as client:
+        row = row_of(client.admin.mirrors.describe(name))
+    if invocation.format == "table":
+        show_many("table", [{"name": name, **place} for place in row["places"]], ("name", "topic", "partition", "offset"))
+    else:
+        show_one(invocation.format, row)
+
+
+@command.command("reset")
+@click.argument("name")
+@destructive
+@pass_invocation
+def reset(invocation: Invocation, name: str, *, dry_run: bool, yes: bool) -> None:
+    """Forget a mirror and its progress: its next run copies everything again.
+
+    Records that were copied stay, so delete the topics of the target first, unless they may be there twice. A running
+    mirror of this name ends (exit code 4).
+    """
+    with connect(invocation) as client:
+        found = client.admin.mirrors.describe(name)
+        if confirmed(f"forget mirror {name!r} ({counted(found.records, 'record')} copied)", dry_run=dry_run, yes=yes):
+            client.admin.mirrors.reset(name)
