@@ -14,6 +14,7 @@ from msgtx.store.fetch.cuts import CutPartition, spans_of_transactions
 from msgtx.store.fetch.fetch import FetchedBatch, FetchedPartition, Position, fetch
 from msgtx.store.fetch.holders import stable_cut
 from msgtx.store.fetch.records import first_records, records_of
+from msgtx.store.mirrors import flush_source
 from msgtx.store.operator.installation import identify_server
 from msgtx.store.topics.topics import Topic, describe_topics, partitions_of, unknown_topic
 from msgtx.types import Isolation, Record, TopicPartition
@@ -62,6 +63,8 @@ class DatabaseSource:
             self._require_history(connection, progress, partitions, positions, cut)
             ends, batches = _portion(connection, positions, cut, limits)
             places = _places(connection, positions, ends, partitions)
+            if places:
+                flush_source(connection)
             lag = _lag(connection, cut, ends)
         return Portion(
             source=str(self._engine.incarnation),

@@ -86,3 +86,8 @@ def delete_mirror(connection: RawConnection, name: str) -> bool:
     """Forget a mirror with its progress. Return whether there was one."""
     ((there_was,),) = call(connection, calls.DELETE_MIRROR, name)
     return bool(there_was)
+
+
+def flush_source(connection: RawConnection) -> None:
+    """Flush the log of the source: what was read from it survives a crash there. A target must not have more."""
+    call(connection, calls.FLUSH_LOG)

@@ -352,13 +352,15 @@ def test_a_service_runs_what_there_is(path: Path) -> None:
     commands = parse(arguments)
     settings = {line.partition("=")[0] for line in service["Environment"]}
     assert {"MSGTX_EMBEDDED"} <= settings <= known_settings()
-    own = {"console": "/etc/msgtx/console"}  # the address of a role with other rights than a worker's
+    # The address of a role with other rights than a worker's, and the addresses of a mirror's two ends.
+    own = {"console": "/etc/msgtx/console", "mirror": "/etc/msgtx/mirror-%i"}
     assert own.get(commands[0], "/etc/msgtx/environment") in service["EnvironmentFile"]
     if service["Type"] != ["oneshot"]:
         grace = {
             "console": STREAMS_SECONDS,
             "process": max(DRAIN_S, DRAIN_SECONDS),
             "coordinator": HANDOVER_SECONDS,
+            "mirror": DRAIN_S,
         }[commands[0]]
         assert float(service["TimeoutStopSec"][0]) > grace
 
@@ -367,7 +369,7 @@ def test_a_timer_has_its_service() -> None:
     names = {path.name for path in UNITS}
     assert names == {
         "msgtx-console.service", "msgtx-coordinator.service", "msgtx-sweep.service", "msgtx-sweep.timer",
-        "msgtx-worker@.service",
+        "msgtx-worker@.service", "msgtx-mirror@.service",
     }  # fmt: skip
 
 
