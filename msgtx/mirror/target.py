@@ -14,6 +14,7 @@ from msgtx.declared.settings import TOPIC
 from msgtx.mirror.ends import Lag, Portion, Progress, SourcePlace
 from msgtx.producer.producer import Producer
 from msgtx.rules.partitioner import by_crc32
+from msgtx.session.opened import opened
 from msgtx.store.mirrors import PlaceColumns, advance_mirror, note_mirror, take_over_mirror
 from msgtx.store.topics.topics import Topic, alter_topic, create_topic, describe_topics
 from msgtx.types import ProducerId, Record, TopicPartition
@@ -88,7 +89,7 @@ class DatabaseTarget:
         ]
         records = iter(portion.records)
         first = next(records, None)
-        with translated(), self._sessions.begin() as connection:
+        with translated(), opened(self._sessions.connect) as (connection, commit):
             count = 0
             if first is not None:
                 with producer.transaction(session=connection):
@@ -105,6 +106,7 @@ class DatabaseTarget:
                 records=count,
                 lag=(portion.lag.records, portion.lag.age_ms),
             )
+            commit()
         return replace(progress, source=portion.source, places={**progress.places, **portion.places}, revision=str(revision))
 
     def note(self, lag: Lag) -> None:

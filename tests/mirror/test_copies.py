@@ -221,3 +221,16 @@ def test_a_mirror_is_described(client: msgtx.Client, target: msgtx.Client, wide:
     assert name in [each.name for each in target.admin.mirrors.list()]
     with refuses(errors.MirrorNotFound):
         target.admin.mirrors.describe("nobody")
+
+
+def test_doctor_finds_a_mirror_that_stands_still(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+) -> None:
+    name = unique("mirror")
+    copy(wide, name=name)
+    assert f"mirror {name}" not in [each.subject for each in target.admin.doctor()]
+    with target.runtime.engine.transaction() as connection:
+        connection.exec_driver_sql("update msgtx.mirror set seen_at = seen_at - interval '1 hour'")
+    (found,) = [each for each in target.admin.doctor() if each.subject == f"mirror {name}"]
+    assert found.level is msgtx.Level.WARNING
+    assert f"msgtx mirror reset {name}" in found.advice

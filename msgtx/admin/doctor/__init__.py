@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 
 from msgtx import arguments, errors
-from msgtx.admin.doctor import coordinators, groups, server, sessions, shares, standby, transactions
+from msgtx.admin.doctor import coordinators, groups, mirrors, server, sessions, shares, standby, transactions
 from msgtx.admin.doctor.findings import Limits, Look
 from msgtx.database.pool import Engine
 from msgtx.store.operator.server import describe_server
@@ -26,6 +26,7 @@ CHECKS: Final[dict[str, Check]] = {
     "groups": groups.neglected,
     "stalled partitions": groups.stalled,
     "share groups": shares.waiting,
+    "mirrors": mirrors.standing_still,
     "locks": sessions.locks,
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,
