@@ -36,8 +36,8 @@ def command() -> None:
 )
 @click.argument("topics", nargs=-1, shell_complete=completion.topics)
 @option("--name", required=True, help="The mirror's name: the target keeps its progress under it.")
-@option("--target", metavar="ADDRESS", help="Copy from the database to this one.")
-@option("--source", metavar="ADDRESS", help="Copy from this database to the database.")
+@option("--target", metavar="ADDRESS", help="Copy from the database to this one, or to kafka://HOST:PORT.")
+@option("--source", metavar="ADDRESS", help="Copy from this one, or from kafka://HOST:PORT, to the database.")
 @option("--pattern", help="Also topics whose whole name this regular expression matches, also later ones.")
 @option("--repartition", is_flag=True, help="The key chooses the partition; else records keep theirs.")
 @option(

@@ -1,4 +1,5 @@
--- note_mirror(name, run_id, producer, lag) notes that a run of a mirror lives, and its lag → whether the mirror is still of this run.
+-- note_mirror(name, run_id, producer, lag) notes that a run of a mirror lives, and its lag → whether the mirror is still of
+-- this run.
 -- Not flushed. Writes mirror.
 -- right: produce
 -- plan: look-ups

@@ -1,8 +1,8 @@
 -- take_over_mirror(name, run_id, is_new, producer, epoch, …) makes a run the only one of a mirror whose target this is, and
 -- → its progress: one row per partition of the source, at least one (then without a topic). The caller has just initialized
 -- the producer: so nothing that it left undecided, or that an older run did, can be decided any more (I7).
---   is_new   a run that begins takes over from any other. One that continues after a failure does not: raises MirrorFenced if
---            another run has taken over, or the progress was reset. Repeated, it gets the same answer
+--   is_new   a run that begins takes over from any other. One that continues after a failure does not: raises MirrorFenced
+--            if another run has taken over, or the progress was reset. Repeated, it gets the same answer
 -- Raises MirrorFenced, too, if a newer run has initialized the producer. It does not lock the producer: advance_mirror
 -- locks the row first, and then the producer.
 -- Writes mirror. Flushed.
