@@ -106,11 +106,16 @@ def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> An
     """
     began = time.monotonic()
     deadline = began + min(ANSWER_SECONDS, seconds_left())
-    pause, asked, told = PAUSE_SECONDS, False, False
+    pause, asked, told, lost = PAUSE_SECONDS, False, False, False
     while True:
         try:
             with engine.reading.connection() as connection:
                 return attempt(connection)
+        except errors.DatabaseUnavailable:
+            if engine.standby is None or lost:
+                raise
+            lost = True  # replay may end a connection whose statement it cannot cancel: there is another one
+            continue
         except _MAY_COME as error:
             if engine.standby is None:
                 raise

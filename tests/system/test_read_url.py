@@ -230,6 +230,8 @@ def test_a_call_that_replay_cancels_is_repeated(client: msgtx.Client, topic: str
     hook = hook_of_standby(client)
     hook.at("before fetch_batches", psycopg.errors.SerializationFailure("conflict with recovery"), times=3)
     assert values(client.read(client.snapshot([topic]))) == [b"0"]
+    hook.at("before fetch_batches", errors.DatabaseUnavailable("the connection was ended"), times=1)
+    assert values(client.read(client.snapshot([topic]))) == [b"0"]
     hook.at("before fetch_batches", psycopg.errors.DeadlockDetected("conflict with recovery"), times=2)
     with reader(client, topic) as consumer:
         assert polled(consumer, 1) == [b"0"]
