@@ -40,7 +40,7 @@ def test_a_call_that_fails_or_whose_answer_is_lost_loses_and_doubles_nothing(
     assert {"before take_over_mirror", "after take_over_mirror", "after seal"} <= {moment for _, moment in moments}
     for end, moment in moments:
         send_more()
-        hooks[end].at(moment, away, times=1)
-        copy(wide, name=name)
+        with hooks[end].at(moment, away, times=1):
+            copy(wide, name=name)
         assert contents(target, wide) == contents(client, wide), (end, moment)
     assert not list(target.admin.verify().violations)
