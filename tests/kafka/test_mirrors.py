@@ -1,10 +1,17 @@
 """Mirrors between msgtx and Kafka: every record once, whatever is killed, and never a part of a transaction."""
 
+import collections
+import contextlib
 import random
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgtx
+from msgtx.mirror import kafka as kafka_ends
 from tests.kafka.broker import Broker
 from tests.kafka.conftest import Kafka
 from tests.mirror.conftest import columns
@@ -12,6 +19,16 @@ from tests.mirror.conftest import columns
 Unique = Callable[[str], str]
 PARTITIONS: Final = 3
 IN_EACH: Final = 8  # records of a transaction
+MOST_TRANSACTIONS: Final = 100_000
+KILLS: Final = 4
+MIRROR: Final = """
+import sys
+import msgtx
+
+url, topic, name, end, other = sys.argv[1:]
+with msgtx.connect(url) as client:
+    client.mirror(topic, name=name, **{end: other}, max_records=100)
+"""
 
 
 def contents(client: msgtx.Client, topic: str) -> dict[tuple[str, int], list[tuple[object, ...]]]:
@@ -23,17 +40,19 @@ def contents(client: msgtx.Client, topic: str) -> dict[tuple[str, int], list[tup
     return found
 
 
-def fill(client: msgtx.Client, topic: str, transactions: int, *, seed: int = 1) -> None:
-    """Store transactions over all partitions, every fifth of them aborted. The key names the transaction."""
-    drawn = random.Random(seed)
-    with client.producer(transactional_id=f"fill-{topic}-{seed}") as producer:
+def fill(client: msgtx.Client, topic: str, transactions: int, over: threading.Event | None = None) -> None:
+    """Store transactions over all partitions, every fifth of them aborted, until `over`. The key names the transaction."""
+    drawn = random.Random(1)
+    with client.producer(transactional_id=f"fill-{topic}") as producer:
         for number in range(transactions):
+            if over is not None and over.is_set():
+                return
             producer.begin_transaction()
             for each in range(IN_EACH):
                 producer.send(
                     topic,
                     None if drawn.random() < 0.1 else drawn.randbytes(drawn.randrange(200)),
-                    key=b"%d-%d" % (seed, number),
+                    key=b"%d" % number,
                     partition=each % PARTITIONS,
                     timestamp=1_700_000_000_000 + number,
                     headers=[("n", b"%d" % each), ("none", None)] if drawn.random() < 0.3 else None,
@@ -60,3 +79,119 @@ def test_from_msgtx_to_kafka_and_back_all_is_the_same(
         assert not list(back.admin.verify().violations)
         (found,) = back.admin.mirrors.list()
         assert found.source_address == broker.url.partition("?")[0]
+
+
+class Mirrors:
+    """Processes of one mirror. Each is killed when it has copied something."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._command = [sys.executable, "-c", MIRROR, *arguments]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the next one."""
+        self.process = subprocess.Popen(self._command)
+
+    def kill(self) -> None:
+        """Kill it, wherever it is."""
+        assert self.process is not None
+        assert self.process.poll() is None, "the mirror has ended by itself"
+        self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def beside(function: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run a function in a thread, which ends with the block."""
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(function, over)
+        try:
+            yield
+        finally:
+            over.set()
+        running.result()
+
+
+def kill_often(mirrors: Mirrors, broker: Broker, copied: Callable[[], int], judge: Callable[[], None]) -> None:
+    """Kill mirrors when they have copied something, and the broker once. `judge`: called while none runs."""
+    seen = 0
+    for number in range(KILLS):
+        mirrors.start()
+        if number == KILLS // 2:
+            broker.kill()
+            broker.start()
+        while (now := copied()) <= seen:
+            assert mirrors.process is not None
+            assert mirrors.process.poll() is None, "the mirror has ended by itself"
+        mirrors.kill()
+        seen = now
+        judge()
+
+
+def test_to_kafka_nothing_is_lost_doubled_or_torn_when_mirrors_and_the_broker_are_killed(
+    client: msgtx.Client,
+    database_url: str,
+    broker: Broker,
+    kafka: Kafka,
+    unique: Unique,
+) -> None:
+    topic, name = unique("killed"), unique("mirror")
+    client.topics.create(topic, partitions=PARTITIONS, retention_ms=-1)
+
+    def copied() -> int:
+        return sum(one.records for one in kafka_ends.mirrors(broker.url) if one.name == name)
+
+    def whole() -> None:
+        """A transaction that was seen becomes visible on every partition, with no mirror that could copy it again."""
+        seen, now = keys(kafka, topic), keys(kafka, topic)
+        while any(now[key] < IN_EACH for key in seen):
+            now = keys(kafka, topic)
+
+    with beside(lambda over: fill(client, topic, MOST_TRANSACTIONS, over)):
+        kill_often(Mirrors(database_url, topic, name, "target", broker.url), broker, copied, whole)
+    client.mirror(topic, name=name, target=broker.url, until_caught_up=True)
+    assert kafka.contents(topic) == contents(client, topic)
+
+
+def keys(kafka: Kafka, topic: str) -> collections.Counter[bytes | None]:
+    """Return how many records of each key a reader of committed records gets."""
+    found = kafka.contents(topic, stable=True)
+    return collections.Counter(one[0] for partition in found.values() for one in partition)
+
+
+def test_from_kafka_nothing_is_lost_or_doubled_when_mirrors_and_the_broker_are_killed(
+    make_database: Callable[..., str],
+    broker: Broker,
+    kafka: Kafka,
+    unique: Unique,
+) -> None:
+    url, topic, name = make_database(), kafka.topic(PARTITIONS), unique("mirror")
+    producer = kafka.producer(**{"transactional.id": topic, "message.timeout.ms": 50_000})
+
+    def produce(over: threading.Event) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            producer.begin_transaction()
+            for each in range(IN_EACH):
+                value = None if each == 5 else b"%d" % each
+                producer.produce(
+                    topic, value, key=b"%d" % number, partition=each % PARTITIONS, headers=[("n", b"%d" % each)]
+                )
+            if number % 5 == 4:
+                producer.abort_transaction(60)
+            else:
+                producer.commit_transaction(60)
+
+    with msgtx.connect(url) as client:
+
+        def copied() -> int:
+            return sum(one.records for one in client.admin.mirrors.list())
+
+        with beside(produce):
+            kill_often(Mirrors(url, topic, name, "source", broker.url), broker, copied, lambda: None)
+        kafka.contents(topic)  # every transaction is decided
+        client.mirror(topic, name=name, source=broker.url, until_caught_up=True)
+        assert contents(client, topic) == kafka.contents(topic)
+        assert not list(client.admin.verify().violations)
