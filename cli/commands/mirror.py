@@ -1,6 +1,7 @@
 """`msgtx mirror`: copies of topics from one database into another, each record once."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
@@ -31,6 +32,7 @@ def command() -> None:
     examples=(
         "msgtx mirror run orders invoices --name reports --target postgresql://msgtx@reports.example.com/reports",
         "msgtx mirror run --pattern 'shop[.].*' --name shop --source postgresql://msgtx@db.example.com/shop",
+        "msgtx mirror run orders --name kafka --target kafka://broker.example.com:9092",
         "msgtx mirror run orders --name move --target postgresql://msgtx@new.example.com/shop --until-caught-up",
     ),
 )
@@ -69,6 +71,8 @@ def run(
     outage_timeout: float | None,
 ) -> int:
     """Copy TOPICS between the database (--url) and another one, which --target or --source names, until it is stopped.
+
+    The other end may be a Kafka cluster: kafka://host:9092, with the extra msgtx[kafka].
 
     The target makes topics and partitions that it lacks. A transaction of the source arrives as a whole, in one transaction
     of the target that also holds the mirror's progress. So each record arrives once, whatever crashes: start the command
@@ -110,26 +114,44 @@ def _shown(told: Callable[[int, str], None]) -> Callable[[MirrorReport], None]:
     return show
 
 
+@contextlib.contextmanager
+def _mirrors(invocation: Invocation, target: str | None) -> Iterator[Any]:
+    """Yield the administrator's view of the mirrors to the database, or to a Kafka cluster."""
+    if target is None:
+        with connect(invocation) as client:
+            yield client.admin.mirrors
+        return
+    from msgtx.mirror.kafka import KafkaMirrors
+
+    yield KafkaMirrors(target)
+
+
+TARGET: Final = option("--target", metavar="ADDRESS", help="A Kafka cluster to which mirrors copy, instead of the database.")
+
+
 @command.command("list")
+@TARGET
 @pass_invocation
-def list_(invocation: Invocation) -> None:
-    """List the mirrors that copy to this database.
+def list_(invocation: Invocation, *, target: str | None) -> None:
+    """List the mirrors that copy to this database, or to a Kafka cluster.
 
     `moved_ms`, `seen_ms`: how long ago the progress moved, and the mirror's process was heard of; it says something every
     five seconds. It takes the right to observe every topic.
     """
-    with connect(invocation) as client:
-        found = client.admin.mirrors.list()
+    with _mirrors(invocation, target) as mirrors:
+        found = mirrors.list()
     show_many(invocation.format, map(row_of, found), COLUMNS)
 
 
 @command.command("describe")
 @click.argument("name")
+@TARGET
 @pass_invocation
-def describe(invocation: Invocation, name: str) -> None:
+def describe(invocation: Invocation, name: str, *, target: str | None) -> None:
     """Show the next offset that a mirror copies of each partition of its source."""
-    with connect(invocation) as client:
-        row = row_of(client.admin.mirrors.describe(name))
+    with _mirrors(invocation, target) as mirrors:
+        found = mirrors.describe(name)
+    row = {**row_of(found), "places": [row_of(place) for place in found.places]}
     if invocation.format == "table":
         show_many("table", [{"name": name, **place} for place in row["places"]], ("name", "topic", "partition", "offset"))
     else:
@@ -138,15 +160,16 @@ def describe(invocation: Invocation, name: str) -> None:
 
 @command.command("reset")
 @click.argument("name")
+@TARGET
 @destructive
 @pass_invocation
-def reset(invocation: Invocation, name: str, *, dry_run: bool, yes: bool) -> None:
+def reset(invocation: Invocation, name: str, *, target: str | None, dry_run: bool, yes: bool) -> None:
     """Forget a mirror and its progress: its next run copies everything again.
 
     Records that were copied stay, so delete the topics of the target first, unless they may be there twice. A running
     mirror of this name ends (exit code 4).
     """
-    with connect(invocation) as client:
-        found = client.admin.mirrors.describe(name)
+    with _mirrors(invocation, target) as mirrors:
+        found = mirrors.describe(name)
         if confirmed(f"forget mirror {name!r} ({counted(found.records, 'record')} copied)", dry_run=dry_run, yes=yes):
-            client.admin.mirrors.reset(name)
+            mirrors.reset(name)

@@ -47,6 +47,8 @@ def is_kafka(url: str) -> bool:
 
 def parse_kafka(url: str) -> KafkaAddress:
     """Read an address. Raise `ConfigError`, without any text that may be a password."""
+    if not is_kafka(url):
+        raise _refused(f"does not read {KAFKA_FORM}")
     try:
         parts = urlsplit(url)
     except ValueError:

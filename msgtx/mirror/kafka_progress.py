@@ -11,7 +11,7 @@ from confluent_kafka import IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from msgtx.errors import ConfigError, KafkaUnavailable, MirrorNotFound
+from msgtx.errors import ConfigError, KafkaUnavailable
 from msgtx.mirror.kafka_client import KAFKA_ANSWER_SECONDS, Cluster
 from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, decode
 
@@ -110,13 +110,10 @@ def _committed(cluster: Cluster, end: int) -> Iterator[tuple[str, bytes | None]]
 
 
 def forget_mirror(cluster: Cluster, name: str) -> None:
-    """Remove the progress of a mirror; one that runs is fenced. Raise `MirrorNotFound`."""
-    make_mirrors_topic(cluster)
+    """Remove the progress of a mirror; one that runs is fenced."""
     producer = cluster.producer(TRANSACTIONAL_ID + name, lambda *_: None)  # the commit fails as well
     with cluster.asking(f"resetting the mirror {name!r}"):
         producer.init_transactions(KAFKA_ANSWER_SECONDS)
-        if name not in read_mirrors(cluster, name):
-            raise MirrorNotFound(f"{cluster.address} has no progress of a mirror {name!r}", name=name)
         producer.begin_transaction()
         producer.produce(MIRRORS_TOPIC, None, key=name.encode(), partition=0)
         producer.commit_transaction(KAFKA_ANSWER_SECONDS)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgtx
-from msgtx.mirror import kafka as kafka_ends
+from msgtx.mirror.kafka import KafkaMirrors
 from tests.kafka.broker import Broker
 from tests.kafka.conftest import Kafka
 from tests.mirror.conftest import columns
@@ -140,7 +140,7 @@ def test_to_kafka_nothing_is_lost_doubled_or_torn_when_mirrors_and_the_broker_ar
     client.topics.create(topic, partitions=PARTITIONS, retention_ms=-1)
 
     def copied() -> int:
-        return sum(one.records for one in kafka_ends.mirrors(broker.url) if one.name == name)
+        return sum(one.records for one in KafkaMirrors(broker.url).list() if one.name == name)
 
     def whole() -> None:
         """A transaction that was seen becomes visible on every partition, with no mirror that could copy it again."""
@@ -195,3 +195,23 @@ def test_from_kafka_nothing_is_lost_or_doubled_when_mirrors_and_the_broker_are_k
         client.mirror(topic, name=name, source=broker.url, until_caught_up=True)
         assert contents(client, topic) == kafka.contents(topic)
         assert not list(client.admin.verify().violations)
+
+
+def test_the_command_line_runs_lists_and_resets_a_mirror_to_kafka(
+    client: msgtx.Client, database_url: str, broker: Broker, unique: Unique
+) -> None:
+    topic, name = unique("commanded"), unique("mirror")
+    client.topics.create(topic, partitions=PARTITIONS, retention_ms=-1)
+    fill(client, topic, 5)
+
+    def call(*arguments: str) -> str:
+        command = [sys.executable, "-m", "msgtx.cli", "--url", database_url, "-o", "json", "mirror", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert f'"records": {4 * IN_EACH}' in call("run", topic, "--name", name, "--target", broker.url, "--until-caught-up")
+    assert f'"{name}"' in call("list", "--target", broker.url)
+    assert f'"{topic}"' in call("describe", name, "--target", broker.url)
+    call("reset", name, "--target", broker.url, "--yes")
+    assert f'"{name}"' not in call("list", "--target", broker.url)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from msgtx import errors
-from msgtx.mirror import kafka as kafka_ends
 from msgtx.mirror.ends import Lag, Portion, SourcePlace, TopicShape
+from msgtx.mirror.kafka import KafkaMirrors
 from msgtx.mirror.kafka_address import parse_kafka
 from msgtx.mirror.kafka_target import KafkaTarget
 from msgtx.rules.partitioner import by_murmur2
@@ -182,14 +182,14 @@ def test_mirrors_are_listed_and_a_reset_fences_one(broker: Broker, make: Make, u
     topic, target = unique("topic"), make()
     progress = target.write(target.take_over(), portion(topic, [record(topic, 0), record(topic, 1)], end=1))
     target.note(Lag(5, 6))
-    (found,) = [one for one in kafka_ends.mirrors(broker.url) if one.name == target._name]
+    (found,) = [one for one in KafkaMirrors(broker.url).list() if one.name == target._name]
     assert (found.source, found.source_address, found.records) == ("source", "postgresql://source/db", 2)
     assert (found.lag_records, found.lag_ms, len(found.places)) == (5, 6, 3)
-    kafka_ends.forget_kafka_mirror(broker.url, target._name)
+    KafkaMirrors(broker.url).reset(target._name)
     with refuses(errors.MirrorFenced):
         target.write(progress, portion(topic, [record(topic, 3)], end=2))
     with refuses(errors.MirrorNotFound, name=target._name):
-        kafka_ends.forget_kafka_mirror(broker.url, target._name)
+        KafkaMirrors(broker.url).reset(target._name)
     assert make().take_over().places == {}
 
 

@@ -43,6 +43,7 @@ def test_a_file_has_further_options_and_the_address_outranks_it(tmp_path: Path) 
     [
         "kafka://",
         "kafka:host",
+        f"postgresql://user:{SECRET}@host/db",
         "kafka://host:port",
         "kafka://host,",
         "kafka://host/topic",
