@@ -182,7 +182,7 @@ def test_mirrors_are_listed_and_a_reset_fences_one(broker: Broker, make: Make, u
     topic, target = unique("topic"), make()
     progress = target.write(target.take_over(), portion(topic, [record(topic, 0), record(topic, 1)], end=1))
     target.note(Lag(5, 6))
-    (found,) = [one for one in KafkaMirrors(broker.url).list() if one.name == target._name]
+    found = KafkaMirrors(broker.url).describe(target._name)
     assert (found.source, found.source_address, found.records) == ("source", "postgresql://source/db", 2)
     assert (found.lag_records, found.lag_ms, len(found.places)) == (5, 6, 3)
     KafkaMirrors(broker.url).reset(target._name)
