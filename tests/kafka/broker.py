@@ -12,20 +12,23 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Final
 
 import confluent_kafka
 import pyspark
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from msgtx.spark_jobs.runtime.java import find_java
 
 MAVEN_NAME: Final = ("org.apache.kafka", "kafka_2.13", "4.3.1")
 JARS: Final = Path(sys.prefix) / f"kafka-{MAVEN_NAME[-1]}"
 FETCH_SECONDS: Final = 600.0  # 45 jars of 50 MB together
+FETCHES: Final = 3  # one of so many downloads fails at times; the next attempt has the others in Ivy's cache
+STARTS: Final = 3  # another program may take a port before the broker does
 START_SECONDS: Final = 120.0
-CLUSTER: Final = "bXNndHgtdGVzdHMtMDAwMQ"  # an id is 16 bytes in base64
+LOOK_SECONDS: Final = 0.1
 PROPERTIES: Final = """\
 process.roles=broker,controller
 node.id=1
@@ -59,9 +62,19 @@ def fetch() -> None:
             "org.apache.ivy.Main", "-warn", "-cache", f"{folder}/ivy", "-dependency", *MAVEN_NAME,
             "-confs", "runtime,master", "-types", "jar", "bundle", "-retrieve", f"{found}/[artifact]-[revision].[ext]",
         ]  # fmt: skip
-        subprocess.run(command, check=True, timeout=FETCH_SECONDS, stdout=subprocess.DEVNULL)
+        for left in reversed(range(FETCHES)):
+            try:
+                subprocess.run(command, check=True, timeout=FETCH_SECONDS, stdout=subprocess.DEVNULL)
+                break
+            except subprocess.SubprocessError:
+                if not left:
+                    raise
         assert list(found.glob(f"{MAVEN_NAME[1]}-*.jar")), "Ivy has fetched no broker"
-        found.rename(JARS)
+        try:
+            found.rename(JARS)
+        except OSError:
+            if not JARS.is_dir():  # as another process may have fetched them meanwhile
+                raise
 
 
 class Broker:
@@ -69,12 +82,13 @@ class Broker:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="msgtx-kafka-"))
-        self.port, controller = _free_ports()
         self._properties = self.folder / "server.properties"
-        text = PROPERTIES.format(port=self.port, controller=controller, folder=self.folder)
-        self._properties.write_text(text, encoding="utf-8")
+        self._log = self.folder / "broker.log"
         self._process: subprocess.Popen[bytes] | None = None
-        formatting = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", self._properties]
+        self._answered = False
+        self._cluster = uuid.uuid4().hex[:21] + "A"  # an id is 16 bytes in base64
+        self._choose_ports()
+        formatting = ["kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", self._properties]
         subprocess.run(self._java(*formatting), check=True, timeout=START_SECONDS, capture_output=True)
 
     @property
@@ -88,20 +102,50 @@ class Broker:
         return f"kafka://{self.servers}?reconnect.backoff.max.ms=500"
 
     def start(self) -> None:
-        """Start the broker, and wait until it answers."""
-        with (self.folder / "broker.log").open("ab") as log:
+        """Start the broker, and wait until it answers. It has the address of its first start."""
+        for _ in range(STARTS):
+            if self._start():
+                self._answered = True
+                return
+            if not self._answered:
+                self._choose_ports()
+        raise AssertionError(f"the broker has ended: {self._said()}")
+
+    def _start(self) -> bool:
+        """Start the broker. Return whether it answers, or has ended."""
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", self._properties), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         deadline = time.monotonic() + START_SECONDS
-        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-        while True:
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0, "reconnect.backoff.max.ms": 500})
+        while self._process.poll() is None:
             with contextlib.suppress(confluent_kafka.KafkaException):
-                if admin.list_topics(timeout=1).brokers:
-                    return
-            said = (self.folder / "broker.log").read_text(errors="replace")[-2_000:]
-            assert self._process.poll() is None, f"the broker has ended: {said}"
-            assert time.monotonic() < deadline, f"the broker does not answer: {said}"
+                if self._leads(admin):
+                    return True
+            assert time.monotonic() < deadline, f"the broker does not answer: {self._said()}"
+            time.sleep(LOOK_SECONDS)
+        return False
+
+    def _leads(self, admin: AdminClient) -> bool:
+        """Return whether this broker answers, and no other at its port. Raise the error of a partition without a leader."""
+        found = admin.list_topics(timeout=5)
+        places = {
+            confluent_kafka.TopicPartition(name, number): OffsetSpec.latest()
+            for name, topic in found.topics.items()
+            for number in topic.partitions
+        }
+        for asked in admin.list_offsets(places, request_timeout=5).values() if places else ():
+            asked.result(30)
+        return bool(found.brokers) and found.cluster_id == self._cluster
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-2_000:]
+
+    def _choose_ports(self) -> None:
+        self.port, controller = _free_ports()
+        text = PROPERTIES.format(port=self.port, controller=controller, folder=self.folder)
+        self._properties.write_text(text, encoding="utf-8")
 
     def kill(self) -> None:
         """Kill the broker, as a crash does."""

@@ -1,8 +1,9 @@
 """Fixtures of the tests with a real Kafka: a broker for each process of the run."""
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import confluent_kafka
 import pytest
@@ -17,8 +18,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.databases import wait_until
 from tests.kafka.broker import Broker, fetch
 
+READ_SECONDS: Final = 120.0  # for the contents of a topic: a transaction that was left open ends after a minute
 Columns = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 
 
@@ -54,25 +57,35 @@ class Kafka:
         return name
 
     def make(self, name: str, partitions: int, **settings: str) -> None:
-        """Make a topic of this name."""
+        """Make a topic of this name, and wait until the broker knows it."""
         config = {key.replace("_", "."): value for key, value in settings.items()}
         self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        self._wait_for_partitions(name, partitions)
 
     def widen(self, name: str, partitions: int) -> None:
-        """Add partitions to a topic."""
+        """Add partitions to a topic, and wait until the broker knows them."""
         self.admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
+        self._wait_for_partitions(name, partitions)
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until it is gone."""
         self.admin.delete_topics([name])[name].result(30)
-        while name in self.admin.list_topics(timeout=30).topics:
-            pass
+        self._wait_for_partitions(name, 0)
+
+    def _wait_for_partitions(self, name: str, count: int) -> None:
+        def shown() -> int:
+            topic = self.admin.list_topics(timeout=30).topics.get(name)
+            return len(topic.partitions) if topic else 0
+
+        wait_until(lambda: shown() == count, f"topic {name} has {count} partitions")
 
     def producer(self, **settings: Any) -> confluent_kafka.Producer:
-        """Make a producer; with a transactional id, one that is initialized."""
-        made = confluent_kafka.Producer({"bootstrap.servers": self.servers, "log_level": 0, **settings})
-        if "transactional.id" in settings:
-            made.init_transactions(30)
+        """Make a producer whose `flush` fails for a record that was not stored. With a transactional id, its commit does."""
+        common = {"bootstrap.servers": self.servers, "log_level": 0}
+        if "transactional.id" not in settings:
+            return confluent_kafka.Producer({**common, "on_delivery": _require_stored, **settings})
+        made = confluent_kafka.Producer({**common, **settings})
+        made.init_transactions(30)
         return made
 
     def remove(self, topic: str, partition: int, below: int) -> None:
@@ -83,12 +96,16 @@ class Kafka:
 
     def alter(self, topic: str, **settings: str) -> None:
         """Change settings of a topic, and wait until the broker knows."""
-        for name, value in settings.items():
-            entry = ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-            self.admin.incremental_alter_configs([resource])[resource].result(30)
-            while self.admin.describe_configs([resource])[resource].result(30)[entry.name].value != value:
-                pass
+        changed = {name.replace("_", "."): value for name, value in settings.items()}
+        entries = [ConfigEntry(*each, incremental_operation=AlterConfigOpType.SET) for each in changed.items()]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        self.admin.incremental_alter_configs([resource])[resource].result(30)
+
+        def known() -> bool:
+            found = self.admin.describe_configs([resource])[resource].result(30)
+            return all(found[name].value == value for name, value in changed.items())
+
+        wait_until(known, f"{topic} has {changed}")
 
     def ends(self, *places: confluent_kafka.TopicPartition, committed: bool = False) -> dict[tuple[str, int], int]:
         """Return the offsets behind the last records, or behind the last that a reader of committed records may get."""
@@ -130,7 +147,9 @@ class Kafka:
             ]
             unread = self.ends(*places, committed=stable) if places else {}
             consumer.assign(places)
+            deadline = time.monotonic() + READ_SECONDS
             while unread:
+                assert time.monotonic() < deadline, f"not read to the end: {unread}"
                 for message in [*consumer.consume(1, 1), *consumer.consume(1_000, 0)]:
                     if message.error() is None:
                         yield message
@@ -141,3 +160,7 @@ class Kafka:
                             unread.pop(place, None)
         finally:
             consumer.close()
+
+
+def _require_stored(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+    assert error is None, f"{message.topic()}-{message.partition()}: {error}"

@@ -6,12 +6,15 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 import msgtx
+from msgtx import errors
 from msgtx.mirror.kafka import KafkaMirrors
+from tests.databases import wait_until
 from tests.kafka.broker import Broker
 from tests.kafka.conftest import Kafka
 from tests.mirror.conftest import columns
@@ -21,6 +24,8 @@ PARTITIONS: Final = 3
 IN_EACH: Final = 8  # records of a transaction
 MOST_TRANSACTIONS: Final = 100_000
 KILLS: Final = 4
+COPY_SECONDS: Final = 120.0  # for a mirror that begins, and a broker that was killed
+LOOK_SECONDS: Final = 0.1
 MIRROR: Final = """
 import sys
 import msgtx
@@ -81,51 +86,48 @@ def test_from_msgtx_to_kafka_and_back_all_is_the_same(
         assert found.source_address == broker.url.partition("?")[0]
 
 
-class Mirrors:
-    """Processes of one mirror. Each is killed when it has copied something."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._command = [sys.executable, "-c", MIRROR, *arguments]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the next one."""
-        self.process = subprocess.Popen(self._command)
-
-    def kill(self) -> None:
-        """Kill it, wherever it is."""
-        assert self.process is not None
-        assert self.process.poll() is None, "the mirror has ended by itself"
-        self.process.kill()
-        self.process.wait()
+@contextlib.contextmanager
+def mirror(arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a mirror in a process, and kill it at the end of the block, wherever it is."""
+    with subprocess.Popen([sys.executable, "-c", MIRROR, *arguments]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextlib.contextmanager
-def beside(function: Callable[[threading.Event], None]) -> Iterator[None]:
+def beside(function: Callable[[threading.Event], None]) -> Iterator[Future[None]]:
     """Run a function in a thread, which ends with the block."""
     over = threading.Event()
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(function, over)
         try:
-            yield
+            yield running
         finally:
             over.set()
         running.result()
 
 
-def kill_often(mirrors: Mirrors, broker: Broker, copied: Callable[[], int], judge: Callable[[], None]) -> None:
+def kill_often(
+    mirrored: Sequence[str], broker: Broker, copied: Callable[[], int], judge: Callable[[], None], filling: Future[None]
+) -> None:
     """Kill mirrors when they have copied something, and the broker once. `judge`: called while none runs."""
     seen = 0
     for number in range(KILLS):
-        mirrors.start()
-        if number == KILLS // 2:
-            broker.kill()
-            broker.start()
-        while (now := copied()) <= seen:
-            assert mirrors.process is not None
-            assert mirrors.process.poll() is None, "the mirror has ended by itself"
-        mirrors.kill()
-        seen = now
+        with mirror(mirrored) as process:
+            if number == KILLS // 2:
+                broker.kill()
+                broker.start()
+            before, deadline = seen, time.monotonic() + COPY_SECONDS
+            while seen <= before:
+                assert time.monotonic() < deadline, "the mirror copies nothing"
+                if filling.done():
+                    filling.result()
+                time.sleep(LOOK_SECONDS)
+                with contextlib.suppress(errors.KafkaUnavailable):  # a broker that was started has no leader at first
+                    seen = copied()
+                assert process.poll() is None, "the mirror has ended by itself"
         judge()
 
 
@@ -144,12 +146,16 @@ def test_to_kafka_nothing_is_lost_doubled_or_torn_when_mirrors_and_the_broker_ar
 
     def whole() -> None:
         """A transaction that was seen becomes visible on every partition, with no mirror that could copy it again."""
-        seen, now = keys(kafka, topic), keys(kafka, topic)
-        while any(now[key] < IN_EACH for key in seen):
-            now = keys(kafka, topic)
+        seen = keys(kafka, topic).keys()
 
-    with beside(lambda over: fill(client, topic, MOST_TRANSACTIONS, over)):
-        kill_often(Mirrors(database_url, topic, name, "target", broker.url), broker, copied, whole)
+        def all_whole() -> bool:
+            now = keys(kafka, topic)
+            return all(now[key] >= IN_EACH for key in seen)
+
+        wait_until(all_whole, "whole transactions", seconds=COPY_SECONDS)
+
+    with beside(lambda over: fill(client, topic, MOST_TRANSACTIONS, over)) as filling:
+        kill_often((database_url, topic, name, "target", broker.url), broker, copied, whole, filling)
     client.mirror(topic, name=name, target=broker.url, until_caught_up=True)
     assert kafka.contents(topic) == contents(client, topic)
 
@@ -189,8 +195,8 @@ def test_from_kafka_nothing_is_lost_or_doubled_when_mirrors_and_the_broker_are_k
         def copied() -> int:
             return sum(one.records for one in client.admin.mirrors.list())
 
-        with beside(produce):
-            kill_often(Mirrors(url, topic, name, "source", broker.url), broker, copied, lambda: None)
+        with beside(produce) as filling:
+            kill_often((url, topic, name, "source", broker.url), broker, copied, lambda: None, filling)
         kafka.contents(topic)  # every transaction is decided
         client.mirror(topic, name=name, source=broker.url, until_caught_up=True)
         assert contents(client, topic) == kafka.contents(topic)

@@ -10,6 +10,7 @@ from msgtx.mirror.ends import Lag, Portion, PortionLimits, Progress, SourcePlace
 from msgtx.mirror.kafka_address import parse_kafka
 from msgtx.mirror.kafka_source import KafkaSource
 from msgtx.types import Record, TopicPartition
+from tests.databases import wait_until
 from tests.kafka.broker import Broker
 from tests.kafka.conftest import Kafka
 from tests.refusals import refuses
@@ -29,15 +30,19 @@ class Reader:
 
     def next(self, limits: PortionLimits = LIMITS) -> Portion:
         """Take a portion, and wait for one that has records."""
-        while True:
-            portion = self.source.next(self.progress, limits)
-            records = [*portion.records]
-            places = {**self.progress.places, **portion.places}
-            self.progress, self.lag = replace(self.progress, source=portion.source, places=places), portion.lag
-            self.records += records
-            if records:
-                return portion
-            self.source.wait(1)
+        portion: Portion = wait_until(lambda: self._take(limits), "a portion with records")
+        return portion
+
+    def _take(self, limits: PortionLimits) -> Portion | None:
+        portion = self.source.next(self.progress, limits)
+        records = [*portion.records]
+        places = {**self.progress.places, **portion.places}
+        self.progress, self.lag = replace(self.progress, source=portion.source, places=places), portion.lag
+        self.records += records
+        if records:
+            return portion
+        self.source.wait(1)
+        return None
 
     def until(self, count: int, limits: PortionLimits = LIMITS) -> list[Record]:
         """Take portions until there are so many records in all."""
@@ -73,7 +78,7 @@ def test_every_column_of_a_record_is_read(kafka: Kafka, read: Read) -> None:
     headers = [("h", b"1"), ("h", None), ("", b""), ("ü", b"\xff")]
     producer.produce(topic, b"v", key=b"k", partition=1, timestamp=5, headers=headers)
     producer.produce(topic, None, key=b"", partition=1, timestamp=1_700_000_000_000)
-    producer.flush()
+    assert producer.flush(30) == 0
     assert read(topic).until(2) == [
         Record(topic, 1, 0, 5, b"k", b"v", tuple(headers)),
         Record(topic, 1, 1, 1_700_000_000_000, b"", None),
@@ -221,8 +226,11 @@ def test_a_progress_behind_markers_alone_moves(kafka: Kafka, read: Read, monkeyp
     producer.flush()
     producer.abort_transaction()
     reader, at = read(topic), TopicPartition(topic, 0)
-    while (place := reader.progress.places.get(at)) is None or place.offset < 2:
-        portion = reader.source.next(reader.progress, LIMITS)
-        assert not [*portion.records]
-        reader.progress = replace(reader.progress, places={**reader.progress.places, **portion.places})
-        reader.source.wait(1)
+
+    def behind_marker() -> bool:
+        reader._take(LIMITS)
+        place = reader.progress.places.get(at)
+        return place is not None and place.offset == 2
+
+    wait_until(behind_marker, "a progress behind the marker")
+    assert reader.records == []

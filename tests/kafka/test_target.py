@@ -11,6 +11,7 @@ from msgtx.mirror.kafka_address import parse_kafka
 from msgtx.mirror.kafka_target import KafkaTarget
 from msgtx.rules.partitioner import by_murmur2
 from msgtx.types import Record, TopicPartition
+from tests.databases import wait_until
 from tests.kafka.broker import Broker
 from tests.kafka.conftest import Columns, Kafka
 from tests.refusals import refuses
@@ -111,15 +112,14 @@ def test_a_mirror_whose_transaction_was_ended_by_kafka_goes_on(
     """Kafka aborts a transaction that is longer than its timeout, and then refuses the producer like one that is fenced."""
     topic, name = unique("topic"), unique("mirror")
     target = KafkaTarget(
-        parse_kafka(f"{broker.url}&transaction.timeout.ms=1000"), name, source_address="postgresql://source/db"
+        parse_kafka(f"{broker.url}&transaction.timeout.ms=5000"), name, source_address="postgresql://source/db"
     )
     progress = target.take_over()
 
     def slow() -> Iterator[Record]:
         yield record(topic, 0)
         target._producer.flush()  # type: ignore[union-attr]
-        while kafka.last_stable(topic, 0) == 0:
-            pass
+        wait_until(lambda: kafka.last_stable(topic, 0) > 0, "Kafka has ended the transaction")
         yield record(topic, 3)
 
     with refuses(errors.KafkaUnavailable):
