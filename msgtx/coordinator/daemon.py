@@ -64,6 +64,8 @@ class Daemon:
             while not stop.is_set():
                 began = time.monotonic()
                 pause = self._work()
+                if self._backoff is None:  # what is behind has its share of the time, also when rounds are long
+                    pause = max(pause, time.monotonic() - began + len(self._sweeper.behind) * STEP_SECONDS)
                 while not stop.is_set() and (left := began + pause - time.monotonic()) > 0:
                     if (due_in := self._due_in()) > 0:
                         time.sleep(min(left, due_in, LOOK_FOR_STOP_SECONDS))

@@ -87,7 +87,7 @@ class Sweeper:
         self._paces: dict[str, Pace] = {} if pace is None else dict.fromkeys(PACED, pace)
         self._rate: int | None = None  # of the pace; a round asks for it when it has to
         self._done: dict[str, int] = {}  # since the last report
-        self.behind: dict[str, float] = {}  # paced steps that are not at their end, and since when
+        self.behind: dict[str, float] = {}  # paced steps that are not at their end, in turn, and since when
         self.seconds: dict[str, float] = {}  # that each step took in the last round
         self.failures: dict[str, MsgtxError | psycopg.Error] = {}  # since the last round began, by step
 
@@ -96,7 +96,7 @@ class Sweeper:
     ) -> SweepReport:
         """Do every step: to its end (None), or for about `step_seconds`. A step that fails does not stop the others.
 
-        A paced step ends when a pause is due; `piece` continues it.
+        A paced step ends when a pause is due, or another one has waited for longer; `piece` continues it.
         """
         self.failures.clear()
         self._rate = None
@@ -132,24 +132,22 @@ class Sweeper:
 
         The report of the next round has its counts.
         """
-        name, since = next(iter(self.behind.items()))
-        self._call(connection, name, leases)
-        if self.behind.pop(name, None) is not None:
-            self.behind[name] = since
+        self._call(connection, next(iter(self.behind)), leases)
 
     def _may_continue(self, name: str) -> bool:
-        may = name not in self._paces or self._paces[name].due_in() <= 0
+        may = name not in self._paces or (self._paces[name].due_in() <= 0 and next(iter(self.behind), name) == name)
         if not may:
             self.behind.setdefault(name, time.monotonic())
         return may
 
     def _report(self) -> SweepReport:
         done, self._done = self._done, {}
-        return SweepReport(**done, sweeps_unfinished=len(self.behind))
+        return SweepReport(**done)
 
     def _call(self, connection: RawConnection, name: str, leases: Leases | None) -> Swept | None:
         """Make one call of a step and add up its counts. Returns None if it failed."""
         began = time.monotonic()
+        since = self.behind.pop(name, began)
         try:
             with until(silence=STEP_ANSWER_SECONDS), savepoint(connection):
                 swept = self._steps[name](connection, self._after.get(name), leases)
@@ -163,14 +161,12 @@ class Sweeper:
         except ENDS_THE_ROUND:
             raise
         except (MsgtxError, psycopg.Error) as error:
-            self.failures[name] = error
-            self.behind.pop(name, None)  # the next round tries again
+            self.failures[name] = error  # the next round tries again
             return None
         if swept.after is None:
-            self.behind.pop(name, None)
             self._rests_until[name] = began + SELDOM_SECONDS.get(name, 0.0)
         elif name in self._paces:
-            self.behind.setdefault(name, began)
+            self.behind[name] = since  # the last in turn
         return swept
 
 
@@ -194,6 +190,7 @@ def sweep(
 
     def pause(seconds: float) -> bool:
         end = min(until_when, time.monotonic() + seconds)
+        look()
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, LOOK_DURING_PAUSE_SECONDS))
             look()

@@ -8,7 +8,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.coordinator import sweep as sweeping
-from msgtx.coordinator.pace import CATCH_UP_SECONDS, Pace
+from msgtx.coordinator.pace import CATCH_UP_SECONDS, LONGEST_PAUSE_SECONDS, Pace
 from msgtx.coordinator.sweep import Sweeper, sweep
 from msgtx.database.pool import Engine
 from msgtx.store.sweeps.sweeps import REMOVED_ROW_BYTES, late_logs
@@ -64,6 +64,12 @@ def test_calls_take_as_long_as_their_bytes(time: Time, sizes: list[int], late: f
     assert took <= sum(sizes) + late * len(sizes) + TINY
     if late < CATCH_UP_SECONDS:
         assert took <= sum(sizes) + late + TINY, "pauses that last too long are made up for"
+
+
+def test_a_rate_that_was_too_low_is_left_after_a_minute(time: Time) -> None:
+    pace = Pace(time)
+    pace.spend(MIB, rate=1)
+    assert pace.due_in() == pytest.approx(LONGEST_PAUSE_SECONDS - CATCH_UP_SECONDS)
 
 
 def test_at_first_nothing_waits(time: Time) -> None:
@@ -157,7 +163,7 @@ def test_a_piece_that_fails_is_for_the_next_round(connection: Connection, time: 
 
 def test_compaction_is_paced_by_what_it_writes(connection: Connection, time: Time, settings: Settings) -> None:
     """A row of which a record stays is written anew: its bytes count before and after. A row that stays does not count."""
-    settings(sweep_max_bytes_per_second=1)
+    settings(sweep_max_bytes_per_second=10)
     partition = new_partition(connection, cleanup_policy="compact")
     for records in ("a1 b1", "c1", "a2"):
         put(connection, partition, records)
@@ -165,7 +171,7 @@ def test_compaction_is_paced_by_what_it_writes(connection: Connection, time: Tim
     swept = Sweeper(["compaction"], pace=Pace(time)).rounds(connection, time.pause)
     assert swept.records_compacted == 1
     size += size_of_first(connection, partition)
-    assert sum(time.pauses) == pytest.approx(REMOVED_ROW_BYTES + size - CATCH_UP_SECONDS)
+    assert sum(time.pauses) == pytest.approx((REMOVED_ROW_BYTES + size) / 10 - CATCH_UP_SECONDS)
 
 
 def size_of_first(connection: Connection, partition: int) -> int:
@@ -178,10 +184,10 @@ def size_of_first(connection: Connection, partition: int) -> int:
 # ── by hand ──
 
 
-@pytest.mark.usefixtures("slow")
 def test_a_sweep_by_hand_ends_in_time_and_the_next_one_continues(
-    connection: Connection, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    connection: Connection, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings(sweep_max_bytes_per_second=1)
     fill(connection, new_partition(connection, retention_bytes=0), 3, byte_size=ROW)
     monkeypatch.setattr(sweeping, "PACED_SECONDS", 0.0)
     reports = [sweep(engine, only=["retention"]) for _ in range(4)]
@@ -203,7 +209,7 @@ def test_at_full_speed_and_in_a_dry_run_nothing_pauses(
 def test_a_client_that_is_closed_ends_the_pause_of_its_sweep(
     connection: Connection, database_url: str, settings: Settings
 ) -> None:
-    """The pause would last a month."""
+    """The pause would last a minute."""
     settings(sweep_max_bytes_per_second=1)
     fill(connection, new_partition(connection, retention_bytes=0), 3, byte_size=ROW)
     client = msgtx.connect(database_url)
@@ -235,6 +241,23 @@ def test_a_long_backlog_of_one_sweep_holds_no_other_up(connection: Connection, t
     assert report.batches_removed == 2
     assert 0 < report.log_rows_removed < 5
     assert report.sweeps_unfinished > 0
+    Sweeper(["deleted"]).round(connection)
+
+
+@pytest.mark.usefixtures("slow")
+def test_in_rounds_alone_no_sweep_is_held_up(connection: Connection, time: Time) -> None:
+    """As in a daemon whose rounds are so long that nothing is done between them."""
+    deleted = 1_000_000  # of no topic any more
+    fill(connection, deleted, 9, byte_size=ROW)
+    fill(connection, new_partition(connection, retention_bytes=0), 2, byte_size=ROW)
+    connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [deleted])
+    sweeper, removed = Sweeper(["deleted", "retention"], pace=Pace(time)), [0, 0]
+    for _ in range(6):
+        report = sweeper.round(connection, step_seconds=9.0)
+        removed = [removed[0] + report.log_rows_removed, removed[1] + report.batches_removed]
+        time.now += 1
+    assert removed == [4, 2]
+    Sweeper(["deleted"]).round(connection)
 
 
 # ── whether it keeps up ──
@@ -285,7 +308,7 @@ def test_of_many_late_logs_the_oldest_come_first(connection: Connection, clock: 
     for partition in partitions:
         fill(connection, partition, 1)
     connection.execute(
-        "update msgtx.record_batch set max_timestamp = extract(epoch from msgtx.clock()) * 1000 - partition_id"
+        "update msgtx.record_batch set max_timestamp = extract(epoch from now()) * 1000 - 60000 * partition_id"
     )
     clock("1 day")
     found, total = late_logs(connection, late_ms=HOUR_MS, late_bytes=1, most=2)

@@ -256,7 +256,7 @@ def test_a_daemon_that_rests_is_stopped_at_once(engine: Engine, database_url: st
 def test_between_two_rounds_a_daemon_continues_what_its_pace_has_interrupted(
     engine: Engine, connection: Connection, database_url: str
 ) -> None:
-    """A round removes one of the rows; the next round is a minute away."""
+    """A round removes one of the rows; the next round is ten minutes away."""
     partition = new_partition(connection, retention_bytes=0)
     fill(connection, partition, 4, byte_size=2 << 20)
 

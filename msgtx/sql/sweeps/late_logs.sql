@@ -1,6 +1,6 @@
 -- late_logs(late_ms, late_bytes, most) → partitions on which retention is behind, those with the oldest batch first;
--- `found`: their number. Their first batch is decided, and late_ms longer there than retention_ms says; or their counted
--- bytes are late_bytes more than retention_bytes.
+-- `found`: their number. The first batch is decided, and is older than retention_ms + late_ms; or the counted bytes are
+-- late_bytes more than retention_bytes.
 --   age_ms   of the first batch, by the time that is_old takes        bytes   counted so far, of logs with retention_bytes
 -- Reads partition, topic, record_batch and, through decided_end, the transaction tables.
 -- right: observe of all topics
