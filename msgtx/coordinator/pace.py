@@ -8,7 +8,7 @@ from typing import Final
 PIECE_BYTES: Final = 1024 * 1024  # of one call: a sender's flush waits for at most so much of the sweep's WAL
 CATCH_UP_SECONDS: Final = 0.1  # of pauses that lasted too long, which later ones may be shorter for
 
-LONGEST_PAUSE_SECONDS: Final = 60.0  # a higher rate counts at the latest after it
+PACE_LIMIT_SECONDS: Final = 60.0  # a higher rate counts at the latest after it
 
 
 class Pace:
@@ -24,4 +24,4 @@ class Pace:
 
     def spend(self, size: int, *, rate: int) -> None:
         """Count the bytes of a call that was just made. `rate`: bytes per second."""
-        self._free_at = max(self._free_at, self._clock() - CATCH_UP_SECONDS) + min(size / rate, LONGEST_PAUSE_SECONDS)
+        self._free_at = max(self._free_at, self._clock() - CATCH_UP_SECONDS) + min(size / rate, PACE_LIMIT_SECONDS)

@@ -205,7 +205,8 @@ def enlist_in(session: UserSession, engine: Engine | None) -> tuple[sqlalchemy.C
         installation = _ask_again(connection)  # the client may be made after a failover, and the engine before it
         if installation.incarnation != engine.incarnation:
             raise another_database(installation, engine)
-    look_for_move(driver, installation.incarnation)
+    with _telling_of_a_loss(connection):
+        look_for_move(driver, installation.incarnation)
     enlistment = _enlistments.get(connection)
     if enlistment is not None and enlistment.written:
         _take_back(connection, enlistment)
@@ -307,23 +308,27 @@ def _ask_again(connection: sqlalchemy.Connection) -> Installation:
 
 
 def _described(connection: sqlalchemy.Connection) -> Installation:
-    with _as_savepoint(connection):
+    with _telling_of_a_loss(connection), _as_savepoint(connection):
         found = describe_installation(driver_of(connection))
     require_version(found)
     return found
 
 
 def seat_of(connection: sqlalchemy.Connection) -> int | None:
-    """Take a seat in a user's SQL transaction, for a transaction that will be sealed for it.
+    """Take a seat in a user's SQL transaction, for a transaction that will be sealed for it."""
+    with _telling_of_a_loss(connection):
+        return take_seat(driver_of(connection))
 
-    A session that is lost can be closed then.
-    """
+
+@contextlib.contextmanager
+def _telling_of_a_loss(connection: sqlalchemy.Connection) -> Iterator[None]:
+    """Tell SQLAlchemy of a connection that is lost in a call which it does not see: its session can be closed then."""
     driver = driver_of(connection)
     try:
-        return take_seat(driver)
+        yield
     except errors.MsgtxError as error:
         if driver.closed:
-            connection.invalidate(error)  # as SQLAlchemy does, which has not seen it: its rollback would fail
+            connection.invalidate(error)
         raise
 
 

@@ -8,7 +8,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.coordinator import sweep as sweeping
-from msgtx.coordinator.pace import CATCH_UP_SECONDS, LONGEST_PAUSE_SECONDS, Pace
+from msgtx.coordinator.pace import CATCH_UP_SECONDS, PACE_LIMIT_SECONDS, Pace
 from msgtx.coordinator.sweep import Sweeper, sweep
 from msgtx.database.pool import Engine
 from msgtx.store.sweeps.sweeps import REMOVED_ROW_BYTES, late_logs
@@ -69,7 +69,7 @@ def test_calls_take_as_long_as_their_bytes(time: Time, sizes: list[int], late: f
 def test_a_rate_that_was_too_low_is_left_after_a_minute(time: Time) -> None:
     pace = Pace(time)
     pace.spend(MIB, rate=1)
-    assert pace.due_in() == pytest.approx(LONGEST_PAUSE_SECONDS - CATCH_UP_SECONDS)
+    assert pace.due_in() == pytest.approx(PACE_LIMIT_SECONDS - CATCH_UP_SECONDS)
 
 
 def test_at_first_nothing_waits(time: Time) -> None:

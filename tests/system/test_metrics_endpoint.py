@@ -380,6 +380,7 @@ class _Same:
 
     def __init__(self, connection: object) -> None:
         self._connection = connection
+        self.reading, self.standby = self, None
 
     def connection(self) -> contextlib.AbstractContextManager[object]:
         return contextlib.nullcontext(self._connection)
