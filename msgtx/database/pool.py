@@ -65,6 +65,8 @@ def _refuse_ended(connection: RawConnection, *_: object) -> None:
         raise sqlalchemy.exc.DisconnectionError("closed")
     if readable([connection.pgconn.socket], 0):
         raise sqlalchemy.exc.DisconnectionError("the server has ended it")
+    if not connection.autocommit:
+        raise sqlalchemy.exc.DisconnectionError("nothing would commit a call on it")
 
 
 @contextlib.contextmanager
@@ -347,9 +349,9 @@ class Engine(Closing):
         with translated():  # the pool's first connection says more than hello
             return _checked_out(self.sqlalchemy.pool.connect)
 
-    def _check_in(self, proxied: PoolProxiedConnection, *, healthy: bool) -> None:
+    def _check_in(self, proxied: PoolProxiedConnection) -> None:
         connection: Any = proxied.dbapi_connection
-        if connection.closed or (not healthy and connection.info.transaction_status != 0):
+        if connection.closed or not connection.autocommit or connection.pgconn.transaction_status != 0:
             _discard(proxied)
         else:
             self._kept.append(proxied)
@@ -465,7 +467,7 @@ class CheckedOut:
             elif engine.outages.since is not None:
                 engine.outages.answered(engine)
         finally:
-            engine._check_in(proxied, healthy=error is None)
+            engine._check_in(proxied)
             engine._slots.put(self._slot)
             del self._slot
 

@@ -511,12 +511,13 @@ def _notify_of_commit(driver: Any) -> None:
     They would look by themselves, a little later: so they do for a connection that stays with its user, and an async one.
     """
     if isinstance(driver, psycopg.Connection) and (partitions := _not_notified.pop(driver, None)):
+        before = driver.autocommit  # True in the pool of `Engine`
         with contextlib.suppress(psycopg.Error, errors.MsgtxError):  # it is lost, or still in a SQL transaction
             driver.autocommit = True
             try:
                 notify(driver, ",".join(map(str, sorted(partitions)[:MOST_TOLD])))
             finally:
-                driver.autocommit = False
+                driver.autocommit = before
 
 
 def _savepoints(connection: sqlalchemy.Connection) -> frozenset[str]:

@@ -117,6 +117,22 @@ def test_no_call_enters_a_condition(engine: Engine, monkeypatch: pytest.MonkeyPa
             session.execute(sqlalchemy.text("select 1"))
 
 
+def test_a_connection_that_would_not_commit_is_not_lent(database_url: str) -> None:
+    with Engine(database_url, pool_size=1) as engine:
+        with engine.connection() as first:
+            first.autocommit = False
+        with engine.connection() as second:
+            query(second, "begin")
+        with engine.connection() as third:
+            pass
+        with engine.transaction() as session:
+            driver: Any = session.connection.driver_connection
+            sqlalchemy.event.listen(session.engine, "reset", lambda *_: setattr(driver, "autocommit", False))
+        with engine.connection() as fourth:
+            assert fourth.autocommit
+    assert len({id(each) for each in (first, second, third, fourth)}) == 4
+
+
 def test_a_connection_that_is_out_when_its_pool_is_closed_is_closed_with_the_call(database_url: str) -> None:
     engine = Engine(database_url)
     with engine.connection() as idle:

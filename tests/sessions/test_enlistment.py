@@ -696,3 +696,13 @@ def test_an_engine_whose_server_is_gone_raises_sqlalchemys_error(shop: Shop) -> 
     event.listen(app, "do_connect", gone)
     with pytest.raises(sqlalchemy.exc.OperationalError, match="the server is gone"):
         app.connect()
+
+
+def test_the_pool_of_a_client_commits_the_calls_after_a_transaction_with_messages(shop: Shop) -> None:
+    """Its connections commit by themselves, and those of an application do not."""
+    with Engine(shop.url, pool_size=1) as engine:
+        with engine.transaction() as connection:
+            orm.publish(connection, shop.topic, b"x")
+        with engine.connection() as lent:
+            lent.execute("insert into orders (number) values (1)")
+    assert shop.seen() == ([b"x"], [1])
