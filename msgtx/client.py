@@ -32,7 +32,7 @@ from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url, sqlalchemy_url
 from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
-from msgtx.database.pool import POOL_SIZE, Engine
+from msgtx.database.pool import KEEPALIVES, POOL_SIZE, Engine
 from msgtx.database.schema import migrate
 from msgtx.mirror import kafka_address
 from msgtx.mirror.asked import Asked, OnProgress, asked
@@ -1083,13 +1083,20 @@ def _source_of(wanted: Asked, end: Client | KafkaAddress) -> Source:
 def _target_of(wanted: Asked, end: Client | KafkaAddress, source_address: str) -> Target:
     """Return the end of a mirror that is written to."""
     if isinstance(end, Client):
+        engine = end.runtime.engine
         return DatabaseTarget(
-            end.runtime.engine,
+            engine,
             wanted.name,
-            sessions=end.engine(pool_size=1, isolation_level="READ COMMITTED", pool_reset_on_return=None),
+            sessions=end.engine(
+                pool_size=1,
+                isolation_level="READ COMMITTED",
+                pool_reset_on_return=None,
+                connect_args={name: value for name, value in KEEPALIVES.items() if name not in engine.parameters},
+            ),
             make_producer=lambda transactional_id: end.producer(
                 transactional_id=transactional_id, transaction_timeout_ms="15min", delivery_timeout_ms="30s"
             ),
+            topics_now=end.runtime.topics_now,
             address=source_address,
             repartition=wanted.repartition,
         )

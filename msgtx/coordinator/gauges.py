@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
+from msgtx.store.mirrors import describe_mirrors
 from msgtx.store.monitoring import (
     MeasuredPartition,
     measure_dead_letters,
@@ -33,6 +34,7 @@ MOST_PARTITIONS: Final = 100_000  # that are measured; some 7 s
 MOST_GROUPS: Final = 10_000  # of which members are counted; some 0.2 s
 MOST_LAGS: Final = 50_000  # pairs of a group and a partition of which the lag is measured; some 5 s
 MOST_SHARES: Final = 10_000  # the same of share groups, some 3 s; and share groups of which dead letters are counted
+MOST_MIRRORS: Final = 1_000
 MOST_SHOWN: Final = 1_000  # partitions: with more of them there are figures of topics alone
 MEASURING_SECONDS: Final = 6.0  # after which the rest is left out: Prometheus waits 10 s
 READING_SECONDS: Final = 9.0  # for a database that does not answer
@@ -129,6 +131,18 @@ def _holders(connection: RawConnection, _: float) -> Iterator[Metric]:
     yield _gauge("notification_queue_usage", "How full the queue of notifications is, 0 to 1.", queue)
 
 
+def _mirrors(connection: RawConnection, _: float) -> Iterator[Metric | None]:
+    found = describe_mirrors(connection)
+    if len(found) > MOST_MIRRORS:
+        yield None
+    lags, ages, seen = {}, {}, {}
+    for one in found[:MOST_MIRRORS]:
+        lags[one.name,], ages[one.name,], seen[one.name,] = one.lag_records, one.lag_ms / 1000, one.seen_ms / 1000
+    yield _labelled("mirror_lag_records", "What readers of its source have and the target has not.", lags)
+    yield _labelled("mirror_lag_seconds", "The age of the first of these records.", ages)
+    yield _labelled("mirror_seen_seconds", "Time since the mirror was heard of; it speaks each five seconds.", seen)
+
+
 # ── measuring, until the deadline. None among the metrics: there is more ──
 
 
@@ -206,6 +220,7 @@ FIGURES: Final[Mapping[str, Callable[[RawConnection, float], Iterator[Metric | N
     "lags": _lags,
     "shares": _shares,
     "dead_letters": _dead_letters,
+    "mirrors": _mirrors,
 }
 OF_PRIMARY: Final = ("transactions", "server", "holders")  # the others are measured on the standby of `read_url`
 
@@ -260,6 +275,7 @@ LABELS: Final = {
     "share_parked": ("group", "topic"),
     "share": ("group",),
     "partition": ("topic", "partition"),
+    "mirror": ("mirror",),
     "group": ("group",),
     "topic": ("topic",),
 }

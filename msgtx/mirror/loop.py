@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from msgtx import errors
@@ -10,13 +11,15 @@ from msgtx.database.faults import fault_of
 from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS
 from msgtx.errors import Fault
 from msgtx.mirror.asked import Asked
-from msgtx.mirror.ends import Lag, Portion, Source, Target
+from msgtx.mirror.ends import Lag, Portion, PortionLimits, Source, Target
 from msgtx.settings import StopSignal
 from msgtx.types import MirrorReport, Record
 
 log = logging.getLogger("msgtx.mirror")
 STOP_SECONDS: Final = 0.2  # between two looks at `stop`
-NOTE_SECONDS: Final = 5.0  # between two notes of a mirror that has nothing to do
+NOTE_SECONDS: Final = 5.0  # between two notes of a mirror that writes nothing
+# Between two looks while open transactions overlap: each goes through all that is behind them.
+LONGEST_HELD_SECONDS: Final = 1.0
 MOST_RETRIES: Final = 100  # after failures that may pass at once, before somebody has to act
 TOLD_SECONDS: Final = 60.0  # between two lines about one outage
 
@@ -26,6 +29,7 @@ class MirrorLoop:
 
     def __init__(self, asked: Asked, source: Source, target: Target, stop: StopSignal) -> None:
         self._asked = asked
+        self._limits = _slow(asked.limits, asked.rate_limit)
         self._source = source
         self._target = target
         self._stop = stop
@@ -36,6 +40,7 @@ class MirrorLoop:
         self._failures = 0  # in a row
         self._away: float | None = None  # since when, by `time.monotonic`
         self._told = 0.0
+        self._held = 0  # looks in a row at which the source had more, and no end that divides no transaction
 
     def run(self) -> MirrorReport:
         """Copy until `stop` is set. Return what was copied. Raise the error that a person must look at."""
@@ -60,11 +65,12 @@ class MirrorLoop:
         noted = time.monotonic()
         while not self._stop.is_set():
             began = time.monotonic()
-            portion = self._source.next(progress, self._asked.limits)
-            self._answered()
+            portion = self._source.next(progress, self._limits)
             if not portion.is_empty:
                 copied = _Counted(portion)
                 progress = self._target.write(progress, copied.portion)
+                self._answered()
+                self._held = 0
                 self._records += copied.records
                 self._portions += 1
                 self._lag = portion.lag
@@ -72,6 +78,7 @@ class MirrorLoop:
                 noted = time.monotonic()
                 self._slow_down(copied.records, began)
                 continue
+            self._answered()
             self._lag = portion.lag
             if self._asked.until_caught_up:
                 return True
@@ -79,6 +86,8 @@ class MirrorLoop:
                 self._target.note(portion.lag)
                 self._tell()
                 noted = time.monotonic()
+            self._held = self._held + 1 if portion.lag.records else 0
+            self._pause(min(RETRY_SECONDS * self._held, LONGEST_HELD_SECONDS))
             self._source.wait(STOP_SECONDS)
         return True
 
@@ -87,8 +96,14 @@ class MirrorLoop:
             self._asked.on_progress(self.report)
 
     def _slow_down(self, records: int, began: float) -> None:
-        if self._asked.rate_limit is not None:
-            self._pause(records / self._asked.rate_limit - (time.monotonic() - began))
+        if self._asked.rate_limit is None:
+            return
+        end = began + records / self._asked.rate_limit
+        while (left := end - time.monotonic()) > NOTE_SECONDS and not self._stop.is_set():  # one large transaction
+            self._pause(NOTE_SECONDS)
+            self._target.note(self._lag)
+            self._tell()
+        self._pause(left)
 
     def _pause(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -122,6 +137,12 @@ class MirrorLoop:
 
 # Errors at which only a person can decide. Most would be raised again at once; none may be retried into a loss.
 STOPPING: Final = (errors.MirrorFenced, errors.LogTruncated, errors.IncarnationChanged, errors.OffsetOutOfRange)
+
+
+def _slow(limits: PortionLimits, rate_limit: int | None) -> PortionLimits:
+    """Return limits at which a mirror writes something each few seconds."""
+    most = limits.records if rate_limit is None else max(1, int(rate_limit * NOTE_SECONDS))
+    return replace(limits, records=min(limits.records, most))
 
 
 class _Counted:

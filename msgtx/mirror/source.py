@@ -1,6 +1,5 @@
 """A msgtx database as the source of a mirror: portions that divide no transaction (I15)."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -16,11 +15,11 @@ from msgtx.store.fetch.holders import stable_cut
 from msgtx.store.fetch.records import first_records, records_of
 from msgtx.store.mirrors import flush_source
 from msgtx.store.operator.installation import identify_server
-from msgtx.store.topics.topics import Topic, describe_topics, partitions_of, unknown_topic
+from msgtx.store.topics.topics import Topic, describe_topics, partitions_of, topics_version, unknown_topic
 from msgtx.types import Isolation, Record, TopicPartition
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024  # of one answer: bounds what a portion may have beyond its limit
-NEW_TOPICS_SECONDS: Final = 1.0  # between two looks for new topics and partitions
+MOST_LOOKS: Final = 100  # for a cut during which no topic changes
 
 Batches = dict[int, list[FetchedBatch]]
 
@@ -47,25 +46,19 @@ class DatabaseSource:
         self._required = required
         self._skip_removed = skip_removed
         self._topics: dict[str, Topic] = {}
-        self._looked = 0.0
+        self._version: int | None = None  # of the topics at the last look
 
     def next(self, progress: Progress, limits: PortionLimits) -> Portion:
         """See `Source.next`."""
         self._waiter.clear()
         with self._engine.connection() as connection:
-            self._look_at_topics(connection)
-            partitions = partitions_of(self._topics.values())
-            positions = self._positions(progress, partitions)
-            cut = stable_cut(connection, partitions, {each: at.offset for each, at in positions.items()})
-            # One that is missing was deleted since the look; the next look shows it.
-            partitions = {each: partition for each, partition in partitions.items() if each in cut}
-            positions = {each: positions[each] for each in partitions}
-            self._require_history(connection, progress, partitions, positions, cut)
+            partitions, positions, cut = self._cut(connection, progress)
+            stable = self._require_history(connection, progress, partitions, positions, cut)
             ends, batches = _portion(connection, positions, cut, limits)
             places = _places(connection, positions, ends, partitions)
             if places:
                 flush_source(connection)
-            lag = _lag(connection, cut, ends)
+            lag = _lag(connection, stable, ends)
         return Portion(
             source=str(self._engine.incarnation),
             records=_records(batches, partitions, positions, ends),
@@ -86,17 +79,34 @@ class DatabaseSource:
         """See `Source.close`. The connections are the client's."""
         self._waiter.watch(())
 
+    def _cut(
+        self, connection: RawConnection, progress: Progress
+    ) -> tuple[dict[int, TopicPartition], dict[int, Position], dict[int, CutPartition]]:
+        """Return the partitions that there are, the positions of a progress in them, and a cut of them.
+
+        A transaction may have records in an older topic and in one that was made since the last look: a cut of the older one
+        alone would divide it.
+        """
+        for _ in range(MOST_LOOKS):
+            self._look_at_topics(connection)
+            partitions = partitions_of(self._topics.values())
+            positions = self._positions(progress, partitions)
+            cut = stable_cut(connection, partitions, {each: at.offset for each, at in positions.items()})
+            if topics_version(connection) == self._version:
+                return partitions, positions, cut
+        raise errors.DatabaseUnavailable("the topics of the source change all the time", reason="topics change")
+
     def _look_at_topics(self, connection: RawConnection) -> None:
-        """Look for new topics and partitions. Raise `UnknownTopicOrPartition` for a missing one that was named."""
-        now = time.monotonic()
-        if self._topics and now < self._looked + NEW_TOPICS_SECONDS:
+        """Look at the topics if they have changed. Raise `UnknownTopicOrPartition` for a missing one that was named."""
+        version = topics_version(connection)
+        if version == self._version:
             return
         found = describe_topics(connection, None)
         for name in sorted(self._required - found.keys()):
             raise unknown_topic(connection, name)
         self._topics = {name: topic for name, topic in found.items() if self._chosen(name)}
         self._waiter.watch(partitions_of(self._topics.values()))
-        self._looked = now
+        self._version = version
 
     def _positions(self, progress: Progress, partitions: Mapping[int, TopicPartition]) -> dict[int, Position]:
         """Return the positions of a progress. Raise `UnknownTopicOrPartition` for a topic that was made again."""
@@ -122,8 +132,11 @@ class DatabaseSource:
         partitions: Mapping[int, TopicPartition],
         positions: dict[int, Position],
         cut: Mapping[int, CutPartition],
-    ) -> None:
-        """Raise if the source is not the one that was copied so far, or has lost a part of it. Move new positions up."""
+    ) -> dict[int, int]:
+        """Raise if the source is not the one that was copied so far, or has lost a part of it. Move new positions up.
+
+        Return the last stable offsets.
+        """
         source = str(self._engine.incarnation)
         for partition_id, partition in partitions.items():
             position, start = positions[partition_id], cut[partition_id].log_start_offset
@@ -142,8 +155,8 @@ class DatabaseSource:
                     f"{partition}: the source has incarnation {source}, and was copied at {progress.source}; whether it has"
                     " lost records is not known: compare, then `msgtx mirror reset`"
                 )
-        known = {each: positions[each] for each, partition in partitions.items() if partition in progress.places}
-        for partition_id, answer in _ends(connection, known).items():
+        answers = _ends(connection, positions)
+        for partition_id, answer in answers.items():
             if answer.truncated:
                 raise errors.LogTruncated(
                     f"{partitions[partition_id]}: the source has lost records that were copied, up to offset"
@@ -153,6 +166,7 @@ class DatabaseSource:
                     offset=positions[partition_id].offset,
                     limit=answer.log_end_offset,
                 )
+        return {partition_id: answer.last_stable_offset for partition_id, answer in answers.items()}
 
 
 def database_of(engine: Engine) -> tuple[object, str]:
@@ -172,7 +186,8 @@ def _portion(
 ) -> tuple[dict[int, int], Batches]:
     """Return ends that divide no transaction, and the batches below.
 
-    Batches are read until there are such ends. They are those of the cut at the latest.
+    Batches are read until there are such ends. They are those of the cut at the latest. Each round reads twice as much: all
+    that was read is gone through again.
     """
     starts = {partition_id: at.offset for partition_id, at in positions.items()}
     reached = dict(positions)
@@ -185,6 +200,7 @@ def _portion(
             ends = lowered(starts, ends, spans_of_transactions(connection, starts, ends))
             # Nothing more was read: retention was faster, which the next look at the history shows.
             if ends == starts and reached != before:
+                limits = PortionLimits(2 * limits.records, 2 * limits.bytes)
                 continue
         return ends, batches
 
@@ -230,12 +246,12 @@ def _places(
     }
 
 
-def _lag(connection: RawConnection, cut: Mapping[int, CutPartition], ends: Mapping[int, int]) -> Lag:
-    behind = {each: end for each, end in ends.items() if end < cut[each].end}
+def _lag(connection: RawConnection, stable: Mapping[int, int], ends: Mapping[int, int]) -> Lag:
+    behind = {each: end for each, end in ends.items() if end < stable.get(each, end)}
     if not behind:
         return Lag(0, 0)
     oldest = max((row.age_ms for row in first_records(connection, behind).values()), default=0)
-    return Lag(sum(cut[each].end - end for each, end in behind.items()), max(int(oldest), 0))
+    return Lag(sum(stable[each] - end for each, end in behind.items()), max(int(oldest), 0))
 
 
 def _records(

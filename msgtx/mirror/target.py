@@ -16,7 +16,7 @@ from msgtx.producer.producer import Producer
 from msgtx.rules.partitioner import by_crc32
 from msgtx.session.opened import opened
 from msgtx.store.mirrors import PlaceColumns, advance_mirror, note_mirror, take_over_mirror
-from msgtx.store.topics.topics import Topic, alter_topic, create_topic, describe_topics
+from msgtx.store.topics.topics import TopicsNow, alter_topic, create_topic
 from msgtx.types import ProducerId, Record, TopicPartition
 
 
@@ -24,8 +24,8 @@ class DatabaseTarget:
     """The records of a portion are a transaction of the mirror's producer, which decides it together with the progress.
 
     `sessions`: an engine of its own; its SQL transactions commit both. `make_producer`: makes the producer of a
-    transactional id. `address`: of the source, as people see it. `repartition`: the key chooses the partition anew; else
-    records keep their partitions.
+    transactional id. `topics_now`: looks at topics for this client, whose producers find partitions by that. `address`: of
+    the source, as people see it. `repartition`: the key chooses the partition anew; else records keep their partitions.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class DatabaseTarget:
         *,
         sessions: sqlalchemy.Engine,
         make_producer: Callable[[str], Producer],
+        topics_now: TopicsNow,
         address: str,
         repartition: bool = False,
     ) -> None:
@@ -42,6 +43,7 @@ class DatabaseTarget:
         self._sessions = sessions
         self._name = name
         self._make_producer = make_producer
+        self._topics_now = topics_now
         self._address = address
         self._repartition = repartition
         self._producer: Producer | None = None
@@ -77,12 +79,12 @@ class DatabaseTarget:
         )
 
     def write(self, progress: Progress, portion: Portion) -> Progress:
-        """See `Target.write`."""
+        """See `Target.write`. Raise also `UnknownTopicOrPartition` for a topic that was deleted."""
         producer, identity = self._producer, self._identity
         assert producer is not None, "take_over comes first"
         assert identity is not None
         assert progress.revision is not None
-        self._shape(portion)
+        self._shape(producer, progress, portion)
         self._lag = portion.lag
         places: list[PlaceColumns] = [
             (*partition, place.offset, place.topic_id, place.identity) for partition, place in portion.places.items()
@@ -144,23 +146,39 @@ class DatabaseTarget:
             headers=record.headers or None,
         )
 
-    def _shape(self, portion: Portion) -> None:
-        """Make the topics that are missing, with the partitions of the source; add partitions to the others."""
+    def _shape(self, producer: Producer, progress: Progress, portion: Portion) -> None:
+        """Make the topics that are missing, with the partitions of the source; add partitions to the others.
+
+        Raise `UnknownTopicOrPartition` for one that has been deleted since records were copied to it.
+        """
         unknown = [name for name, shape in portion.topics.items() if self._lacks(name, shape.partitions)]
         if not unknown:
             return
+        copied = {at.topic for at, place in progress.places.items() if place.offset > 0}
+        found, changed = self._topics_now(unknown), []
         with self._engine.connection() as connection:
-            found: dict[str, Topic] = describe_topics(connection, unknown)
             for name in unknown:
                 shape, topic = portion.topics[name], found.get(name)
+                if topic is None and name in copied:
+                    raise errors.UnknownTopicOrPartition(
+                        f"topic {name} of the target was deleted after records were copied to it: make it again for those"
+                        f" that follow, or `msgtx mirror reset {self._name}` to copy all again",
+                        topic=name,
+                        reason="deleted",
+                    )
                 if topic is None:
                     create_topic(connection, name, shape.partitions, _settings(shape.settings.items()))
-                    self._shapes[name] = shape.partitions
                 elif len(topic.partition_ids) < shape.partitions and not self._repartition:
                     alter_topic(connection, name, shape.partitions, {})
-                    self._shapes[name] = shape.partitions
                 else:
                     self._shapes[name] = len(topic.partition_ids)
+                    continue
+                self._shapes[name] = shape.partitions
+                changed.append(name)
+        if changed:
+            found |= self._topics_now(changed)
+        for topic in found.values():
+            producer._topic_changed(topic)
 
     def _lacks(self, name: str, partitions: int) -> bool:
         known = self._shapes.get(name)
@@ -173,6 +191,6 @@ def _all(first: Record, others: Iterator[Record]) -> Iterator[Record]:
 
 
 def _settings(given: Iterable[tuple[str, object]]) -> dict[str, object]:
-    """Return the settings that this version knows."""
-    known = {one.name for one in TOPIC}
+    """Return the settings that this version knows. Records keep the timestamps of the source, whoever set them there."""
+    known = {one.name for one in TOPIC} - {"timestamp_type"}
     return {name: value for name, value in given if name in known}

@@ -72,6 +72,16 @@ def test_a_take_over_behind_a_newer_producer_is_refused(connection: Connection) 
         take_over_mirror(connection, name, uuid.uuid4(), producer, is_new=True, address="")
 
 
+def test_a_mirror_is_taken_over_only_with_the_producer_of_its_transactional_id(connection: Connection) -> None:
+    name = unique("mirror")
+    producer, revision = begun(connection, name, uuid.uuid4())
+    for other in (unique("id"), f"mirror.{name}2", None):
+        with refuses(MirrorFenced, name=name):
+            mine = init_producer_id(connection, other, timeout_ms=60_000)
+            take_over_mirror(connection, name, uuid.uuid4(), mine, is_new=True, address="")
+    advance(connection, name, producer, revision, offset=5)
+
+
 def test_what_was_reset_is_no_progress_to_continue(connection: Connection) -> None:
     name = unique("mirror")
     producer, revision = begun(connection, name, uuid.uuid4())

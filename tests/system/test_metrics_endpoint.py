@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from msgtx.coordinator.metrics import DaemonMetrics
 from msgtx.coordinator.pace import Pace
 from msgtx.coordinator.sweep import PACED, Sweeper
 from msgtx.database.pool import Engine
+from msgtx.store.mirrors import note_mirror, take_over_mirror
 from msgtx.store.operator.server import is_weak
 from msgtx.store.sweeps.coordinators import Leases
+from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import SweepReport, TopicPartition
 from tests.cli.program import Program
 from tests.databases import Connection, connect, wait_until
@@ -205,6 +208,18 @@ def test_what_share_groups_have_to_do_is_shown(
     }
 
 
+def test_the_lag_of_mirrors_is_shown(engine: Engine, metrics: DaemonMetrics, unique: Callable[[str], str]) -> None:
+    name, run = unique("mirror"), uuid.uuid4()
+    with engine.connection() as connection:
+        producer = init_producer_id(connection, f"mirror.{name}", timeout_ms=60_000)
+        take_over_mirror(connection, name, run, producer, is_new=True, address="")
+        assert note_mirror(connection, name, run, producer, (3, 4_500))
+    found = [line for line in metrics.text().decode().splitlines() if f'mirror="{name}"' in line]
+    seen, *lags = sorted(found, reverse=True)
+    assert lags == [f'msgtx_mirror_lag_seconds{{mirror="{name}"}} 4.5', f'msgtx_mirror_lag_records{{mirror="{name}"}} 3.0']
+    assert float(seen.rpartition(" ")[2]) >= 0
+
+
 def test_with_many_partitions_there_are_figures_of_topics_alone(
     client: msgtx.Client, metrics: DaemonMetrics, unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +250,7 @@ def test_more_than_is_measured_is_told(metrics: DaemonMetrics, monkeypatch: pyte
         ("lags", "measure_lags", "msgtx_group_lag_records"),
         ("shares", "measure_shares", "msgtx_share_lag_records"),
         ("dead_letters", "measure_dead_letters", "msgtx_share_dead_letters"),
+        ("mirrors", "describe_mirrors", "msgtx_mirror_lag_records"),
     ],
 )
 @pytest.mark.parametrize("error", [errors.LockTimeout("planted"), psycopg.errors.DivisionByZero("planted")])
@@ -265,7 +281,7 @@ def test_figures_that_cannot_be_read_leave_all_others_there(
     found = told(gauges)
     failed = {name: value for name, value in found.items() if name.startswith("msgtx_database_reading_failed")}
     assert failed.pop(f"msgtx_database_reading_failed{figures}") == 1
-    assert len(failed) == 7
+    assert len(failed) == 8
     assert set(failed.values()) == {0}
     assert found["msgtx_database_up"] == 1
     assert [record.getMessage() for record in caplog.records] == [f"the figures of {figures} cannot be read: planted"]

@@ -11,6 +11,6 @@ declare
     ignored boolean := msgtx.acts_for_owner() or msgtx.require_producers(array[in_producer_id]);
 begin
     update msgtx.mirror m set seen_at = msgtx.clock(), lag_records = in_lag_records, lag_ms = in_lag_ms
-    where m.name = in_name and m.run_id = in_run_id;
+    where m.name = in_name and m.run_id = in_run_id and m.producer_id = in_producer_id;
     return found;
 end $$;

@@ -3,8 +3,9 @@
 -- the producer: so nothing that it left undecided, or that an older run did, can be decided any more (I7).
 --   is_new   a run that begins takes over from any other. One that continues after a failure does not: raises MirrorFenced
 --            if another run has taken over, or the progress was reset. Repeated, it gets the same answer
--- Raises MirrorFenced, too, if a newer run has initialized the producer. It does not lock the producer: advance_mirror
--- locks the row first, and then the producer.
+-- Raises MirrorFenced, too, if a newer run has initialized the producer, or its transactional id is not mirror.NAME:
+-- the right to that id is the right to the mirror. It does not lock the producer: advance_mirror locks the row first, and
+-- then the producer.
 -- Writes mirror. Flushed.
 -- right: produce
 -- null: source, topic, partition, next_offset, topic_identity, row_identity
@@ -37,7 +38,8 @@ begin
             'mirror %s: another one of this name has taken over, or its progress was reset', in_name),
             detail = jsonb_build_object('name', in_name);
     end if;
-    select p.epoch into found_epoch from msgtx.producer p where p.producer_id = in_producer_id;
+    select p.epoch into found_epoch from msgtx.producer p
+    where p.producer_id = in_producer_id and p.transactional_id = 'mirror.' || in_name;
     if found_epoch is distinct from in_producer_epoch then
         raise exception using errcode = 'MX000', column = 'MirrorFenced', message = format(
             'mirror %s: another one of this name takes over', in_name), detail = jsonb_build_object('name', in_name);
