@@ -221,6 +221,13 @@ class Connection(psycopg.Connection[Any]):
 class OnStandby(Connection):
     """A connection to a standby. A call of a function there only reads, and may be repeated."""
 
+    began_in_recovery: bool = False
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether the server was a standby when the connection began, and is none as of the last answer."""
+        return self.began_in_recovery and self.info.parameter_status("in_hot_standby") == "off"
+
 
 _READ, _BOTH, _WRITABLE = psycopg.waiting.Wait.R, psycopg.waiting.Wait.RW, psycopg.waiting.Ready.W
 _PSYCOPGS: Final = {"autocommit", "prepare_threshold", "context", "row_factory", "cursor_factory"}

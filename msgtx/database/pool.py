@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 import queue
+import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
@@ -54,19 +55,6 @@ SESSION_AND_SERVER: Final = (
 # Reasons of `DatabaseUnavailable`: the connection led to one.
 OLD_PRIMARY: Final = "old primary"
 STANDBY: Final = "standby"
-
-
-def _refuse_ended(connection: RawConnection, *_: object) -> None:
-    """Have the pool replace a connection that the server has ended while it was idle, before a call meets it.
-
-    To an idle connection nothing comes but its end (or a changed setting, seldom): a look at the socket is enough.
-    """
-    if connection.closed:
-        raise sqlalchemy.exc.DisconnectionError("closed")
-    if readable([connection.pgconn.socket], 0):
-        raise sqlalchemy.exc.DisconnectionError("the server has ended it")
-    if not connection.autocommit:
-        raise sqlalchemy.exc.DisconnectionError("nothing would commit a call on it")
 
 
 @contextlib.contextmanager
@@ -180,7 +168,8 @@ class Engine(Closing):
         self.on_failover: OnFailover = "trust"
         self.moved: Callable[[], Callable[[], None] | None] = lambda: None  # a weak reference to a function: called then
         self._was_synchronous = False  # whether its acknowledgements waited for a standby
-        self._moves: dict[tuple[int, int], object] = {}  # the primaries that it has moved to
+        self._failed_over: errors.FailedOver | None = None
+        self._moving = threading.Lock()  # for these three
         self.standby: Engine | None = None  # that of a standby, which answers what only reads
         self.origin = forks.here()
         self._closed = False
@@ -201,7 +190,7 @@ class Engine(Closing):
             pool_reset_on_return=None,
             use_native_hstore=False,  # a type that we do not use, asked for at the start
         )
-        sqlalchemy.event.listen(self.sqlalchemy, "checkout", _refuse_ended)
+        sqlalchemy.event.listen(self.sqlalchemy, "checkout", self._refuse_unusable)
 
     @property
     def reading(self) -> "Engine":
@@ -213,7 +202,7 @@ class Engine(Closing):
 
         An outage goes to the log once the client is made: before that, its caller gets the error at once.
         """
-        self.origin.require("this client")
+        self._require_usable()
         try:
             connection = self._opened()
         except errors.DatabaseUnavailable as error:
@@ -268,6 +257,17 @@ class Engine(Closing):
         """The one that is expected."""
         return self._incarnation
 
+    @property
+    def failed_over(self) -> errors.FailedOver | None:
+        """Why the client has stopped: another primary has answered, and `on_failover` is `stop`."""
+        return self._failed_over
+
+    def _require_usable(self) -> None:
+        """Raise `IllegalState` in a forked process, `FailedOver` after the client has stopped."""
+        self.origin.require("this client")
+        if self.failed_over is not None:
+            raise errors.fresh(self.failed_over)
+
     def cause_of(self, error: errors.MsgtxError) -> errors.MsgtxError:
         """Return `IncarnationChanged` or `FailedOver` if that is why a call was refused, else its own error."""
         try:
@@ -300,36 +300,49 @@ class Engine(Closing):
 
     def _require_newest(self, connection: RawConnection, place: tuple[int, int], *, is_synchronous: bool) -> None:
         """Notice a failover, and refuse an old primary. `place`: system identifier and timeline of a server with writes."""
+        with self._moving:
+            seen, was_synchronous = self.server, self._was_synchronous
+            if seen is not None and seen != place:
+                self._require_to_follow(connection, seen, place)
+            self.server, self._was_synchronous = place, is_synchronous
+        if isinstance(connection, Connection):
+            connection.server = place
+        if seen is not None and seen != place:
+            tell_of_move(log, seen, place, was_synchronous=was_synchronous)
+            if (told := self.moved()) is not None:
+                told()
+
+    def _require_to_follow(self, connection: RawConnection, seen: tuple[int, int], found: tuple[int, int]) -> None:
+        """Refuse an old primary, and with `on_failover=stop` any other one, from now on."""
         # No event lowers the timeline of a server; another one (pg_upgrade, a logical replica) may have a lower one.
-        was_synchronous, seen = self._was_synchronous, self.server  # in this order: other threads set them in the other one
-        if seen is not None and seen[0] == place[0] and place[1] < seen[1]:
+        if seen[0] == found[0] and found[1] < seen[1]:
             with translated():
                 host = f"{connection.info.host}:{connection.info.port}"
             raise errors.DatabaseUnavailable(
-                f"the server at {host} is on timeline {place[1]}, and this client has been on timeline {seen[1]}: it is a"
+                f"the server at {host} is on timeline {found[1]}, and this client has been on timeline {seen[1]}: it is a"
                 " primary of before a failover; stop it, or make it a standby (pg_rewind)",
                 reason=OLD_PRIMARY,
             )
-        if seen != place:
-            if seen is not None:
-                self._follow(seen, place, was_synchronous=was_synchronous)
-            self.server = place
-        self._was_synchronous = is_synchronous
-        if isinstance(connection, Connection):
-            connection.server = place
-
-    def _follow(self, seen: tuple[int, int], found: tuple[int, int], *, was_synchronous: bool) -> None:
-        """Tell the log and the producers that another primary answers, once. Raise `FailedOver` with `on_failover=stop`."""
         if self.on_failover == "stop":
-            raise errors.FailedOver(
+            self._failed_over = errors.FailedOver(
                 f"another primary answers (server {found[0]}, timeline {found[1]}) than this client began with (server"
                 f" {seen[0]}, timeline {seen[1]}), and on_failover is stop"
             )
-        if self._moves.setdefault(found, mine := object()) is not mine:
-            return  # another thread was faster
-        tell_of_move(log, seen, found, was_synchronous=was_synchronous)
-        if (told := self.moved()) is not None:
-            told()
+            raise errors.fresh(self._failed_over)
+
+    def is_current(self, connection: RawConnection) -> bool:
+        """Return whether a connection leads to the primary that answered last, as far as is known."""
+        server = getattr(connection, "server", None)
+        return server is None or server == self.server
+
+    def _is_usable(self, connection: Any) -> bool:
+        # To an idle connection nothing comes but its end (or a changed setting, seldom): a look at the socket is enough.
+        return not connection.closed and not readable([connection.pgconn.socket], 0) and self.is_current(connection)
+
+    def _refuse_unusable(self, connection: RawConnection, *_: object) -> None:
+        """Have the pool replace a connection that has ended while it was idle, leads to an old primary, or commits nothing."""
+        if not (self._is_usable(connection) and connection.autocommit):
+            raise sqlalchemy.exc.DisconnectionError("it has ended, leads to an old primary, or commits nothing")
 
     def connection(self) -> "CheckedOut":
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""
@@ -342,8 +355,7 @@ class Engine(Closing):
                 kept = self._kept.pop()
             except IndexError:  # another thread was faster
                 break
-            connection: Any = kept.dbapi_connection
-            if not connection.closed and not readable([connection.pgconn.socket], 0):
+            if self._is_usable(kept.dbapi_connection):
                 return kept
             _discard(kept)
         with translated():  # the pool's first connection says more than hello
@@ -371,7 +383,7 @@ class Engine(Closing):
 
     def _take_slot(self) -> _Slot:
         """Wait until there is a connection for us."""
-        self.origin.require("this client")
+        self._require_usable()
         with contextlib.suppress(queue.Empty):
             return self._slots.get_nowait()
         seconds = min(POOL_TIMEOUT_SECONDS, seconds_left())

@@ -51,8 +51,21 @@ class StandbyEngine(Engine):
         """That of the primary."""
         return self._primary.incarnation
 
+    @property
+    def failed_over(self) -> errors.FailedOver | None:
+        """That of the primary."""
+        return self._primary.failed_over
+
+    def is_current(self, connection: RawConnection) -> bool:
+        """Return whether a connection leads to a standby that was not promoted since, or to the client's primary."""
+        if isinstance(connection, OnStandby) and connection.is_promoted:
+            return False
+        return self._primary.is_current(connection)
+
     def ask_who_answers(self, connection: RawConnection) -> None:
         """Refuse another installation, and a primary that is not the client's own."""
+        if isinstance(connection, OnStandby):
+            connection.began_in_recovery = connection.info.parameter_status("in_hot_standby") == "on"
         try:
             super().ask_who_answers(connection)
         except errors.ConfigError as error:
@@ -96,6 +109,24 @@ class StandbyEngine(Engine):
                 "read_url leads to a server that was promoted and is not the primary: make it a standby again (pg_rewind)",
                 reason=TAKES_WRITES,
             )
+        if isinstance(connection, OnStandby):
+            connection.server = place
+
+
+def read_again(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> Answer:
+    """Return the answer of `engine` to what only reads.
+
+    Replay may end a connection whose statement it cannot cancel. Then it is asked once more, on another connection.
+    """
+    may_repeat = isinstance(engine, StandbyEngine)
+    while True:
+        try:
+            with engine.connection() as connection:
+                return attempt(connection)
+        except errors.DatabaseUnavailable as error:
+            if not may_repeat or error.reason is not None:
+                raise
+            may_repeat = False
 
 
 def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> Answer:
@@ -106,16 +137,10 @@ def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> An
     """
     began = time.monotonic()
     deadline = began + min(ANSWER_SECONDS, seconds_left())
-    pause, asked, told, lost = PAUSE_SECONDS, False, False, False
+    pause, asked, told = PAUSE_SECONDS, False, False
     while True:
         try:
-            with engine.reading.connection() as connection:
-                return attempt(connection)
-        except errors.DatabaseUnavailable:
-            if engine.standby is None or lost:
-                raise
-            lost = True  # replay may end a connection whose statement it cannot cancel: there is another one
-            continue
+            return read_again(engine.reading, attempt)
         except _MAY_COME as error:
             if engine.standby is None:
                 raise

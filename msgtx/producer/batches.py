@@ -319,7 +319,7 @@ class Accumulator:
         for key, lane in self.lanes.items():
             if key.topic != topic.name:
                 continue
-            lane.next_sequence = 0  # nothing was sent there yet
+            lane.next_sequence = lane.acknowledged = 0  # nothing was sent there yet
             if key.partition < len(topic.partition_ids):
                 lane.partition_id = topic.partition_ids[key.partition]
                 lane.log_append_time = topic.settings["timestamp_type"] == "LogAppendTime"

@@ -186,8 +186,8 @@ class Sender:
             try:
                 self._expire(trouble, attempted=False)
                 with until(self._deadline, silence=self._config.request_timeout_ms / 1000):
-                    self._look_for_losses()
                     with self._engine.connection() as connection:
+                        self._look_for_losses(connection)  # after the check-out, which may be what finds a new primary
                         self._acknowledge(connection)
                         self._drain(connection)
                     self._look_into_refusals()  # with a connection of the pool, which may have no other one
@@ -204,6 +204,7 @@ class Sender:
                     self._expire(error, attempted=True)
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
                 else:
+                    self._has_moved = False  # a producer that has failed looks no more: it would ask without a pause
                     self._fail_all(self._engine.cause_of(error) if error.fatal else error)
             finally:
                 with self._accumulator.lock:
@@ -253,31 +254,29 @@ class Sender:
                     accumulator.sender_sleeps = False
                     idle_since = time.monotonic()  # the batch that woke it may be gone with its commit by now
 
-    def _look_for_losses(self) -> None:
+    def _look_for_losses(self, connection: RawConnection) -> None:
         """Look in the primary that answers now for the last acknowledgements of another one.
 
-        Raise `RecordsLost`, `TransactionsLost`.
+        Raise `RecordsLost`, `TransactionsLost`; `DatabaseUnavailable` if the connection is one of the old primary.
         """
         if not self._has_moved:
             return
         self._has_moved = False
         try:
-            lost = self._found_lost()
-        except MsgtxError as error:
-            self._has_moved |= error.retriable
+            lost = self._found_lost(connection)
+        except MsgtxError:
+            self._has_moved = True
             raise
         if lost is not None:
             raise lost
 
-    def _found_lost(self) -> MsgtxError | None:
-        if self._state.producer is None:
+    def _found_lost(self, connection: RawConnection) -> MsgtxError | None:
+        producer, server = self._state.producer, self._engine.server
+        if producer is None:
             return None
-        with self._engine.connection() as lent, contextlib.ExitStack() as closing:
-            asked: RawConnection = lent
-            server = self._engine.server
-            if lent.server != server:  # the pool has one of the old primary, which still lives
-                asked = closing.enter_context(contextlib.closing(self._engine.dedicated()))
-            return self._lost_records(asked, self._state.producer, server) or self._lost_commit(asked, server)
+        if not self._engine.is_current(connection):  # another thread has found the new primary since the check-out
+            raise errors.DatabaseUnavailable("the connection leads to the old primary")
+        return self._lost_records(connection, producer, server) or self._lost_commit(connection, server)
 
     def _lost_records(
         self, connection: RawConnection, producer: ProducerId, server: tuple[int, int] | None
@@ -325,7 +324,8 @@ class Sender:
                         self._in_flight.popleft()
                 else:
                     break
-        if self._bump_needed and not self._refusals:  # by now every batch is answered
+        # By now every batch is answered. A new epoch forgets what was acknowledged: the losses are looked for first.
+        if self._bump_needed and not self._refusals and not self._has_moved:
             self._raise_epoch(connection)
 
     def _due_answers(self, now: float) -> Answers | None:

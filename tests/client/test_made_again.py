@@ -45,6 +45,20 @@ def test_a_producer_goes_on_with_the_topic_that_is_there(client: msgtx.Client, t
     assert read(client, topic) == [(0, n, b"%d" % n) for n in range(50)]
 
 
+def test_a_failover_has_lost_nothing_of_what_was_deleted(client: msgtx.Client, topic: str, connection: Connection) -> None:
+    """I1: the new partitions hold no record of a producer that has sent it to the old ones."""
+    with client.producer() as producer:
+        producer.send(topic, b"old", partition=0).result(SECONDS)
+        make_again(client, topic)
+        client.runtime.look_at_topics(connection)
+        for lane in producer._accumulator.lanes.values():
+            lane.server = (1, 1)  # as if it had acknowledged them, and failed
+        producer._sender.server_moved()
+        wait_until(lambda: not producer._sender._has_moved and not producer._sender._busy, "it has looked")
+        producer.send(topic, b"new", partition=0).result(SECONDS)
+    assert read(client, topic) == [(0, 0, b"new")]
+
+
 def test_batches_in_flight_and_in_the_buffer_keep_their_order(client: msgtx.Client, topic: str) -> None:
     """Five calls are on their way to the deleted topic; each is refused, and all are sent again in order (I3)."""
     with client.producer(batch_records=10, linger_ms=0) as producer:

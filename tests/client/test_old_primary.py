@@ -15,6 +15,7 @@ import msgtx
 from msgtx import errors
 from msgtx.database import pool
 from msgtx.database.pool import OLD_PRIMARY, STANDBY
+from msgtx.database.standby import TAKES_WRITES
 from msgtx.producer import sender
 from tests.client.steps import SECONDS, store
 from tests.databases import connect, wait_until
@@ -87,6 +88,25 @@ def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url:
         with client.producer() as new:
             new.send("t", b"lost").result(SECONDS)
         assert values(client) == [b"1", b"2", b"5", b"lost"]
+
+
+def test_a_producer_looks_for_losses_before_it_raises_its_epoch(pair: Pair, url: str) -> None:
+    """I1: a new epoch, as behind a batch that was never answered, forgets what was acknowledged in the old one."""
+    with (
+        msgtx.connect(url) as client,
+        client.producer(retry_backoff_ms=5, request_timeout_ms=500, delivery_timeout_ms=1_000) as producer,
+    ):
+        producer.send("t", b"1").result(SECONDS)
+        pair.catch_up()
+        pair.fall_behind()
+        producer.send("t", b"lost").result(SECONDS)
+        with pair.frozen():
+            with refuses(errors.DeliveryTimeout):
+                producer.send("t", b"in flight").result(SECONDS)
+            pair.promote()
+            wait_until(lambda: producer._state.has_failed, "it has looked in the new primary")
+        with refuses(errors.RecordsLost):
+            producer.send("t", b"2")
 
 
 def test_a_producer_whose_id_is_lost_is_told(pair: Pair, url: str) -> None:
@@ -252,6 +272,28 @@ def test_a_client_that_is_to_stop_ends_at_the_first_failover(pair: Pair, url: st
                 call()
         with msgtx.connect(url, on_failover="stop") as new:
             assert values(new) == [b"1"]
+
+
+def test_no_open_connection_to_the_old_primary_is_used_once_the_new_one_has_answered(pair: Pair, url: str) -> None:
+    """I1: the old one lives, as before it is fenced. A client that is to stop uses none at all."""
+    with (
+        msgtx.connect(url, read_url=url) as trusting,
+        msgtx.connect(url, read_url=url, on_failover="stop") as stopping,
+    ):
+        for client in (trusting, stopping):
+            client.topics.list()
+            assert values(client) == []
+        pair.promote()
+        for client in (trusting, stopping):
+            client.runtime.engine.hosts._first = 1
+        trusting.runtime.engine.dedicated().close()
+        with trusting.runtime.engine.connection() as connection:
+            assert connection.info.port == pair.standby_port
+        with refuses(errors.DatabaseUnavailable, reason=TAKES_WRITES):
+            values(trusting)
+        for call in (stopping.runtime.engine.dedicated, stopping.topics.list, lambda: values(stopping)):
+            with refuses(errors.FailedOver):
+                call()
 
 
 def polled(reader: msgtx.Consumer) -> None:
