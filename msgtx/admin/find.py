@@ -6,7 +6,7 @@ from typing import Final
 
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.database.standby import once_shown
+from msgtx.database.standby import once_shown, read_again
 from msgtx.settings import StopSignal
 from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.find import BEHIND_ALL, FoundRow, find_records, groups_of_record, letters_of_record
@@ -99,15 +99,17 @@ def find_before(
             progress(len(found))
         if size > PAGE_BYTES or len(found) == asked.limit:
             break
-    with engine.connection() as connection:
-        records = [_found(connection, row, place, partition_id, groups=asked.groups) for row in found]
+    records = read_again(
+        engine, lambda connection: [_found(connection, row, place, partition_id, groups=asked.groups) for row in found]
+    )
     return FoundBefore(records, next_before or None)  # in front of offset 0 there is nothing
 
 
 def look_back(engine: Engine, partition_id: int, before: int, asked: Search) -> tuple[list[FoundRow], int | None]:
     """Return the records in front of `before` that fit, of one step, and where the next begins; None: it was the last."""
-    with engine.connection() as connection:
-        return find_records(
+    return read_again(
+        engine,
+        lambda connection: find_records(
             connection,
             partition_id,
             before,
@@ -118,14 +120,14 @@ def look_back(engine: Engine, partition_id: int, before: int, asked: Search) -> 
             header=asked.header,
             words=asked.words,
             most=asked.limit,
-        )
+        ),
+    )
 
 
 def newest(engine: Engine, hits: list[tuple[FoundRow, TopicPartition, int]], most: int) -> list[FoundRecord]:
     """Return the last stored ones of some records, with the progress of each group. A hit has its partition, and its id."""
     hits = sorted(hits, key=lambda hit: (hit[0].stored_at, hit[0].record_offset), reverse=True)
-    with engine.connection() as connection:
-        return [_found(connection, *hit) for hit in hits[:most]]
+    return read_again(engine, lambda connection: [_found(connection, *hit) for hit in hits[:most]])
 
 
 def _found(

@@ -10,6 +10,7 @@ from msgtx import arguments, errors
 from msgtx.database.calls import clock
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.database.standby import read_again
 from msgtx.rules.group import GroupStatus, state_of
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target, Word, new_offset, time_of
@@ -72,12 +73,11 @@ class GroupsAdmin:
         most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
         records: dict[str, int] = defaultdict(int)
         ages: dict[str, int | None] = defaultdict(lambda: None)
-        with self._engine.reading.connection() as connection:
-            for one in measure_lags(connection, most=most):
-                if one is not None:
-                    records[one.group_name] += one.records
-                    known = [age for age in (ages[one.group_name], one.age_ms) if age is not None]
-                    ages[one.group_name] = max(known, default=None)
+        for one in read_again(self._engine.reading, lambda connection: [*measure_lags(connection, most=most)]):
+            if one is not None:
+                records[one.group_name] += one.records
+                known = [age for age in (ages[one.group_name], one.age_ms) if age is not None]
+                ages[one.group_name] = max(known, default=None)
         return [GroupLag(group, lag, ages[group]) for group, lag in sorted(records.items())]
 
     def describe(self, group: str) -> GroupDescription:

@@ -14,6 +14,7 @@ from msgtx.admin.groups import named_ids, plan_reset, reset_arguments
 from msgtx.admin.settings import read_settings
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.database.standby import read_again
 from msgtx.declared.settings import SHARE_GROUP
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target
@@ -60,8 +61,9 @@ class SharesAdmin:
 
     def list(self) -> list[ShareGroupDescription]:
         """Describe the share groups that the role may use or observe, by name."""
-        with self._engine.reading.connection() as connection:
-            return _described(connection, describe_share_groups(connection, None))
+        return read_again(
+            self._engine.reading, lambda connection: _described(connection, describe_share_groups(connection, None))
+        )
 
     def describe(self, group: str) -> ShareGroupDescription:
         """Describe a share group: its settings, and the records in flight of each partition.

@@ -4,6 +4,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -12,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
+from msgtx.database.standby import read_again
 from msgtx.errors import MsgtxError
 from msgtx.store.mirrors import describe_mirrors
 from msgtx.store.monitoring import (
@@ -40,6 +42,7 @@ MEASURING_SECONDS: Final = 6.0  # after which the rest is left out: Prometheus w
 READING_SECONDS: Final = 9.0  # for a database that does not answer
 METRICS_PREFIX: Final = "msgtx_"
 T = TypeVar("T")
+Figures = Callable[[RawConnection, float], Iterator[Metric | None]]  # of one kind, read until a deadline
 
 
 class Gauges(Collector):
@@ -60,8 +63,8 @@ class Gauges(Collector):
         for name, figures in FIGURES.items():
             try:
                 engine = self._engine if name in OF_PRIMARY else self._engine.reading
-                with until(began + READING_SECONDS), engine.connection() as connection:
-                    found += list(figures(connection, began + MEASURING_SECONDS))
+                with until(began + READING_SECONDS):
+                    found += read_again(engine, partial(_all_of, figures, began + MEASURING_SECONDS))
             except (MsgtxError, psycopg.Error) as error:
                 failed[name] = error
         is_up = any(name not in failed for name in (FIGURES if self._engine.standby is None else OF_PRIMARY))
@@ -81,6 +84,10 @@ class Gauges(Collector):
             "database_reading_complete", "0: there are more topics or groups than were measured.", int(None not in found)
         )
         yield from (metric for metric in found if metric is not None)
+
+
+def _all_of(figures: Figures, deadline: float, connection: RawConnection) -> list[Metric | None]:
+    return list(figures(connection, deadline))
 
 
 def _transactions(connection: RawConnection, _: float) -> Iterator[Metric]:
@@ -211,7 +218,7 @@ def _dead_letters(connection: RawConnection, deadline: float) -> Iterator[Metric
 
 
 # In this order: slow figures come last, so that a timeout leaves out only them.
-FIGURES: Final[Mapping[str, Callable[[RawConnection, float], Iterator[Metric | None]]]] = {
+FIGURES: Final[Mapping[str, Figures]] = {
     "transactions": _transactions,
     "server": _server,
     "holders": _holders,
