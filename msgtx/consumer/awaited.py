@@ -22,7 +22,7 @@ BEHIND_SECONDS: Final = 10.0  # before the log says that the standby is behind
 
 @dataclass(slots=True)
 class _Awaited:
-    since: float  # the wake-up
+    since: float  # the wake-up, then the first time that the primary was asked
     target: int | None = None  # the end of the primary, as far as this reader may read; None: it was not asked yet
     asked: float = 0.0
     is_woken_again: bool = False  # since the primary was asked
@@ -74,6 +74,8 @@ class Awaited:
         """Note the end that the primary has, as far as this reader may read."""
         now = time.monotonic()
         known = self._partitions.setdefault(partition_id, _Awaited(now))
+        if known.target is None:
+            known.since = now  # until then it may have read a backlog of what the standby did show
         known.target, known.asked, known.is_woken_again = end, now, False
 
     def shown(self, partition_id: int, end: int) -> None:

@@ -326,6 +326,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
                 return False
             looked, self._looked = self._looked, -math.inf  # until it is done: what is named is named once
             named = self._waiter.clear()
+            self._fetcher.woken(named)  # also if it falls into a look at everything, or into one that fails
             began = time.monotonic()
             # Without a notification there is nothing new. Commits of a client that died before it notified are found
             # later.

@@ -65,10 +65,13 @@ class Fetcher:
     def assign(self, partitions: Iterable[Assigned]) -> None:
         """Read these partitions and no others."""
         assigned = {partition.topic_partition: partition for partition in partitions}
+        before = {partition.partition_id for partition in self.assigned.values()}
         kept = {tp: None for tp in self._fetch_turn if tp in assigned}
         self.assigned, self._turn, self._fetch_turn = assigned, deque(assigned), kept | dict.fromkeys(assigned)
         if self.awaited is not None:
-            self.awaited.keep({partition.partition_id for partition in assigned.values()})
+            now = {partition.partition_id for partition in assigned.values()}
+            self.awaited.keep(now)
+            self.awaited.woken(now - before)  # a wake-up in front of the assignment was another reader's
 
     def forget_starts(self) -> None:
         """Begin partitions that are not assigned now by `auto_offset_reset` when they are assigned again."""
@@ -79,6 +82,19 @@ class Fetcher:
         """Continue at an offset."""
         assigned.seek(offset)
         self._sought(assigned, offset)
+
+    def resume(self, assigned: Assigned) -> None:
+        """Return records of a partition again."""
+        assigned.resume()
+        if self.awaited is not None:
+            self.awaited.woken([assigned.partition_id])  # a wake-up in between was not noted
+
+    def woken(self, named: Collection[int] | None) -> None:
+        """Note that the primary may have more of these partitions (None: of any) than a standby shows."""
+        if self.awaited is not None:
+            mine = {assigned.partition_id for assigned in self.assigned.values() if not assigned.paused}
+            self.awaited.woken(mine if named is None else mine.intersection(named))
+            self.awaited.keep(mine)
 
     @property
     def ready(self) -> bool:
@@ -124,7 +140,6 @@ class Fetcher:
         chosen: set[int] | None = None
         if only is not None:
             if self.awaited is not None:
-                self._await(self.awaited, only)
                 only = {*only, *self.awaited.partition_ids}
             chosen = {each.partition_id for each in self.assigned.values() if each.next is None or not each.at_end}
             chosen.update(only)
@@ -139,15 +154,7 @@ class Fetcher:
                     return False
         with self._engine.reading.connection() as connection:
             progress = self._fetch(connection, chosen)
-        if not progress:
-            self._ask_for_ends(self.awaited)
-        return progress
-
-    def _await(self, awaited: Awaited, woken: Iterable[int]) -> None:
-        """Look for records of these partitions until the standby shows them; of paused ones they are not fetched."""
-        mine = {assigned.partition_id for assigned in self.assigned.values() if not assigned.paused}
-        awaited.woken(mine.intersection(woken))
-        awaited.keep(mine)
+        return progress or self._ask_for_ends(self.awaited)
 
     def _begin_reading(self, connection: RawConnection) -> bool:
         """Find positions, and have those of a reset committed. Returns whether records may be read."""
@@ -197,7 +204,7 @@ class Fetcher:
         doubtful: list[int] = []
         for partition_id, position in positions.items():
             answer = answers.get(partition_id)
-            if answer is not None and not answer.truncated and position.offset >= answer.log_start_offset:
+            if answer is not None and _holds(answer, position):
                 awaited.shown(partition_id, self._end(answer))
                 continue
             doubtful.append(partition_id)
@@ -208,7 +215,7 @@ class Fetcher:
             answer = ends.get(partition_id)
             if partition_id in known:
                 del wanted[partition_id]
-            elif answer is not None and not answer.truncated and positions[partition_id].offset >= answer.log_start_offset:
+            elif answer is not None and _holds(answer, positions[partition_id]):
                 awaited.asked(partition_id, self._end(answer))
                 del wanted[partition_id]
             elif answer is not None:
@@ -226,16 +233,25 @@ class Fetcher:
         with self._engine.connection() as connection:
             return fetch(connection, positions, isolation=self._config.isolation, max_bytes=0, max_rows=0)
 
-    def _ask_for_ends(self, awaited: Awaited) -> None:
-        """Ask the primary for the ends of partitions that the standby may not show yet."""
-        asked = awaited.to_ask()
+    def _ask_for_ends(self, awaited: Awaited) -> bool:
+        """Ask the primary for the ends of partitions that the standby may not show yet. Returns whether a position moved.
+
+        The primary may no longer hold a position that the standby shows.
+        """
+        asked, progress = awaited.to_ask(), False
         ends = self._ends(asked)
-        for assigned in self.assigned.values():
-            if assigned.partition_id in asked:
-                answer = ends.get(assigned.partition_id)
+        with self._integrity.steps():
+            for assigned in self.assigned.values():
+                if assigned.partition_id not in asked:
+                    continue
+                answer, at = ends.get(assigned.partition_id), assigned.next
                 awaited.asked(assigned.partition_id, 0 if answer is None else self._end(answer))
-                awaited.shown(assigned.partition_id, assigned.end or 0)
+                if answer is not None and at is not None and not assigned.buffered and not _holds(answer, at):
+                    progress = self._fetched(assigned, answer) or progress
+                else:
+                    awaited.shown(assigned.partition_id, assigned.end or 0)
         awaited.tell()
+        return progress
 
     def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
         """Abort overdue transactions that hold one of these partitions back, also if others have more to read (I12).
@@ -416,6 +432,11 @@ class Fetcher:
                 group=self._config.group,
             )
         return EARLIEST if self._config.auto_offset_reset == "earliest" else LATEST
+
+
+def _holds(answer: FetchedPartition, position: Position) -> bool:
+    """Return whether the log that was asked holds this position."""
+    return not answer.truncated and position.offset >= answer.log_start_offset
 
 
 def readable_end(listed: ListedOffset, isolation: Isolation) -> int:

@@ -50,7 +50,7 @@ class Positions:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.resume`."""
         for assigned in [self._assigned_partition(partition) for partition in arguments.partitions(partitions)]:
-            assigned.resume()
+            self.fetcher.resume(assigned)
 
     # ── where it stands ──
 

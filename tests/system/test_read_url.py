@@ -144,6 +144,48 @@ def test_a_record_that_the_standby_does_not_show_is_waited_for(
     assert ["has been behind" in told[0], told[1:]] == [True, ["the standby of read_url shows what the primary had"]]
 
 
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_wake_up_is_not_lost_in_a_look_at_everything(pair: Pair, client: msgtx.Client, topic: str, paused: bool) -> None:
+    """Nor while its partition is paused. Else the record waits on the standby for the next look, a minute later."""
+    with reader(client, topic, fetch_max_wait_ms=60_000) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+        wait_until(lambda: consumer.poll(0.01) or consumer._waiter.notified, "notifications arrive")
+        if paused:
+            consumer.pause(consumer.assignment())
+        with pair.replay_paused() as resume:
+            store(client, topic, b"1")
+            wait_until(lambda: consumer._waiter._named, "it is woken")
+            assert consumer.poll(0) == []
+            if paused:
+                consumer.resume(consumer.assignment())
+                assert consumer.poll(0) == []
+            resume()
+            assert polled(consumer, 1) == [b"1"]
+
+
+def test_a_reader_that_joins_waits_for_what_was_stored_before(pair: Pair, client: msgtx.Client, topic: str) -> None:
+    """The wake-up came before it read the partition."""
+    with reader(client, topic) as other:
+        wait_until(lambda: other._waiter.notified, "notifications arrive")
+    with pair.replay_paused() as resume:
+        store(client, topic, b"1")
+        with reader(client, topic, fetch_max_wait_ms=60_000) as consumer:
+            assert polled(consumer, 1) == [b"0"]
+            assert consumer.poll(0) == []
+            resume()
+            assert polled(consumer, 1) == [b"1"]
+
+
+def test_who_read_a_backlog_has_not_waited_for_the_standby(caplog: pytest.LogCaptureFixture) -> None:
+    """The wait begins where the standby has no more to show."""
+    found = awaited.Awaited()
+    found.woken([1])
+    found._partitions[1].since -= 40
+    found.asked(1, 8)
+    found.tell()
+    assert [record.message for record in caplog.records if record.name == "msgtx.consumer"] == []
+
+
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
 def test_a_position_that_the_standby_does_not_show_is_never_reset(
     pair: Pair, client: msgtx.Client, topic: str, reset: str
@@ -156,7 +198,8 @@ def test_a_position_that_the_standby_does_not_show_is_never_reset(
         with reader(client, topic, group=group) as consumer:
             consumer.commit({partition: 2})
         with reader(client, topic, group=group, auto_offset_reset=reset) as consumer:
-            assert consumer.poll(0.5) == []
+            wait_until(lambda: consumer.poll(0.1) or consumer.assignment(), "it has joined")
+            assert consumer.poll(0) == []
             assert consumer.position(partition) == 2
             resume()
             assert polled(consumer, 1) == [b"2"]
@@ -199,6 +242,22 @@ def test_the_primary_says_that_records_are_lost(client: msgtx.Client, topic: str
             consumer.poll(SECONDS)
 
 
+def test_the_primary_says_so_before_the_standby_shows_it(client: msgtx.Client, topic: str, url: str, pair: Pair) -> None:
+    """Asked for its end, it says whether it holds the position."""
+    with reader(client, topic) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+        with pair.replay_paused():
+            with connect(url) as connection:
+                connection.execute(
+                    "delete from msgtx.record_batch b using msgtx.partitions p"
+                    " where p.partition_id = b.partition_id and p.topic = %s",
+                    [topic],
+                )
+            store(client, topic, b"another")
+            with refuses(errors.LogTruncated, topic=topic, offset=1):
+                consumer.poll(SECONDS)
+
+
 def test_a_topic_that_the_standby_does_not_show_is_waited_for(pair: Pair, client: msgtx.Client) -> None:
     name = unique("topic")
     with pair.replay_paused() as resume:
@@ -232,6 +291,13 @@ def test_a_call_that_replay_cancels_is_repeated(client: msgtx.Client, topic: str
     assert values(client.read(client.snapshot([topic]))) == [b"0"]
     hook.at("before fetch_batches", errors.DatabaseUnavailable("the connection was ended"), times=1)
     assert values(client.read(client.snapshot([topic]))) == [b"0"]
+    for moment, call in (
+        ("before find_records", lambda: client.find(topic)),
+        ("before measure_lags", client.admin.groups.lags),
+        ("before describe_share_groups", client.admin.shares.list),
+    ):
+        with hook.at(moment, errors.DatabaseUnavailable("the connection was ended"), times=1):
+            call()
     hook.at("before fetch_batches", psycopg.errors.DeadlockDetected("conflict with recovery"), times=2)
     with reader(client, topic) as consumer:
         assert polled(consumer, 1) == [b"0"]
@@ -317,7 +383,7 @@ def test_the_command_line_reads_from_the_standby(
     with pair.replay_paused():
         store(client, topic, b"1")
         assert len(shell(url, "find", topic, *given, "-o", "jsonl").rows) == 1
-        assert shell(url, *consume, "--timeout-ms", "1s", *given).out == b"0\n"
+        assert shell(url, *consume, "--timeout-ms", "5s", *given).out == b"0\n"
     assert shell(url, *consume, *given).out == b"0\n1\n"
     assert shell(url, "verify", topic, *given).code == 0
     assert b"msgtx_database_up 1.0" in shell(url, *given, "metrics").out
@@ -389,8 +455,11 @@ def test_the_primary_may_be_read_while_the_standby_is_away() -> None:
             store(client, "t", b"2")
             assert polled(consumer, 1) == [b"2"]
             own.start_standby()
-            own.promote()
         with msgtx.connect(url, read_url=own.on_standby(url)) as client:
+            own.catch_up()
+            client.snapshot(["t"])
+            own.promote()
+            client.snapshot(["t"])  # its answer says that the connection leads to no standby any more
             with refuses(errors.DatabaseUnavailable, reason=TAKES_WRITES):
                 client.snapshot(["t"])
             assert [finding.level for finding in findings(client)] == [Level.PROBLEM]
