@@ -340,7 +340,7 @@ class Engine(Closing):
         return not connection.closed and not readable([connection.pgconn.socket], 0) and self.is_current(connection)
 
     def _refuse_unusable(self, connection: RawConnection, *_: object) -> None:
-        """Have the pool replace a connection that has ended while it was idle, leads to an old primary, or commits nothing."""
+        """Have the pool replace a connection that has ended while idle, leads to an old primary, or commits nothing."""
         if not (self._is_usable(connection) and connection.autocommit):
             raise sqlalchemy.exc.DisconnectionError("it has ended, leads to an old primary, or commits nothing")
 
