@@ -31,12 +31,12 @@ class KafkaMirrors:
         """Return the mirrors by name."""
         return [
             replace(_described(name, one), places=())
-            for name, one in sorted(kafka_progress.read_mirrors(self._cluster).items())
+            for name, one in sorted(kafka_progress.list_mirrors(self._cluster).items())
         ]
 
     def describe(self, name: str) -> MirrorDescription:
         """Return a mirror, and how far it has copied each partition. Raise `MirrorNotFound`."""
-        found = kafka_progress.read_mirrors(self._cluster, name).get(name)
+        found = kafka_progress.list_mirrors(self._cluster, name).get(name)
         if found is None:
             raise MirrorNotFound(f"there is no mirror {name!r} to {self._cluster.address}", name=name)
         return _described(name, found)

@@ -23,6 +23,8 @@ from msgtx.errors import (
 from msgtx.mirror.kafka_address import SERVERS, KafkaAddress
 
 KAFKA_ANSWER_SECONDS: Final = 30.0  # for one request: a broker that was restarted is back by then, or somebody should know
+# Of a large portion while brokers are slow. Theirs allow 15 minutes, unless they say otherwise.
+TRANSACTION_TIMEOUT_MS: Final = 300_000
 LARGEST_MESSAGE: Final = 1_000_000_000  # librdkafka's; the topic's own limit is the broker's to check
 # Settings of a topic that Kafka has, too, with dots. Not the type of its timestamps: a mirror keeps those of the source.
 COPIED_SETTINGS: Final = ("cleanup_policy", "retention_ms", "retention_bytes", "delete_retention_ms", "max_message_bytes")
@@ -112,6 +114,7 @@ class Cluster:
                 "delivery.report.only.error": True,
                 "on_delivery": on_failure,
             },
+            **{"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS},
         )
 
     @contextlib.contextmanager
@@ -138,11 +141,14 @@ class Cluster:
         """Give up the connections."""
         self._admin = None
 
-    def _made(self, kind: Any, own: dict[str, Any]) -> Any:
-        """Make a client. Raise `ConfigError` for a property that librdkafka refuses, without its value."""
+    def _made(self, kind: Any, own: dict[str, Any], **defaults: Any) -> Any:
+        """Make a client; the address outranks `defaults`.
+
+        Raise `ConfigError` for a property that librdkafka refuses, without its value.
+        """
         own |= {SERVERS: self.address.servers, "error_cb": self._complain}
         try:
-            return kind({"client.id": "msgtx-mirror", **self.address.options, **own}, logger=_Library())
+            return kind({"client.id": "msgtx-mirror", **defaults, **self.address.options, **own}, logger=_Library())
         except KafkaException as error:
             told = error.args[0].str()
         name = next((name for name in self.address.options if f'"{name}"' in told), None)

@@ -11,8 +11,8 @@ from confluent_kafka import IsolationLevel, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from msgtx.errors import ConfigError, KafkaUnavailable
-from msgtx.mirror.kafka_client import KAFKA_ANSWER_SECONDS, Cluster
+from msgtx.errors import ConfigError, KafkaUnavailable, UnknownTopicOrPartition
+from msgtx.mirror.kafka_client import KAFKA_ANSWER_SECONDS, TRANSACTION_TIMEOUT_MS, Cluster
 from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, decode
 
 # Kafka compacts closed segments only: small ones, so that a start reads little.
@@ -21,7 +21,7 @@ MIRRORS_TOPIC_SETTINGS: Final = {
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-OPEN_SECONDS: Final = 90.0  # another mirror's transaction holds readers of the topic up: its timeout is a minute
+OPEN_SECONDS: Final = TRANSACTION_TIMEOUT_MS / 1000 + 30.0  # another mirror's transaction holds readers of the topic up
 TRANSACTIONAL_ID: Final = "msgtx-mirror-"  # followed by the name of the mirror
 
 
@@ -61,28 +61,40 @@ def make_topic(cluster: Cluster, topic: str, partitions: int, settings: dict[str
         raise error
 
 
+def list_mirrors(cluster: Cluster, only: str | None = None) -> dict[str, StoredMirror]:
+    """Return the mirrors by name, as `read_mirrors` does; none if the cluster has had no mirror."""
+    return read_mirrors(cluster, only) if is_made(cluster) else {}
+
+
 def read_mirrors(cluster: Cluster, only: str | None = None) -> dict[str, StoredMirror]:
     """Return the mirrors by name; `only`: the one of this name.
 
     The read goes to the end of all transactions. A reader of committed records sees none behind one that is undecided, so
-    another mirror's open transaction would hide progress that this one has committed.
+    another mirror's open transaction would hide progress that this one has committed. Raise `KafkaUnavailable` if a broker
+    does not know the topic: it may not have heard of it yet.
     """
-    if not is_made(cluster):
-        return {}
+    stored: dict[str, bytes] = {}
+    try:
+        for key, value in _committed(cluster, _end(cluster)):
+            if value is None:
+                stored.pop(key, None)
+            else:
+                stored[key] = value
+    except UnknownTopicOrPartition as error:
+        raise KafkaUnavailable(str(error)) from error
+    return {name: decode(value) for name, value in stored.items() if only is None or name == only}
+
+
+def _end(cluster: Cluster) -> int:
+    """Return the offset behind the topic's last record, decided or not."""
     place = KafkaPartition(MIRRORS_TOPIC, 0)
     with cluster.asking(f"looking for the end of {MIRRORS_TOPIC}"):
         asked = {place: OffsetSpec.latest()}
         ends = cluster.admin.list_offsets(
             asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=KAFKA_ANSWER_SECONDS
         )
-        end = ends[place].result().offset
-    stored: dict[str, bytes] = {}
-    for key, value in _committed(cluster, end):
-        if value is None:
-            stored.pop(key, None)
-        else:
-            stored[key] = value
-    return {name: decode(value) for name, value in stored.items() if only is None or name == only}
+        end: int = ends[place].result().offset
+        return end
 
 
 def _committed(cluster: Cluster, end: int) -> Iterator[tuple[str, bytes | None]]:

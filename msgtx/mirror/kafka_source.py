@@ -216,8 +216,10 @@ class KafkaSource:
             )
         for at, offset in passed.items():
             place = TopicPartition(*at)
-            if offset >= self._at[place].offset:
-                self._at[place] = replace(self._at[place], offset=offset)
+            before = self._at[place].offset
+            if offset > before:  # the epoch is that of a record, and markers may have been written in a later one
+                self._at[place] = replace(self._at[place], offset=offset, identity="")
+            if offset >= before:
                 self._unread.discard(place)
         if skipped:
             self._assign(self._at)
@@ -235,8 +237,8 @@ class KafkaSource:
         self._check(Progress(self._identity, {at: place}))
         low: int
         low, high = self._consumer.get_watermark_offsets(KafkaPartition(*at), KAFKA_ANSWER_SECONDS)
-        if place.offset > high:
-            raise self._truncated(at, place.offset, f"the log ends at {high}")
+        if place.offset >= low:  # librdkafka has compared the epochs
+            raise self._truncated(at, place.offset, f"the log ends at {high}; {error.str()}")
         told = f"{at} of {self._cluster.address}: retention has removed the records from offset {place.offset} to {low - 1}"
         if not self._skip_removed:
             raise OffsetOutOfRange(

@@ -27,6 +27,7 @@ from msgtx.types import Record
 
 ABORT_SECONDS: Final = 5.0  # of a transaction that is given up: its timeout aborts it otherwise
 SERVED_RECORDS: Final = 10_000  # sent between two looks at what failed
+PARTITIONS_SECONDS: Final = 0.05  # between two looks for new partitions
 PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # another record's failure took these with it
 RESERVED_TIMES: Final = (0, -1)  # to librdkafka "now", to Kafka "none"
 
@@ -52,13 +53,15 @@ class KafkaTarget:
         before = self._stored
         if before is not None:
             # Looked at first: the producer that follows fences another mirror that has taken over.
-            self._require_ours()
+            self._require_ours(self._look())
         kafka_progress.make_mirrors_topic(self._cluster)
         producer = self._cluster.producer(kafka_progress.TRANSACTIONAL_ID + self._name, self._note_failure)
         with self._cluster.asking(f"taking over the mirror {self._name!r}"):
             producer.init_transactions(KAFKA_ANSWER_SECONDS)
         now = _now()
-        found = kafka_progress.read_mirrors(self._cluster, self._name).get(self._name)
+        found = self._look()
+        if before is not None:
+            self._require_ours(found)  # from here on no other mirror writes
         self._producer, self._counts = producer, {}
         self._write(
             StoredMirror(
@@ -102,9 +105,13 @@ class KafkaTarget:
         assert self._stored is not None, "take_over comes first"
         return self._stored
 
-    def _require_ours(self) -> None:
+    def _look(self) -> StoredMirror | None:
+        """Return this mirror as the cluster has it."""
+        return kafka_progress.read_mirrors(self._cluster, self._name).get(self._name)
+
+    def _require_ours(self, stored: StoredMirror | None) -> None:
         """Raise `MirrorFenced` if the cluster has another run of this mirror, or none."""
-        stored, ours = kafka_progress.read_mirrors(self._cluster, self._name).get(self._name), self._stored
+        ours = self._stored
         if stored is None or ours is None or stored.run != ours.run:
             raise MirrorFenced(
                 f"mirror {self._name}: another one of this name has taken over, or its progress was reset", name=self._name
@@ -131,7 +138,7 @@ class KafkaTarget:
         except MirrorFenced as error:
             self._give_up()
             if self._stored is not None:
-                self._require_ours()
+                self._require_ours(self._look())
             raise KafkaUnavailable(f"{self._cluster.address} has ended the transaction of the mirror: {error}") from error
         except BaseException:
             self._give_up()
@@ -203,6 +210,7 @@ class KafkaTarget:
         with self._cluster.asking("making topics"):
             found = self._cluster.admin.list_topics(timeout=KAFKA_ANSWER_SECONDS).topics
             for topic, shape in shapes.items():
+                before = self._counts.get(topic)
                 if topic in found:
                     self._counts[topic] = len(found[topic].partitions)
                 elif topic in copied:
@@ -224,6 +232,18 @@ class KafkaTarget:
                     more = self._cluster.admin.create_partitions([NewPartitions(topic, shape.partitions)])
                     more[topic].result(KAFKA_ANSWER_SECONDS)
                     self._counts[topic] = shape.partitions
+                if topic in found and self._counts[topic] > (before or len(found[topic].partitions)):
+                    self._wait_for_partitions(topic)
+
+    def _wait_for_partitions(self, topic: str) -> None:
+        """Return when the producer knows that a topic has more partitions. It refuses records to others."""
+        producer, deadline = self._producer, time.monotonic() + KAFKA_ANSWER_SECONDS
+        while producer is not None:
+            if len(producer.list_topics(topic, KAFKA_ANSWER_SECONDS).topics[topic].partitions) >= self._counts[topic]:
+                return
+            if time.monotonic() > deadline:
+                raise KafkaUnavailable(f"{self._cluster.address} has not heard of the new partitions of {topic}")
+            time.sleep(PARTITIONS_SECONDS)
 
     def _is_large_enough(self, topic: str, shape: TopicShape) -> bool:
         count = self._counts.get(topic)

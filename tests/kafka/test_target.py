@@ -1,13 +1,16 @@
 """A mirror's target in Kafka: a portion and its progress are one transaction, and one mirror of a name writes."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from msgtx import errors
+from msgtx.mirror import kafka_progress
 from msgtx.mirror.ends import Lag, Portion, SourcePlace, TopicShape
 from msgtx.mirror.kafka import KafkaMirrors
 from msgtx.mirror.kafka_address import parse_kafka
+from msgtx.mirror.kafka_client import Cluster
 from msgtx.mirror.kafka_target import KafkaTarget
 from msgtx.rules.partitioner import by_murmur2
 from msgtx.types import Record, TopicPartition
@@ -167,6 +170,46 @@ def test_partitions_are_added_and_a_key_chooses_among_others_if_asked(
     assert b"k2" in {one[0] for one in kafka.contents(few)[few, by_murmur2(b"k2", 2)]}
     assert set(kafka.contents(few)) <= {(few, 0), (few, 1)}
     assert progress.revision
+
+
+def test_partitions_that_are_added_while_a_mirror_runs_are_written_to(
+    kafka: Kafka, make: Make, unique: Callable[[str], str]
+) -> None:
+    """librdkafka remembers how many there were, and refuses records to others."""
+    topic, target = unique("topic"), make()
+    progress = target.write(target.take_over(), portion(topic, [record(topic, 0)], end=1))
+    progress = target.write(progress, portion(topic, [replace(record(topic, 1), partition=4)], end=2, partitions=5))
+    kafka.widen(topic, 7)
+    target.write(progress, portion(topic, [replace(record(topic, 2), partition=6)], end=3, partitions=7))
+    assert {at[1]: [one[0] for one in found] for at, found in kafka.contents(topic).items()} == {
+        0: [b"k0"], 4: [b"k1"], 6: [b"k2"]
+    }  # fmt: skip
+
+
+def test_a_mirror_that_is_replaced_while_it_takes_over_again_is_fenced(
+    kafka: Kafka, make: Make, monkeypatch: pytest.MonkeyPatch, unique: Callable[[str], str]
+) -> None:
+    topic, target, other = unique("topic"), make(), make()
+    target.take_over()
+    making = kafka_progress.make_mirrors_topic
+
+    def replaced(cluster: Cluster) -> None:  # behind the first look, in front of the producer's initialization
+        monkeypatch.setattr(kafka_progress, "make_mirrors_topic", making)
+        other.write(other.take_over(), portion(topic, [record(topic, 0)], end=1))
+
+    monkeypatch.setattr(kafka_progress, "make_mirrors_topic", replaced)
+    with refuses(errors.MirrorFenced):
+        target.take_over()
+    assert other._look().run == other._written().run  # type: ignore[union-attr]
+
+
+def test_a_topic_of_progress_that_brokers_do_not_know_is_no_progress_that_is_empty(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_progress, "MIRRORS_TOPIC", "no-such-topic")
+    monkeypatch.setattr(kafka_progress, "make_mirrors_topic", lambda _: None)
+    with refuses(errors.KafkaUnavailable):
+        make().take_over()
 
 
 def test_a_topic_that_was_deleted_under_a_mirror_is_refused(kafka: Kafka, make: Make, unique: Callable[[str], str]) -> None:
