@@ -153,6 +153,9 @@ def test_a_wake_up_is_not_lost_in_a_look_at_everything(pair: Pair, client: msgtx
     with reader(client, topic, fetch_max_wait_ms=60_000) as consumer:
         assert polled(consumer, 1) == [b"0"]
         wait_until(lambda: consumer.poll(0.01) or consumer._waiter.notified, "notifications arrive")
+        lacking = consumer._fetcher.awaited
+        assert lacking is not None
+        wait_until(lambda: consumer.poll(0.01) or not lacking.partition_ids, "it awaits nothing")
         if paused:
             consumer.pause(consumer.assignment())
         with pair.replay_paused() as resume:
