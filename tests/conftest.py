@@ -19,6 +19,7 @@ from msgtx.database.pool import Engine
 from tests import evidence, parts
 from tests.databases import Background, Clock, Connection, KeptSessions, Server, Sessions, scratch, set_clock, use_server
 from tests.hooks import Hook
+from tests.replication import Pair, replicated
 from tests.store import steps
 
 hypothesis.settings.register_profile("msgtx", deadline=None, print_blob=True)
@@ -174,6 +175,20 @@ def make_database(server: Server) -> Iterator[Callable[..., str]]:
     yield make
     for url in made if "MSGTX_TEST_DATABASE_URL" in os.environ else ():
         server.drop_database(url)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    """A primary and a standby, for this module. Nobody stops or promotes one of them."""
+    with replicated() as found:
+        yield found
+
+
+@pytest.fixture
+def own_pair() -> Iterator[Pair]:
+    """A pair for one test, which may stop and promote them."""
+    with replicated() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")

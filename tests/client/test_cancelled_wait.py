@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,16 +24,10 @@ from msgtx.store.spark import BatchName, decide_batch
 from msgtx.store.transactions.producers import init_producer_id
 from tests.client.steps import SECONDS
 from tests.databases import connect
-from tests.replication import Pair, replicated
+from tests.replication import Pair
 from tests.store.steps import Writer, new_partition, unique
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with replicated() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -234,33 +228,32 @@ async def publish_unconfirmed(is_pooled: bool, pair: Pair, url: str) -> None:
     await owner.close()
 
 
-def test_nothing_that_was_acknowledged_is_missing_after_the_failover() -> None:
+def test_nothing_that_was_acknowledged_is_missing_after_the_failover(own_pair: Pair) -> None:
     """The calls that wait when the primary is killed are repeated on the standby: stored once, I1."""
-    with replicated() as pair:
-        url = pair.primary.create_database()
-        pair.catch_up()
-        with (
-            msgtx.connect(pair.on_either(url)) as client,
-            ThreadPoolExecutor(2) as threads,
-            client.producer(retry_backoff_ms=5) as producer,
-            client.producer(transactional_id="id", retry_backoff_ms=5) as other,
-        ):
-            client.topics.create("t", partitions=1)
-            producer.send("t", b"before").result(SECONDS)
-            transaction = other.begin_transaction()
-            other.send("t", b"committed")
-            other.flush()  # an append waits for no standby: records sent after the cut are lost with the primary
-            pair.catch_up()
-            pair.fall_behind()
-            pair.confirm_by("walreceiver")
-            sending = threads.submit(lambda: producer.send("t", b"sent").result(SECONDS))
-            committing = threads.submit(other.commit_transaction, SECONDS)
-            for _ in range(2):
-                pair.cancel_waits(sending)
-                pair.cancel_waits(committing)
-            pair.fail_over()
-            sending.result(SECONDS)
-            committing.result(SECONDS)
-            assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
-            found = [record.value for record in client.read(client.snapshot(["t"]))]
-        assert sorted(found) == [b"before", b"committed", b"sent"]
+    url = own_pair.primary.create_database()
+    own_pair.catch_up()
+    with (
+        msgtx.connect(own_pair.on_either(url)) as client,
+        ThreadPoolExecutor(2) as threads,
+        client.producer(retry_backoff_ms=5) as producer,
+        client.producer(transactional_id="id", retry_backoff_ms=5) as other,
+    ):
+        client.topics.create("t", partitions=1)
+        producer.send("t", b"before").result(SECONDS)
+        transaction = other.begin_transaction()
+        other.send("t", b"committed")
+        other.flush()  # an append waits for no standby: records sent after the cut are lost with the primary
+        own_pair.catch_up()
+        own_pair.fall_behind()
+        own_pair.confirm_by("walreceiver")
+        sending = threads.submit(lambda: producer.send("t", b"sent").result(SECONDS))
+        committing = threads.submit(other.commit_transaction, SECONDS)
+        for _ in range(2):
+            own_pair.cancel_waits(sending)
+            own_pair.cancel_waits(committing)
+        own_pair.fail_over()
+        sending.result(SECONDS)
+        committing.result(SECONDS)
+        assert client.transaction_outcome(transaction.id) is Outcome.COMMITTED
+        found = [record.value for record in client.read(client.snapshot(["t"]))]
+    assert sorted(found) == [b"before", b"committed", b"sent"]

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -20,54 +20,48 @@ from msgtx.producer import sender
 from tests.client.steps import SECONDS, store
 from tests.databases import connect, wait_until
 from tests.refusals import refuses
-from tests.replication import Pair, replicated
+from tests.replication import Pair
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with replicated() as found:
-        yield found
-
-
-@pytest.fixture
-def url(pair: Pair) -> str:
+def url(own_pair: Pair) -> str:
     """An address of both, the primary first."""
-    made = pair.primary.create_database()
+    made = own_pair.primary.create_database()
     with msgtx.connect(made) as client:
         client.topics.create("t", partitions=1)
-    pair.catch_up()
-    return pair.on_either(made)
+    own_pair.catch_up()
+    return own_pair.on_either(made)
 
 
 def values(client: msgtx.Client) -> list[bytes | None]:
     return [record.value for record in client.read(client.snapshot(["t"]))]
 
 
-def test_a_client_that_was_on_the_new_primary_refuses_the_old_one(pair: Pair, url: str) -> None:
+def test_a_client_that_was_on_the_new_primary_refuses_the_old_one(own_pair: Pair, url: str) -> None:
     """I1: else what the old one acknowledges is lost. It waits for the new one, and the log says why."""
     with msgtx.connect(url) as client, client.producer(retry_backoff_ms=5) as producer:
         engine = client.runtime.engine
         producer.send("t", b"1").result(SECONDS)
-        pair.catch_up()
-        pair.fail_over()
+        own_pair.catch_up()
+        own_pair.fail_over()
         producer.send("t", b"2").result(SECONDS)
-        pair.stop_standby()
-        pair.start_old_primary()
+        own_pair.stop_standby()
+        own_pair.start_old_primary()
         with refuses(errors.DatabaseUnavailable, reason=OLD_PRIMARY):
             engine.dedicated()
         sent = producer.send("t", b"3")
         with pytest.raises(TimeoutError):
             sent.result(1.0)
-        pair.start_standby()
+        own_pair.start_standby()
         sent.result(SECONDS)
         engine.hosts._first = 0  # as if the old one came first
         engine.dedicated().close()
         assert values(client) == [b"1", b"2", b"3"]
 
 
-def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url: str) -> None:
+def test_a_producer_whose_acknowledged_records_are_lost_is_told(own_pair: Pair, url: str) -> None:
     """I1, without a synchronous standby; a producer that lost nothing goes on."""
     with (
         msgtx.connect(url) as client,
@@ -76,10 +70,10 @@ def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url:
     ):
         producer.send("t", b"1").result(SECONDS)
         other.send("t", b"2").result(SECONDS)
-        pair.catch_up()
-        pair.fall_behind()
+        own_pair.catch_up()
+        own_pair.fall_behind()
         producer.send("t", b"lost").result(SECONDS)
-        pair.fail_over()
+        own_pair.fail_over()
         with refuses(errors.RecordsLost):
             producer.send("t", b"3").result(SECONDS)
         with refuses(errors.RecordsLost):
@@ -90,65 +84,65 @@ def test_a_producer_whose_acknowledged_records_are_lost_is_told(pair: Pair, url:
         assert values(client) == [b"1", b"2", b"5", b"lost"]
 
 
-def test_a_producer_looks_for_losses_before_it_raises_its_epoch(pair: Pair, url: str) -> None:
+def test_a_producer_looks_for_losses_before_it_raises_its_epoch(own_pair: Pair, url: str) -> None:
     """I1: a new epoch, as behind a batch that was never answered, forgets what was acknowledged in the old one."""
     with (
         msgtx.connect(url) as client,
         client.producer(retry_backoff_ms=5, request_timeout_ms=500, delivery_timeout_ms=1_000) as producer,
     ):
         producer.send("t", b"1").result(SECONDS)
-        pair.catch_up()
-        pair.fall_behind()
+        own_pair.catch_up()
+        own_pair.fall_behind()
         producer.send("t", b"lost").result(SECONDS)
-        with pair.frozen():
+        with own_pair.frozen():
             with refuses(errors.DeliveryTimeout):
                 producer.send("t", b"in flight").result(SECONDS)
-            pair.promote()
+            own_pair.promote()
             wait_until(lambda: producer._state.has_failed, "it has looked in the new primary")
         with refuses(errors.RecordsLost):
             producer.send("t", b"2")
 
 
-def test_a_producer_whose_id_is_lost_is_told(pair: Pair, url: str) -> None:
+def test_a_producer_whose_id_is_lost_is_told(own_pair: Pair, url: str) -> None:
     """I1: the new primary knows neither its records nor its id, as if the id were an idle one that was removed."""
     with msgtx.connect(url) as client:
-        pair.catch_up()
-        pair.fall_behind()
+        own_pair.catch_up()
+        own_pair.fall_behind()
         with client.producer(retry_backoff_ms=5) as producer:
             producer.send("t", b"lost").result(SECONDS)
-            pair.fail_over()
+            own_pair.fail_over()
             with refuses(errors.RecordsLost):
                 producer.send("t", b"2").result(SECONDS)
         assert values(client) == []
 
 
-def test_a_new_producer_waits_while_the_primary_moves(pair: Pair, url: str) -> None:
+def test_a_new_producer_waits_while_the_primary_moves(own_pair: Pair, url: str) -> None:
     """A client that has worked is at the standby for a moment; its URL may not say what takes writes."""
     with msgtx.connect(url.partition("?")[0]) as client, ThreadPoolExecutor(1) as threads:
         asked = threading.Semaphore(0)
         client.runtime.engine.hook = lambda moment: moment == "before init_producer_id" and asked.release()
-        pair.catch_up()
-        pair.stop_primary()
+        own_pair.catch_up()
+        own_pair.stop_primary()
         sending = threads.submit(lambda: client.producer(retry_backoff_ms=5).send("t", b"1").result(SECONDS))
         for _ in range(2):
             assert asked.acquire(timeout=SECONDS), "the standby was asked, and then again"
-        pair.promote()
+        own_pair.promote()
         sending.result(SECONDS)
         assert values(client) == [b"1"]
 
 
-def test_a_promotion_behind_a_refusal_is_one_that_passes(pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_promotion_behind_a_refusal_is_one_that_passes(own_pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server says that it is read-only, and is a primary when the client asks for the reason: another try finds that."""
     refused, promoted = pool._says_read_only, []
 
     def late(error: BaseException | None) -> bool:
         if (found := refused(error)) and not promoted:
-            promoted.append(pair.promote())
+            promoted.append(own_pair.promote())
         return found
 
     monkeypatch.setattr(pool, "_says_read_only", late)
-    standby = pair.on_standby(url.partition("?")[0].replace(f"127.0.0.1:{pair.primary_port},", ""))
-    pair.catch_up()
+    standby = own_pair.on_standby(url.partition("?")[0].replace(f"127.0.0.1:{own_pair.primary_port},", ""))
+    own_pair.catch_up()
     with msgtx.connect(standby) as client:
         with refuses(errors.DatabaseUnavailable, reason=STANDBY):
             client.topics.create("u")
@@ -156,7 +150,7 @@ def test_a_promotion_behind_a_refusal_is_one_that_passes(pair: Pair, url: str, m
         assert len(promoted) == 1
 
 
-def test_a_producer_that_sends_nothing_more_is_told(pair: Pair, url: str) -> None:
+def test_a_producer_that_sends_nothing_more_is_told(own_pair: Pair, url: str) -> None:
     """I1: another call of its client finds the new primary, and each producer looks there for its last acknowledgements."""
     with msgtx.connect(url) as client:
         client.topics.create("u", partitions=2)
@@ -169,12 +163,12 @@ def test_a_producer_that_sends_nothing_more_is_told(pair: Pair, url: str) -> Non
             each.send("t", b"1").result(SECONDS)
         with kept_id.transaction():
             kept_id.send("t", b"2")
-        pair.catch_up()
-        pair.fall_behind()
+        own_pair.catch_up()
+        own_pair.fall_behind()
         lost.send("u", b"lost", partition=0).result(SECONDS)
         with transactional.transaction():
             transactional.send("t", b"lost")
-        pair.fail_over()
+        own_pair.fail_over()
         wait_until(lambda: answers(client), "the client has found the new primary")
         wait_until(lambda: lost._state.has_failed and transactional._state.has_failed, "both have looked")
         with refuses(errors.RecordsLost):
@@ -236,17 +230,17 @@ def test_a_service_without_a_proof_is_warned_once(
     kind: Callable[[str, ExitStack], Callable[[], object]],
     logger: str,
     standby: str,
-    pair: Pair,
+    own_pair: Pair,
     url: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Not if a synchronous standby had confirmed everything: then nothing is missing."""
-    pair.confirm_by(standby)
+    own_pair.confirm_by(standby)
     with ExitStack() as stack:
         act = kind(url, stack)
         act()
-        pair.catch_up()
-        pair.fail_over()
+        own_pair.catch_up()
+        own_pair.fail_over()
         caplog.clear()
         for _ in range(2):
             act()
@@ -254,14 +248,14 @@ def test_a_service_without_a_proof_is_warned_once(
     assert said == ([] if standby else ["WARNING"])
 
 
-def test_a_client_that_is_to_stop_ends_at_the_first_failover(pair: Pair, url: str) -> None:
+def test_a_client_that_is_to_stop_ends_at_the_first_failover(own_pair: Pair, url: str) -> None:
     """Also at one that has lost nothing; a new client goes on."""
     with msgtx.connect(url, on_failover="stop") as client:
         producer, reader = client.producer(retry_backoff_ms=5), client.consumer("t", auto_offset_reset="earliest")
         producer.send("t", b"1").result(SECONDS)
         assert len(reader.poll(SECONDS)) == 1
-        pair.catch_up()
-        pair.switch_over()
+        own_pair.catch_up()
+        own_pair.switch_over()
         for call in (
             lambda: producer.send("t", b"2").result(SECONDS),
             lambda: producer.send("t", b"3"),
@@ -274,7 +268,7 @@ def test_a_client_that_is_to_stop_ends_at_the_first_failover(pair: Pair, url: st
             assert values(new) == [b"1"]
 
 
-def test_no_open_connection_to_the_old_primary_is_used_once_the_new_one_has_answered(pair: Pair, url: str) -> None:
+def test_no_open_connection_to_the_old_primary_is_used_once_the_new_one_has_answered(own_pair: Pair, url: str) -> None:
     """I1: the old one lives, as before it is fenced. A client that is to stop uses none at all."""
     with (
         msgtx.connect(url, read_url=url) as trusting,
@@ -283,12 +277,12 @@ def test_no_open_connection_to_the_old_primary_is_used_once_the_new_one_has_answ
         for client in (trusting, stopping):
             client.topics.list()
             assert values(client) == []
-        pair.promote()
+        own_pair.promote()
         for client in (trusting, stopping):
             client.runtime.engine.hosts._first = 1
         trusting.runtime.engine.dedicated().close()
         with trusting.runtime.engine.connection() as connection:
-            assert connection.info.port == pair.standby_port
+            assert connection.info.port == own_pair.standby_port
         with refuses(errors.DatabaseUnavailable, reason=TAKES_WRITES):
             values(trusting)
         for call in (stopping.runtime.engine.dedicated, stopping.topics.list, lambda: values(stopping)):
@@ -301,33 +295,33 @@ def polled(reader: msgtx.Consumer) -> None:
         reader.poll(1.0)
 
 
-def test_an_acknowledgement_of_long_ago_proves_no_loss(pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acknowledgement_of_long_ago_proves_no_loss(own_pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I13: the same gap is there where the sequences of an idle producer were removed. It goes on in a new epoch."""
     monkeypatch.setattr(sender, "LATELY_SECONDS", 0.0)
     with msgtx.connect(url) as client, client.producer(retry_backoff_ms=5) as producer:
         producer.send("t", b"1").result(SECONDS)
-        pair.catch_up()
-        pair.fall_behind()
+        own_pair.catch_up()
+        own_pair.fall_behind()
         producer.send("t", b"removed").result(SECONDS)
-        pair.fail_over()
+        own_pair.fail_over()
         producer.send("t", b"2").result(SECONDS)
         assert values(client) == [b"1", b"2"]
 
 
-def test_after_a_silent_host_the_next_one_is_tried_first(pair: Pair, url: str) -> None:
+def test_after_a_silent_host_the_next_one_is_tried_first(own_pair: Pair, url: str) -> None:
     """Not again the frozen one, whose system takes connections that nobody answers (10 s for each)."""
     with msgtx.connect(url) as client, client.producer(retry_backoff_ms=5, request_timeout_ms=500) as producer:
         producer.send("t", b"1").result(SECONDS)
-        pair.catch_up()
-        with pair.frozen():
-            pair.promote()
+        own_pair.catch_up()
+        with own_pair.frozen():
+            own_pair.promote()
             began = time.monotonic()
             producer.send("t", b"2").result(SECONDS)
             assert time.monotonic() - began < 5.0
             assert values(client) == [b"1", b"2"]
 
 
-def test_a_server_that_was_moved_may_have_a_lower_timeline(pair: Pair, url: str) -> None:
+def test_a_server_that_was_moved_may_have_a_lower_timeline(own_pair: Pair, url: str) -> None:
     """pg_upgrade and logical replicas make another server; what they lost, the incarnation tells (decision 0097)."""
     with msgtx.connect(url) as client:
         engine = client.runtime.engine
@@ -338,7 +332,7 @@ def test_a_server_that_was_moved_may_have_a_lower_timeline(pair: Pair, url: str)
         assert engine.server == (system, timeline)
 
 
-def test_a_standby_has_no_timeline_of_its_own(pair: Pair, url: str) -> None:
-    standby = pair.on_standby(url.partition("?")[0].replace(f"127.0.0.1:{pair.primary_port},", ""))
+def test_a_standby_has_no_timeline_of_its_own(own_pair: Pair, url: str) -> None:
+    standby = own_pair.on_standby(url.partition("?")[0].replace(f"127.0.0.1:{own_pair.primary_port},", ""))
     with connect(standby) as connection:
         assert connection.execute("select * from msgtx.identify_server()").fetchone() == (None, None, None)

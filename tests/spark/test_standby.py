@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import time
-from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,13 +15,7 @@ from msgtx.spark_jobs.read import read_committed
 from msgtx.spark_jobs.runtime.folder import File
 from msgtx.store.spark import BatchName, decide_batch
 from tests.databases import connect
-from tests.replication import Pair, replicated
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with replicated() as found:
-        yield found
+from tests.replication import Pair
 
 
 @pytest.fixture

@@ -23,19 +23,13 @@ from tests.client.steps import SECONDS, begun, store, values
 from tests.databases import connect, wait_until
 from tests.hooks import Hook
 from tests.refusals import refuses
-from tests.replication import Pair, replicated
+from tests.replication import Pair
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 
 Shell = Callable[..., Ended]
 UNREACHABLE = "postgresql://nobody@127.0.0.1:1/nothing"
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with replicated() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -446,26 +440,25 @@ def test_a_variable_names_the_standby_of_the_database_of_the_environment(
         msgtx.connect()
 
 
-def test_the_primary_may_be_read_while_the_standby_is_away() -> None:
+def test_the_primary_may_be_read_while_the_standby_is_away(own_pair: Pair) -> None:
     """With an address of both; a standby that was promoted beside the primary is refused."""
-    with replicated() as own:
-        url = own.primary.create_database()
-        both = own.on_either(url).replace("read-write", "prefer-standby")
-        with msgtx.connect(url) as client:
-            client.topics.create("t")
-            store(client, "t", b"1")
-        own.catch_up()
-        with msgtx.connect(url, read_url=both) as client, reader(client, "t") as consumer:
-            assert polled(consumer, 1) == [b"1"]
-            own.stop_standby()
-            store(client, "t", b"2")
-            assert polled(consumer, 1) == [b"2"]
-            own.start_standby()
-        with msgtx.connect(url, read_url=own.on_standby(url)) as client:
-            own.catch_up()
+    url = own_pair.primary.create_database()
+    both = own_pair.on_either(url).replace("read-write", "prefer-standby")
+    with msgtx.connect(url) as client:
+        client.topics.create("t")
+        store(client, "t", b"1")
+    own_pair.catch_up()
+    with msgtx.connect(url, read_url=both) as client, reader(client, "t") as consumer:
+        assert polled(consumer, 1) == [b"1"]
+        own_pair.stop_standby()
+        store(client, "t", b"2")
+        assert polled(consumer, 1) == [b"2"]
+        own_pair.start_standby()
+    with msgtx.connect(url, read_url=own_pair.on_standby(url)) as client:
+        own_pair.catch_up()
+        client.snapshot(["t"])
+        own_pair.promote()
+        client.snapshot(["t"])  # its answer says that the connection leads to no standby any more
+        with refuses(errors.DatabaseUnavailable, reason=TAKES_WRITES):
             client.snapshot(["t"])
-            own.promote()
-            client.snapshot(["t"])  # its answer says that the connection leads to no standby any more
-            with refuses(errors.DatabaseUnavailable, reason=TAKES_WRITES):
-                client.snapshot(["t"])
-            assert [finding.level for finding in findings(client)] == [Level.PROBLEM]
+        assert [finding.level for finding in findings(client)] == [Level.PROBLEM]

@@ -19,7 +19,7 @@ from msgtx.store.transactions.seal import seal, take_seat
 from tests.cli.program import Ended
 from tests.databases import Connection, connect, wait_until
 from tests.refusals import refuses
-from tests.replication import Pair, replicated
+from tests.replication import Pair
 from tests.store.steps import Writer, look, named_topic, new_partition, plain, unique
 
 pytestmark = pytest.mark.slow
@@ -29,12 +29,6 @@ VIEWS = (
     "topics", "partitions", "records", "record_batches", "committed_records", "committed_records_now", "committed_batches",
     "transactions", "consumer_groups", "group_offsets", "share_groups", "share_partitions", "transaction_markers",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[Pair]:
-    with replicated() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -278,16 +272,9 @@ def contents(client: msgtx.Client, topic: str) -> list[bytes]:
     return found
 
 
-@pytest.fixture
-def own() -> Iterator[Pair]:
-    """A pair of which the primary may be stopped."""
-    with replicated() as found:
-        yield found
-
-
-def test_clients_go_on_at_the_new_primary_after_a_switchover(own: Pair) -> None:
+def test_clients_go_on_at_the_new_primary_after_a_switchover(own_pair: Pair) -> None:
     """I1, I3, I6: nothing that was acknowledged is lost, nothing doubled, with the URL that the docs give."""
-    url = own.on_either(own.primary.create_database())
+    url = own_pair.on_either(own_pair.primary.create_database())
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
     with msgtx.connect(url) as client:
         for name in ("in", "out"):
@@ -299,7 +286,7 @@ def test_clients_go_on_at_the_new_primary_after_a_switchover(own: Pair) -> None:
         ):
             for number in range(20):
                 if number == 10:
-                    own.switch_over()
+                    own_pair.switch_over()
                 plain_one.send("in", b"%d" % number).result(30.0)
                 with Session(engine) as session:
                     orm.publish(session, "out", b"of a session %d" % number)
@@ -316,19 +303,19 @@ def test_clients_go_on_at_the_new_primary_after_a_switchover(own: Pair) -> None:
     assert len(sent) == len(set(sent)) >= 19
 
 
-def test_after_a_failover_that_loses_records_clients_are_told(own: Pair, shell: Shell) -> None:
+def test_after_a_failover_that_loses_records_clients_are_told(own_pair: Pair, shell: Shell) -> None:
     """What was acknowledged is gone. No offset that a client has seen means another record to it."""
-    url = own.on_either(own.primary.create_database())
+    url = own_pair.on_either(own_pair.primary.create_database())
     with msgtx.connect(url) as client:
         client.topics.create("lost")
         with client.producer(transactional_id="id") as producer:
             with producer.transaction():
                 producer.send("lost", b"kept")
-            own.catch_up()
-            own.fall_behind()
+            own_pair.catch_up()
+            own_pair.fall_behind()
             with producer.transaction():
                 producer.send("lost", b"lost")
-            own.fail_over()
+            own_pair.fail_over()
             found = shell(url, "doctor")
             assert b"the server was promoted or restored" in found.out
             assert shell(url, "db", "after-failover", "--yes").code == 0
