@@ -966,16 +966,24 @@ class Client(Closing):
         self.runtime.completion.decided()
         return Outcome.COMMITTED if commit else Outcome.ABORTED
 
-    def sweep(self, *, only: Iterable[str] = (), dry_run: bool = False, full_speed: bool = False) -> SweepReport:
+    def sweep(
+        self,
+        *,
+        only: Iterable[str] = (),
+        dry_run: bool = False,
+        full_speed: bool = False,
+        stop: StopSignal | None = None,
+    ) -> SweepReport:
         """Do one round of all upkeep: see `msgtx sweep --help`.
 
         `only`: names of sweeps; `dry_run`: only count, change nothing. `full_speed`: remove and compact records without the
-        pauses of `sweep_max_bytes_per_second`, and to the end: with pauses, the sweep ends after 50 s. Raise `ConfigError`
-        for a name that is not known, `IllegalState` if the client is closed during a pause.
+        pauses of `sweep_max_bytes_per_second`, and to the end: with pauses, the sweep ends after 50 s, or during one when
+        `stop` is set. Raise `ConfigError` for a name that is not known, `IllegalState` if the client is closed during a
+        pause.
         """
-        require_open = self.runtime.require_open
-        require_open()
-        return sweep(self.runtime.engine, only=only, dry_run=dry_run, full_speed=full_speed, look=require_open)
+        self.runtime.require_open()
+        end = self.runtime.stop_or_close(arguments.stop_signal("stop", stop))
+        return sweep(self.runtime.engine, only=only, dry_run=dry_run, full_speed=full_speed, stop=end)
 
     def observe(self, observer: Observer) -> None:
         """Report the work of producers, consumers and workers to it from now on.

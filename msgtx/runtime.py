@@ -126,6 +126,10 @@ class Runtime:
         if self.closed:
             raise errors.IllegalState("the client is closed", reason="closed")
 
+    def stop_or_close(self, stop: StopSignal | None) -> StopSignal:
+        """Return a signal that is set with `stop`, and raises `IllegalState` once the client is closed."""
+        return _StopOrClose(self, stop)
+
     @contextlib.contextmanager
     def ending(self, stop: StopSignal | None) -> Iterator[Ending]:
         """Have a worker end by its caller's event, by SIGTERM, and ahead of this client."""
@@ -163,3 +167,16 @@ class Runtime:
         self.completion.close()
         self.listener.close()
         self.engine.close()
+
+
+class _StopOrClose:
+    """See `Runtime.stop_or_close`."""
+
+    def __init__(self, runtime: Runtime, stop: StopSignal | None) -> None:
+        self._runtime = runtime
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        """See `StopSignal`."""
+        self._runtime.require_open()
+        return self._stop is not None and self._stop.is_set()

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from msgtx import errors
 from msgtx.client import connect
+from msgtx.pauses import pause
 from msgtx.settings import StopSignal
 from msgtx.types import SweepReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_SECONDS: Final = 0.1  # between two looks at `stop`
 LEAST_SECONDS: Final = 0.01  # between the begins of two rounds: less would be a loop that never rests
 
 log = logging.getLogger("msgtx.expire")
@@ -62,7 +62,7 @@ def run(
         while stop is None or not stop.is_set():
             due = time.monotonic() + (every or 0.0)
             try:
-                swept = client.sweep(only=names, dry_run=dry_run)
+                swept = client.sweep(only=names, dry_run=dry_run, stop=stop)
             except errors.RetriableError as error:
                 if every is None:
                     raise
@@ -77,13 +77,8 @@ def run(
                     on_round(swept)
             if every is None:
                 break
-            _wait(due, stop)
+            pause(due - time.monotonic(), stop)
     return ExpireReport(rounds, failed, total, time.monotonic() - began)
-
-
-def _wait(due: float, stop: StopSignal | None) -> None:
-    while (left := due - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):
-        time.sleep(min(left, LOOK_SECONDS))
 
 
 def _sum(one: SweepReport, other: SweepReport) -> SweepReport:

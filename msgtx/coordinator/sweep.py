@@ -18,6 +18,8 @@ from msgtx.database.calls import savepoint
 from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError, MsgtxError
+from msgtx.pauses import pause
+from msgtx.settings import StopSignal
 from msgtx.store.sweeps import sweeps
 from msgtx.store.sweeps.coordinators import Leases
 from msgtx.store.sweeps.sweeps import ENDS_THE_ROUND, Step, Swept
@@ -63,7 +65,6 @@ PACED: Final[Mapping[str, Step | type[Compactor]]] = MappingProxyType(
 )
 # Of a sweep by hand that is paced: the one that cron starts a minute later finds it ended, and continues.
 PACED_SECONDS: Final = 50.0
-LOOK_DURING_PAUSE_SECONDS: Final = 0.05  # between two looks, during a pause, at whether to end
 
 
 class Sweeper:
@@ -176,28 +177,23 @@ def sweep(
     only: Iterable[str] = (),
     dry_run: bool = False,
     full_speed: bool = False,
-    look: Callable[[], None] = lambda: None,
+    stop: StopSignal | None = None,
 ) -> SweepReport:
     """Do one round of everything and return the counts. Tries locks, never waits; may run anywhere, beside anything (I12).
 
     `dry_run`: do it in one SQL transaction, and take that back. `full_speed`: without pauses, which end the sweep after
-    `PACED_SECONDS` otherwise; `look` is called during a pause and may raise. Raise the first failure of a step, after the
-    others.
+    `PACED_SECONDS` otherwise, or by `stop`, which may raise. Raise the first failure of a step, after the others.
     """
     # A dry run holds its locks to the end: it may not pause.
     full_speed = flag("full_speed", full_speed) or flag("dry_run", dry_run)
-    sweeper, until_when = Sweeper(only, pace=None if full_speed else Pace()), time.monotonic() + PACED_SECONDS
+    sweeper, end = Sweeper(only, pace=None if full_speed else Pace()), time.monotonic() + PACED_SECONDS
 
-    def pause(seconds: float) -> bool:
-        end = min(until_when, time.monotonic() + seconds)
-        look()
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_DURING_PAUSE_SECONDS))
-            look()
-        return end < until_when
+    def goes_on(seconds: float) -> bool:
+        pause(min(seconds, end - time.monotonic()), stop)
+        return time.monotonic() < end and not (stop is not None and stop.is_set())
 
     with engine.rolled_back() if dry_run else engine.connection() as connection:
-        report = sweeper.rounds(connection, pause)
+        report = sweeper.rounds(connection, goes_on)
         for error in sweeper.failures.values():
             raise error
     return report

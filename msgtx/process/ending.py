@@ -4,13 +4,10 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from typing import Final
 
 from msgtx.settings import StopSignal
-
-POLL_SECONDS: Final = 0.2  # between two looks at `stop`
 
 
 class Ending:
@@ -83,10 +80,3 @@ def _is_child() -> None:
 
 
 os.register_at_fork(before=_forks, after_in_parent=_has_forked, after_in_child=_is_child)
-
-
-def pause(seconds: float, stop: StopSignal | None) -> None:
-    """Wait so long, or until `stop` is set."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0 and not (stop is not None and stop.is_set()):
-        time.sleep(min(left, POLL_SECONDS))

@@ -10,7 +10,7 @@ from msgtx.database.faults import fault_of
 from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS, Outages, Wait
 from msgtx.errors import Fault, IllegalState, LogTruncated, MsgtxError
 from msgtx.observer import Observers
-from msgtx.process.ending import pause
+from msgtx.pauses import pause
 from msgtx.process.places import reason_of
 from msgtx.process.worker import Worker
 from msgtx.settings import Stop

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from msgtx.database.faults import AGAIN, fault_of
 from msgtx.errors import AuthorizationFailed, FatalError, IllegalState, WrongType
-from msgtx.process.ending import POLL_SECONDS
+from msgtx.pauses import POLL_SECONDS
 from msgtx.process.loop import Done, Failed
 from msgtx.process.places import dead_letter_of, letter_in, reason_of, tell_set_aside
 from msgtx.process.worker import Worker

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from msgtx.consumer.consumer import Consumer
 from msgtx.errors import fresh
-from msgtx.process.ending import POLL_SECONDS, pause
+from msgtx.pauses import POLL_SECONDS, pause
 from msgtx.process.failures import Failures, Patience, back_off, waits
 from msgtx.process.places import place_of
 from msgtx.process.words import Partitions, tell_end

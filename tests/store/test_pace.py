@@ -1,6 +1,7 @@
 """The pace of cleaning: small calls, spread over time, with no lock between them (internals: coordinator#pace)."""
 
 import math
+import threading
 
 import psycopg
 import pytest
@@ -222,6 +223,18 @@ def test_a_client_that_is_closed_ends_the_pause_of_its_sweep(
     with refuses(errors.IllegalState, reason="closed"):
         client.sweep(only=["retention"])
     assert count(connection, "record_batch") == 2
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_stop_ends_the_pause_of_a_sweep(connection: Connection, database_url: str, settings: Settings) -> None:
+    """The pause would last a minute."""
+    settings(sweep_max_bytes_per_second=1)
+    fill(connection, new_partition(connection, retention_bytes=0), 3, byte_size=ROW)
+    stop = threading.Event()
+    with msgtx.connect(database_url) as client:
+        client.runtime.engine.hook = lambda event: stop.set() if event == "after sweep_pace" else None
+        report = client.sweep(only=["retention"], stop=stop)
+    assert (report.batches_removed, report.sweeps_unfinished) == (1, 1)
 
 
 @pytest.mark.usefixtures("slow")
