@@ -21,11 +21,12 @@ class Outages:
 
     Each object that asks the database reports when it gets no answer, and when it gets one. The outage is over when each
     has got one since, so a client with many threads writes one line. `name`: of the address, if it is
-    not that of the primary.
+    not that of the primary; `what` is away.
     """
 
-    def __init__(self, name: str = "") -> None:
+    def __init__(self, name: str = "", what: str = "the database") -> None:
         self._prefix = name and f"{name}: "
+        self.what = what
         self.since: float | None = None  # by `time.monotonic`; None: the database answers
         self._failing: weakref.WeakSet[object] = weakref.WeakSet()
         self._told: float | None = None  # when the log last spoke of this outage
@@ -43,9 +44,9 @@ class Outages:
             self._told = now
         words = self._prefix + " ".join(str(error).split())
         if told is None:
-            log.warning("the database is away: %s", words)
+            log.warning("%s is away: %s", self.what, words)
         else:
-            log.warning("the database has been away for %s: %s", units.lasting(now - since), words)
+            log.warning("%s has been away for %s: %s", self.what, units.lasting(now - since), words)
 
     def answered(self, who: object) -> None:
         """Note that `who` has got an answer, or has stopped asking."""
@@ -58,7 +59,7 @@ class Outages:
             since, told = self.since, self._told
             self.since = self._told = None
         if told is not None:  # else the log knows of no outage, or another thread was faster
-            log.info("%sthe database is back after %s", self._prefix, units.lasting(time.monotonic() - since))
+            log.info("%s%s is back after %s", self._prefix, self.what, units.lasting(time.monotonic() - since))
 
 
 class Wait:
@@ -85,7 +86,9 @@ class Wait:
         away = now - min(self._since, self._outages.since or now)
         if self._timeout is not None and away >= self._timeout:
             if not hasattr(error, "__notes__"):  # else a call within this one has waited in vain
-                error.add_note(f"the database was away for {units.lasting(away)}: outage_timeout is {self._timeout:g} s")
+                error.add_note(
+                    f"{self._outages.what} was away for {units.lasting(away)}: outage_timeout is {self._timeout:g} s"
+                )
             raise error
         if self._failures > 1:
             self._outages.failed(self, error)

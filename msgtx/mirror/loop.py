@@ -7,21 +7,20 @@ from dataclasses import replace
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.faults import fault_of
-from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS
+from msgtx.database.faults import AGAIN, fault_of
+from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS, Outages, Wait
 from msgtx.errors import Fault
 from msgtx.mirror.asked import Asked
 from msgtx.mirror.ends import Lag, Portion, PortionLimits, Source, Target
+from msgtx.pauses import POLL_SECONDS, pause
 from msgtx.settings import StopSignal
 from msgtx.types import MirrorReport, Record
 
 log = logging.getLogger("msgtx.mirror")
-STOP_SECONDS: Final = 0.2  # between two looks at `stop`
 NOTE_SECONDS: Final = 5.0  # between two notes of a mirror that writes nothing
 # Between two looks while open transactions overlap: each goes through all that is behind them.
 LONGEST_HELD_SECONDS: Final = 1.0
 MOST_RETRIES: Final = 100  # after failures that may pass at once, before somebody has to act
-TOLD_SECONDS: Final = 60.0  # between two lines about one outage
 
 
 class MirrorLoop:
@@ -37,9 +36,10 @@ class MirrorLoop:
         self._records = 0
         self._portions = 0
         self._lag = Lag(0, 0)
-        self._failures = 0  # in a row
-        self._away: float | None = None  # since when, by `time.monotonic`
-        self._told = 0.0
+        self._outage = Wait(
+            Outages(f"mirror {asked.name}", "an end"), asked.outage_timeout, pause=lambda seconds: pause(seconds, stop)
+        )
+        self._passing = 0  # failures in a row that are no outage
         self._held = 0  # looks in a row at which the source had more, and no end that divides no transaction
 
     def run(self) -> MirrorReport:
@@ -87,8 +87,8 @@ class MirrorLoop:
                 self._tell()
                 noted = time.monotonic()
             self._held = self._held + 1 if portion.lag.records else 0
-            self._pause(min(RETRY_SECONDS * self._held, LONGEST_HELD_SECONDS))
-            self._source.wait(STOP_SECONDS)
+            pause(min(RETRY_SECONDS * self._held, LONGEST_HELD_SECONDS), self._stop)
+            self._source.wait(POLL_SECONDS)
         return True
 
     def _tell(self) -> None:
@@ -100,39 +100,29 @@ class MirrorLoop:
             return
         end = began + records / self._asked.rate_limit
         while (left := end - time.monotonic()) > NOTE_SECONDS and not self._stop.is_set():  # one large transaction
-            self._pause(NOTE_SECONDS)
+            pause(NOTE_SECONDS, self._stop)
             self._target.note(self._lag)
             self._tell()
-        self._pause(left)
-
-    def _pause(self, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self._stop.is_set():
-            time.sleep(min(left, STOP_SECONDS))
+        pause(left, self._stop)
 
     def _answered(self) -> None:
-        if self._away is not None and self._told:
-            log.info("mirror %s: copies again", self._asked.name)
-        self._failures, self._away, self._told = 0, None, 0.0
+        self._passing = 0
+        self._outage.answered()
 
     def _failed(self, error: errors.MsgtxError) -> None:
         """Wait a moment if a failure passes by itself, else raise it."""
-        if isinstance(error, STOPPING) or fault_of(error) not in {Fault.TRANSIENT, Fault.OUTAGE, Fault.ENVIRONMENT}:
-            raise error
-        if fault_of(error) is Fault.ENVIRONMENT and not isinstance(error, errors.ProducerFenced | errors.OutcomeUnknown):
+        fault = fault_of(error)
+        is_told = isinstance(error, errors.ProducerFenced | errors.OutcomeUnknown)  # the target's progress says what holds
+        if isinstance(error, STOPPING) or not (fault in AGAIN or (fault is Fault.ENVIRONMENT and is_told)):
             raise error
         log.debug("mirror %s: tried again", self._asked.name, exc_info=error)
-        now = time.monotonic()
-        self._failures += 1
-        self._away = now if self._away is None else self._away
-        if self._asked.outage_timeout is not None and now - self._away > self._asked.outage_timeout:
+        if fault is Fault.OUTAGE:
+            self._outage.failed(error)
+            return
+        self._passing += 1
+        if self._passing > MOST_RETRIES:
             raise error
-        if fault_of(error) is not Fault.OUTAGE and self._failures > MOST_RETRIES:
-            raise error
-        if self._failures > 1 and now > self._told + TOLD_SECONDS:
-            self._told = now
-            log.warning("mirror %s: %s; it is tried again from the target's progress", self._asked.name, error)
-        self._pause(min(RETRY_SECONDS * self._failures, LONGEST_RETRY_SECONDS))
+        pause(min(RETRY_SECONDS * self._passing, LONGEST_RETRY_SECONDS), self._stop)
 
 
 # Errors at which only a person can decide. Most would be raised again at once; none may be retried into a loss.

@@ -68,20 +68,21 @@ def run(ends: Ends, *, rate_limit: int | None = None, outage_timeout: float | No
 
 
 def test_a_write_that_fails_each_time_ends_the_mirror_after_the_outage_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MirrorLoop, "_pause", lambda *_: None)
-    with refuses(errors.DatabaseUnavailable):
+    monkeypatch.setattr(loop, "pause", lambda *_: None)
+    with refuses(errors.DatabaseUnavailable) as refused:
         run(Ends(of(1), errors.DatabaseUnavailable("away")), outage_timeout=0.0)
+    assert refused.value.__notes__ == ["an end was away for 0 s: outage_timeout is 0 s"]
 
 
 def test_a_write_that_fails_each_time_for_another_reason_ends_the_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MirrorLoop, "_pause", lambda *_: None)
+    monkeypatch.setattr(loop, "pause", lambda *_: None)
     with refuses(errors.LockTimeout):
         run(Ends(of(1), errors.LockTimeout("waited")))
 
 
 def test_while_open_transactions_overlap_the_mirror_looks_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(MirrorLoop, "_pause", lambda _, seconds: pauses.append(seconds))
+    monkeypatch.setattr(loop, "pause", lambda seconds, _: pauses.append(seconds))
     run(Ends(of(0, lag=5)))
     assert pauses[0] < pauses[1] < pauses[2]
     assert max(pauses) == loop.LONGEST_HELD_SECONDS
@@ -91,7 +92,7 @@ def test_while_open_transactions_overlap_the_mirror_looks_less_and_less_often(mo
 
 
 def test_a_mirror_that_is_slowed_down_takes_little_at_once_and_notes_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MirrorLoop, "_pause", lambda *_: None)
+    monkeypatch.setattr(loop, "pause", lambda *_: None)
     ends = Ends(of(1_000))  # one transaction is larger than asked for
     run(ends, rate_limit=1)
     assert ends.limits == PortionLimits(5, 1_000)
