@@ -50,7 +50,7 @@ class Runtime:
         with self._lock:
             producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
         for producer in producers:
-            producer._sender.server_moved()
+            producer._sender.losses.server_moved()
 
     # ── topics ──
 

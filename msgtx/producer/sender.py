@@ -32,6 +32,7 @@ from msgtx.errors import MsgtxError
 from msgtx.generated import calls
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
 from msgtx.producer.calls import MAX_BACKOFF_SECONDS, ProducerCalls
+from msgtx.producer.losses import LossDetector, is_lost, records_lost
 from msgtx.producer.state import ProducerStatus, interrupted
 from msgtx.producer.wake import Wake
 from msgtx.rules.record import lacks_key, too_large
@@ -40,13 +41,10 @@ from msgtx.session.answers import Answers
 from msgtx.store.append.append import APPEND_UNFLUSHED, CALL_BYTES, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.shares.answers import acknowledge_in_transaction
 from msgtx.store.topics.topics import Topic
-from msgtx.store.transactions.producers import init_producer_id, kept_sequences
-from msgtx.store.transactions.transactions import transaction_outcome
-from msgtx.types import Outcome, ProducerId, TopicPartition
+from msgtx.store.transactions.producers import init_producer_id
+from msgtx.types import TopicPartition
 
 log = logging.getLogger("msgtx.producer")
-# An acknowledgement that is as old proves no loss: far below producer_id_expiration_ms, behind which sequences are removed.
-LATELY_SECONDS: Final = 3_600.0
 AWAKE_SECONDS: Final = 0.2  # without work, before the thread sleeps until it is woken
 MIN_WAIT_SECONDS: Final = 0.001
 # Of a transactional producer, between two looks for a batch that has lingered: nothing of it is visible before the
@@ -92,7 +90,7 @@ class Sender:
         self._bump_needed = False
         self._paused = False
         self._busy = False
-        self._has_moved = False  # another primary answers than the one that has acknowledged
+        self.losses = LossDetector(engine, accumulator, state)
         self._closing = False
         self._starting = threading.RLock()
         self._thread = BackgroundThread("msgtx-sender", self._run, what="the sender", failed=self._give_up)
@@ -129,12 +127,6 @@ class Sender:
             self._state.producer = producer or self._state.producer
             self._thread.start()
         _started.add(self)
-
-    def server_moved(self) -> None:
-        """Look for losses, before anything else is sent."""
-        with self._accumulator.lock:
-            self._has_moved = True
-            self._accumulator.work.notify_all()
 
     def unanswered(self) -> int:
         """Return how many records are not known to be stored."""
@@ -187,7 +179,7 @@ class Sender:
                 self._expire(trouble, attempted=False)
                 with until(self._deadline, silence=self._config.request_timeout_ms / 1000):
                     with self._engine.connection() as connection:
-                        self._look_for_losses(connection)  # after the check-out, which may be what finds a new primary
+                        self.losses.look(connection)  # after the check-out, which may be what finds a new primary
                         self._acknowledge(connection)
                         self._drain(connection)
                     self._look_into_refusals()  # with a connection of the pool, which may have no other one
@@ -204,7 +196,7 @@ class Sender:
                     self._expire(error, attempted=True)
                     self._sleep(min(MAX_BACKOFF_SECONDS, backoff * 2 ** min(failures, 6)))
                 else:
-                    self._has_moved = False  # a producer that has failed looks no more: it would ask without a pause
+                    self.losses.due = False  # a producer that has failed looks no more: it would ask without a pause
                     self._fail_all(self._engine.cause_of(error) if error.fatal else error)
             finally:
                 with self._accumulator.lock:
@@ -237,7 +229,7 @@ class Sender:
                 soonest = accumulator.close_lingering(now)
                 if self._closing and not self._paused and not accumulator.filled:
                     return False
-                has_work = accumulator.filled or self._bump_needed or self._has_moved
+                has_work = accumulator.filled or self._bump_needed or self.losses.due
                 if not self._paused and (has_work or self._due_answers(now) is not None):
                     self._busy = True
                     return True
@@ -253,58 +245,6 @@ class Sender:
                     accumulator.work.wait()
                     accumulator.sender_sleeps = False
                     idle_since = time.monotonic()  # the batch that woke it may be gone with its commit by now
-
-    def _look_for_losses(self, connection: RawConnection) -> None:
-        """Look in the primary that answers now for the last acknowledgements of another one.
-
-        Raise `RecordsLost`, `TransactionsLost`; `DatabaseUnavailable` if the connection is one of the old primary.
-        """
-        if not self._has_moved:
-            return
-        self._has_moved = False
-        try:
-            lost = self._found_lost(connection)
-        except MsgtxError:
-            self._has_moved = True
-            raise
-        if lost is not None:
-            raise lost
-
-    def _found_lost(self, connection: RawConnection) -> MsgtxError | None:
-        producer, server = self._state.producer, self._engine.server
-        if producer is None:
-            return None
-        if not self._engine.is_current(connection):  # another thread has found the new primary since the check-out
-            raise errors.DatabaseUnavailable("the connection leads to the old primary")
-        return self._lost_records(connection, producer, server) or self._lost_commit(connection, server)
-
-    def _lost_records(
-        self, connection: RawConnection, producer: ProducerId, server: tuple[int, int] | None
-    ) -> MsgtxError | None:
-        with self._accumulator.lock:
-            lanes = [lane for lane in self._accumulator.lanes.values() if _is_of_another(lane, server)]
-        if self._state.transactional or not lanes:
-            return None
-        try:
-            found = kept_sequences(connection, producer, [lane.partition_id for lane in lanes])
-        except errors.AuthorizationFailed:  # its right was revoked: there is no proof
-            return None
-        gaps = [lane for lane, last in zip(lanes, found, strict=True) if last is not None and last + 1 < lane.acknowledged]
-        return _lost(gaps[0], "the log ends before them") if gaps else None
-
-    def _lost_commit(self, connection: RawConnection, server: tuple[int, int] | None) -> MsgtxError | None:
-        committed = self._state.committed
-        if committed is None:
-            return None
-        transaction_id, at, by = committed
-        if by in {None, server} or time.monotonic() - at >= LATELY_SECONDS:
-            return None
-        outcome = transaction_outcome(connection, transaction_id).outcome
-        if outcome is Outcome.COMMITTED:
-            return None
-        return errors.TransactionsLost(
-            f"transaction {transaction_id} was committed, and the database says {outcome}: a failover has lost it"
-        )
 
     def _drain(self, connection: RawConnection) -> None:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not
@@ -325,7 +265,7 @@ class Sender:
                 else:
                     break
         # By now every batch is answered. A new epoch forgets what was acknowledged: the losses are looked for first.
-        if self._bump_needed and not self._refusals and not self._has_moved:
+        if self._bump_needed and not self._refusals and not self.losses.due:
             self._raise_epoch(connection)
 
     def _due_answers(self, now: float) -> Answers | None:
@@ -470,8 +410,8 @@ class Sender:
                     self._requeue(lane, batch)  # it followed a refused batch; it gets a new number
                 else:
                     refused.add(lane.topic_partition)
-                    if _is_lost(lane, batch, answer.error, server):
-                        self._refused(lane, batch, _lost(lane, f"the server said: {answer.error}"))
+                    if is_lost(lane, batch, answer.error, server):
+                        self._refused(lane, batch, records_lost(lane, f"the server said: {answer.error}"))
                     else:
                         self._refused(lane, batch, answer.error)
         finally:
@@ -623,26 +563,3 @@ def finish_all(deadline: float) -> None:
 
 def _before(batch: PendingBatch, other: PendingBatch) -> bool:
     return batch.created_at <= other.created_at
-
-
-def _is_lost(lane: Lane, batch: PendingBatch, error: MsgtxError, server: tuple[int, int] | None) -> bool:
-    """Return whether a refused batch follows the last acknowledged one, which another server has acknowledged lately.
-
-    After a long idle time the same is no loss: then the producer's sequences, or its id, were removed (I13).
-    """
-    out_of_place = isinstance(error, errors.OutOfOrderSequence | errors.InvalidProducerIdMapping)
-    follows = batch.transaction_number is None and batch.base_sequence == lane.acknowledged
-    return out_of_place and follows and _is_of_another(lane, server)
-
-
-def _is_of_another(lane: Lane, server: tuple[int, int] | None) -> bool:
-    """Return whether another server has acknowledged the last batch of a lane, and lately."""
-    has_moved = lane.server is not None and server is not None and lane.server != server
-    return has_moved and lane.acknowledged > 0 and time.monotonic() - lane.acknowledged_at < LATELY_SECONDS
-
-
-def _lost(lane: Lane, proof: str) -> errors.RecordsLost:
-    return errors.RecordsLost(
-        f"{lane.topic_partition}: a failover has lost acknowledged records of this producer, up to sequence"
-        f" {lane.acknowledged - 1}; {proof}"
-    )

@@ -16,8 +16,8 @@ def look_for_move(driver: RawConnection, incarnation: uuid.UUID) -> None:
     """Ask the server of a new connection once who it is. Warn once of a move since earlier connections of this process."""
     if driver in _asked:
         return
-    _asked.add(driver)
     found = identify_server(driver)
+    _asked.add(driver)  # not before: a call that is cancelled has told nothing
     if found is None:
         return
     key = (found.system_identifier, incarnation)

@@ -53,8 +53,8 @@ def test_a_failover_has_lost_nothing_of_what_was_deleted(client: msgtx.Client, t
         client.runtime.look_at_topics(connection)
         for lane in producer._accumulator.lanes.values():
             lane.server = (1, 1)  # as if it had acknowledged them, and failed
-        producer._sender.server_moved()
-        wait_until(lambda: not producer._sender._has_moved and not producer._sender._busy, "it has looked")
+        producer._sender.losses.server_moved()
+        wait_until(lambda: not producer._sender.losses.due and not producer._sender._busy, "it has looked")
         producer.send(topic, b"new", partition=0).result(SECONDS)
     assert read(client, topic) == [(0, 0, b"new")]
 

@@ -16,7 +16,7 @@ from msgtx import errors
 from msgtx.database import pool
 from msgtx.database.pool import OLD_PRIMARY, STANDBY
 from msgtx.database.standby import TAKES_WRITES
-from msgtx.producer import sender
+from msgtx.producer import losses
 from tests.client.steps import SECONDS, store
 from tests.databases import connect, wait_until
 from tests.refusals import refuses
@@ -297,7 +297,7 @@ def polled(reader: msgtx.Consumer) -> None:
 
 def test_an_acknowledgement_of_long_ago_proves_no_loss(own_pair: Pair, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I13: the same gap is there where the sequences of an idle producer were removed. It goes on in a new epoch."""
-    monkeypatch.setattr(sender, "LATELY_SECONDS", 0.0)
+    monkeypatch.setattr(losses, "LATELY_SECONDS", 0.0)
     with msgtx.connect(url) as client, client.producer(retry_backoff_ms=5) as producer:
         producer.send("t", b"1").result(SECONDS)
         own_pair.catch_up()

@@ -51,13 +51,13 @@ def test_a_look_for_losses_is_repeated_in_an_outage_and_not_after_a_refusal(
         producer.send(topic, b"1").result(SECONDS)
         away = errors.DatabaseUnavailable("away")
         with hook.at("check out", away, times=2, thread="msgtx-sender"):
-            producer._sender.server_moved()
-            wait_until(lambda: not producer._sender._has_moved and not producer._sender._busy, "it has looked")
+            producer._sender.losses.server_moved()
+            wait_until(lambda: not producer._sender.losses.due and not producer._sender._busy, "it has looked")
         producer.send(topic, b"2").result(SECONDS)
         with hook.at("check out", errors.AuthorizationFailed("refused"), thread="msgtx-sender"):
-            producer._sender.server_moved()
+            producer._sender.losses.server_moved()
             wait_until(lambda: producer._state.has_failed, "it was refused")
-            assert not producer._sender._has_moved
+            assert not producer._sender.losses.due
         assert isinstance(producer._state.error, errors.AuthorizationFailed)
 
 

@@ -80,6 +80,27 @@ def test_a_session_on_an_old_primary_is_told_once(
     ]
 
 
+def test_a_session_is_asked_again_if_the_question_was_cancelled(
+    shop: Shop, connection_of: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decision 0177. Once it was answered, it is not asked again."""
+    asked: list[object] = []
+
+    def once_interrupted(driver: psycopg.Connection[Any]) -> object:
+        asked.append(driver)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return identify_server(driver)
+
+    monkeypatch.setattr(moves, "identify_server", once_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        orm.publish(connection_of, shop.topic, b"x")
+    for _ in range(2):
+        connection_of.rollback()
+        orm.publish(connection_of, shop.topic, b"x")
+    assert asked == [connection_of] * 2
+
+
 def test_a_rollback_takes_a_record_back_also_to_a_savepoint(shop: Shop, connection_of: psycopg.Connection[Any]) -> None:
     orm.publish(connection_of, shop.topic, b"gone")
     connection_of.rollback()
