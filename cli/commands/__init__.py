@@ -4,7 +4,17 @@ import importlib
 
 import click
 
-from msgtx.cli.terminal.invocation import FORMATS, Group, option, set_debug, set_format, set_read_url, set_url
+from msgtx.cli.terminal.invocation import (
+    FORMATS,
+    ON_FAILOVER,
+    Group,
+    option,
+    set_debug,
+    set_format,
+    set_on_failover,
+    set_read_url,
+    set_url,
+)
 
 NAMES = (
     "demo",
@@ -69,6 +79,14 @@ class Commands(Group):
     is_eager=True,
     callback=set_read_url,
     help="A standby of it, from which consumers, find, verify and metrics read.",
+)
+@option(
+    "--on-failover",
+    type=click.Choice(ON_FAILOVER.choices),
+    expose_value=False,
+    is_eager=True,
+    callback=set_on_failover,
+    help="After a failover: trust goes on, with an error for each proven loss; stop ends the command.  [default: trust]",
 )
 @option(
     "-o",

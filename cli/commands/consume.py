@@ -15,6 +15,7 @@ from msgtx.cli.terminal.output import reader_has_left, require_stdout
 from msgtx.cli.terminal.quantities import earliest_latest_or_number, milliseconds
 from msgtx.cli.terminal.record_templates import rendering
 from msgtx.cli.terminal.setting_options import isolation
+from msgtx.errors import fresh
 from msgtx.rows import line_of_record
 from msgtx.types import Record, TopicPartition
 
@@ -230,7 +231,11 @@ def _print(
                 printed.update({TopicPartition(r.topic, r.partition): r.offset + 1 for r in records})
                 left = None if left is None else left - len(records)
                 last_record = now
-            elif reader_has_left() or (timeout_s is not None and now - last_record >= timeout_s):
+            elif reader_has_left():
+                break
+            elif timeout_s is not None and now - last_record >= timeout_s:
+                if consumer.failing is not None:  # nobody has said that there are no records
+                    raise fresh(consumer.failing)
                 break
             if now - committed >= COMMIT_S:
                 _commit(consumer, printed)

@@ -14,7 +14,7 @@ def connect(invocation: Invocation) -> "Client":
     """Connect as `msgtx.connect` does: to the URL that is given, else to the embedded server."""
     with deferred():
         from msgtx import client
-    return client.connect(invocation.url, read_url=invocation.read_url)
+    return client.connect(invocation.url, read_url=invocation.read_url, on_failover=invocation.on_failover)
 
 
 def open_engine(invocation: Invocation) -> "Engine":

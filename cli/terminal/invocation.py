@@ -1,4 +1,4 @@
-"""The options of every command: `--url`, `--read-url` and `-o`, in front of it or behind it, and `--debug`."""
+"""The options of every command: `--url`, `--read-url`, `--on-failover` and `-o`, before or after its name, and `--debug`."""
 
 import logging
 from collections.abc import Sequence
@@ -7,9 +7,12 @@ from typing import Any, Final
 
 import click
 
+from msgtx.declared.settings import CLIENT
 from msgtx.rules.names import did_you_mean
+from msgtx.settings import OnFailover
 
 FORMATS: Final = ("table", "json", "jsonl")
+(ON_FAILOVER,) = (each for each in CLIENT if each.name == "on_failover")
 
 
 @dataclass(slots=True)
@@ -18,6 +21,7 @@ class Invocation:
 
     url: str | None = None
     read_url: str | None = None
+    on_failover: OnFailover | None = None
     format: str = "table"
     debug: bool = False
 
@@ -35,6 +39,12 @@ def set_read_url(context: click.Context, parameter: click.Parameter, value: str 
     """Take the URL to read from over into the invocation."""
     if value is not None:
         context.ensure_object(Invocation).read_url = value
+
+
+def set_on_failover(context: click.Context, parameter: click.Parameter, value: OnFailover | None) -> None:
+    """Take over into the invocation what to do after a failover."""
+    if value is not None:
+        context.ensure_object(Invocation).on_failover = value
 
 
 def set_format(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -55,7 +65,7 @@ SHORT_HELP_CHARACTERS: Final = 200  # of a command in the list of a group: a sen
 
 
 class Command(click.Command):
-    """A command that takes `--url`, `--read-url` and `-o` after its name, too."""
+    """A command that takes `--url`, `--read-url`, `--on-failover` and `-o` after its name, too."""
 
     def get_short_help_str(self, limit: int = SHORT_HELP_CHARACTERS) -> str:
         """Return the first sentence, whole."""
@@ -78,6 +88,14 @@ class Command(click.Command):
                 allow_from_autoenv=False,
                 callback=set_read_url,
                 help="The standby to read from; see `msgtx --help`.",
+            ),
+            click.Option(
+                ["--on-failover"],
+                type=click.Choice(ON_FAILOVER.choices),
+                expose_value=False,
+                allow_from_autoenv=False,
+                callback=set_on_failover,
+                help="Go on or stop after a failover; see `msgtx --help`.",
             ),
             click.Option(
                 ["-o", "--output"],

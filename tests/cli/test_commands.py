@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -379,6 +380,32 @@ def test_a_missing_partition_is_not_a_missing_topic(msgtx: Msgtx, topic: str) ->
     assert (empty.code, empty.err) == (done.code, done.err)
     done = msgtx("produce", topic[:-1] + "x", stdin=b"a\n")
     assert "did you mean" in done.err
+
+
+def test_a_standby_that_does_not_answer_is_no_topic_without_records(msgtx: Msgtx, topic: str) -> None:
+    done = msgtx("consume", topic, "--timeout-ms", "0.1s", "--read-url", "postgresql://nobody@127.0.0.1:1/x")
+    assert (done.code, done.out) == (3, b"")
+    assert "port 1 failed" in done.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--on-failover", "stop", "topics", "list"), ("topics", "list", "--on-failover", "stop")]
+)
+def test_a_command_can_be_told_to_stop_at_a_failover(
+    msgtx: Msgtx, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library does it; the option outweighs the environment."""
+    found: list[Client] = []
+    connect = msgtx_client.connect
+
+    def noted(*url: Any, **settings: Any) -> Client:
+        found.append(connect(*url, **settings))
+        return found[-1]
+
+    monkeypatch.setattr(msgtx_client, "connect", noted)
+    monkeypatch.setenv("MSGTX_ON_FAILOVER", "trust")
+    assert msgtx(*arguments).code == 0
+    assert [client.runtime.engine.on_failover for client in found] == ["stop"]
 
 
 def test_a_reader_that_leaves_ends_a_consumer_that_waits(program: Program, client: Client, topic: str) -> None:
