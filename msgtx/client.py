@@ -35,7 +35,7 @@ from msgtx.database.opening import open_engine
 from msgtx.database.pool import KEEPALIVES, POOL_SIZE, Engine
 from msgtx.database.schema import migrate
 from msgtx.mirror import kafka_address
-from msgtx.mirror.asked import Asked, OnProgress, asked
+from msgtx.mirror.asked import Asked, asked
 from msgtx.mirror.ends import Source, Target
 from msgtx.mirror.kafka_address import KafkaAddress
 from msgtx.mirror.loop import MirrorLoop
@@ -74,6 +74,7 @@ from msgtx.settings import (
     ConsumerSettings,
     Failure,
     IntoSettings,
+    MirrorSettings,
     OnCommit,
     OnFailover,
     ProducerSettings,
@@ -112,7 +113,7 @@ from msgtx.types import (
     V,
     VerifyReport,
 )
-from msgtx.units import Duration, Size
+from msgtx.units import Duration
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -753,16 +754,7 @@ class Client(Closing):
         name: str,
         source: "str | Client | None" = None,
         target: "str | Client | None" = None,
-        pattern: str | None = None,
-        repartition: bool = False,
-        on_removed: Literal["stop", "skip"] = "stop",
-        max_records: int = 20_000,
-        max_bytes: Size = "4MB",
-        rate_limit: int | None = None,
-        until_caught_up: bool = False,
-        outage_timeout: Duration | None = None,
-        stop: StopSignal | None = None,
-        on_progress: OnProgress | None = None,
+        **settings: Unpack[MirrorSettings],
     ) -> MirrorReport:
         """Copy topics from this database to `target`, or from `source` to this one; each record once, until it is stopped.
 
@@ -772,31 +764,15 @@ class Client(Closing):
         second mirror of the same `name` fences the first. Outages of either end are waited for, up to `outage_timeout`
         seconds.
 
-        `pattern`: also topics whose whole name this regular expression matches, also later ones. `repartition`: the key
-        chooses the partition; else records keep theirs. `on_removed`: what to do when retention has removed records before
-        they were copied. `max_records`, `max_bytes`: of a transaction, unless one of the source is larger. `rate_limit`:
-        records per second. `until_caught_up`: return when the source has nothing more. `on_progress`: called with a
+        The settings are those of a mirror (docs/reference/settings.md); `stop` ends it. `on_progress`: called with a
         `MirrorReport` after each transaction, and at least each few seconds.
 
         Raise `MirrorFenced`; `LogTruncated`, `IncarnationChanged` and `UnknownTopicOrPartition` if the source is not the one
         that was copied so far; `OffsetOutOfRange` if retention was faster; `ConfigError`, `AuthorizationFailed`.
         """
-        wanted = asked(
-            name,
-            topics,
-            pattern=pattern,
-            repartition=repartition,
-            on_removed=on_removed,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            rate_limit=rate_limit,
-            until_caught_up=until_caught_up,
-            outage_timeout=outage_timeout,
-            stop=stop,
-            on_progress=on_progress,
-        )
+        wanted = asked(name, topics, settings)
         if (source is None) == (target is None):
-            raise errors.ConfigError("a mirror has one other end: give it a source or a target", name="source")
+            raise errors.ConfigError("a mirror has one other end: name its source or its target", name="source")
         self.runtime.require_open()
         with contextlib.ExitStack() as block:
             ends: list[Client | KafkaAddress] = []

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
 from msgtx import units
-from msgtx.arguments import check_name, shown, whole
+from msgtx.arguments import check_name, flag, one_of, shown, text, whole
 from msgtx.declared import kafka
-from msgtx.declared.settings import CLIENT, CONSUMER, LARGEST, PRODUCER, SHARE_CONSUMER, Kind, Setting
+from msgtx.declared.settings import CLIENT, CONSUMER, LARGEST, PRODUCER, SHARE_CONSUMER, Kind, Setting, Settings
 from msgtx.errors import ConfigError, InvalidTransactionTimeout
 from msgtx.settings import AcknowledgementMode, Assignment, AutoOffsetReset, OnFailover, Partitioner
 from msgtx.types import Isolation
@@ -101,6 +101,7 @@ class ShareConsumerConfig:
     # end
 
 
+Quantity = TypeVar("Quantity", int, float)
 Config = TypeVar("Config", ClientConfig, ProducerConfig, ConsumerConfig, ShareConsumerConfig)
 _DECLARED: Final = {
     ClientConfig: CLIENT,
@@ -197,7 +198,7 @@ def _size(one: Setting, value: object) -> object:
     return _in_bounds(one, units.size(one.name, value), value)
 
 
-def _in_bounds(one: Setting, number: int, value: object) -> int:
+def _in_bounds(one: Setting, number: Quantity, value: object) -> Quantity:
     if number > one.most:
         raise ConfigError(f"{one.name} is at most {one.most}, not {shown(value)}", name=one.name, limit=one.most)
     if number < one.least:
@@ -223,6 +224,31 @@ _READ: Final[Mapping[Kind, Callable[[Setting, object], object]]] = {
     Kind.SIZE: _size,
     Kind.TEXT: _text,
 }
+
+
+def read_keywords(table: Settings, keywords: Mapping[str, object]) -> dict[str, Any]:
+    """Return the settings that a call takes as keywords. Raise `ConfigError`, `InvalidRequest`, `WrongType`."""
+    known = {one.name: one for one in table}
+    return {name: _keyword(known[_canonical(name, known)], value) for name, value in keywords.items()}
+
+
+def _keyword(one: Setting, value: object) -> object:
+    """Return a keyword's value. It is no text of a file: "no" is not False."""
+    if value is None and one.default is None:
+        return None
+    match one.kind:
+        case Kind.FLAG:
+            return flag(one.name, value)
+        case Kind.CHOICE:
+            return one_of(one.name, value, one.choices)
+        case Kind.NUMBER:
+            return whole(one.name, value, least=one.least, most=one.most)
+        case Kind.TEXT:
+            return text(one.name, value)
+        case Kind.DURATION if not one.name.endswith("_ms"):
+            return _in_bounds(one, units.seconds(one.name, value), value)
+        case _:
+            return _READ[one.kind](one, value)
 
 
 def _canonical(name: object, known: Mapping[str, object]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict
 
 from msgtx import arguments
-from msgtx.types import Acknowledgement, Isolation, ProcessReport
+from msgtx.types import Acknowledgement, Isolation, MirrorReport, ProcessReport
 from msgtx.units import Duration, Size
 
 # make generate: settings.aliases
@@ -18,6 +18,7 @@ Partitioner = Literal["crc32", "murmur2"]
 AutoOffsetReset = Literal["earliest", "latest", "none"]
 Assignment = Literal["range", "roundrobin", "cooperative-sticky"]
 AcknowledgementMode = Literal["implicit", "explicit"]
+OnRemoved = Literal["stop", "skip"]
 # end
 
 
@@ -157,6 +158,7 @@ def _require_count(after: int | None) -> None:
 
 Failure = Retry | DeadLetter | Skip | Stop | Literal[Acknowledgement.RELEASE, Acknowledgement.REJECT]
 OnCommit = Callable[[ProcessReport], object]
+OnProgress = Callable[[MirrorReport], object]
 
 
 class StopSignal(Protocol):
@@ -189,6 +191,26 @@ class WorkerSettings(TypedDict, total=False):
     stop: StopSignal | None
     on_commit: OnCommit | None
     consumer_config: Mapping[str, object] | None
+
+
+class MirrorSettings(TypedDict, total=False):
+    """What `client.mirror` may be given besides its name, topics and ends.
+
+    `stop` ends it. `on_progress` is called after each transaction, and at least each few seconds.
+    """
+
+    # make generate: settings.given mirror
+    pattern: str | None
+    repartition: bool
+    on_removed: OnRemoved
+    max_records: int
+    max_bytes: Size
+    rate_limit: int | None
+    until_caught_up: bool
+    outage_timeout: Duration | None
+    # end
+    stop: StopSignal | None
+    on_progress: OnProgress | None
 
 
 class TransformSettings(WorkerSettings, SenderSettings, total=False):

@@ -13,7 +13,8 @@ from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import show_many, show_one
 from msgtx.cli.terminal.progress import progress
-from msgtx.cli.terminal.quantities import bytes_, seconds
+from msgtx.cli.terminal.setting_options import setting_options
+from msgtx.declared.settings import MIRROR
 from msgtx.rows import row_of
 from msgtx.types import MirrorReport
 from msgtx.units import counted
@@ -40,35 +41,17 @@ def command() -> None:
 @option("--name", required=True, help="The mirror's name: the target keeps its progress under it.")
 @option("--target", metavar="ADDRESS", help="Copy from the database to this one, or to kafka://HOST:PORT.")
 @option("--source", metavar="ADDRESS", help="Copy from this one, or from kafka://HOST:PORT, to the database.")
-@option("--pattern", help="Also topics whose whole name this regular expression matches, also later ones.")
-@option("--repartition", is_flag=True, help="The key chooses the partition; else records keep theirs.")
-@option(
-    "--on-removed",
-    type=click.Choice(["stop", "skip"]),
-    default="stop",
-    help="What to do when retention has removed records before they were copied.",
-)
-@option("--max-records", type=click.IntRange(min=1), default=20_000, help="The size of a transaction of the target.")
-@option("--max-bytes", type=bytes_(1), default="4MB", help="The same in bytes.")
-@option("--rate-limit", type=click.IntRange(min=1), help="Records per second.")
-@option("--until-caught-up", is_flag=True, help="End when the source has nothing more.")
-@option("--outage-timeout", type=seconds(0), help="End with an error when an end is away for this long.")
+@setting_options(MIRROR, given={"on_removed", "max_records", "max_bytes"})
 @pass_invocation
 def run(
     invocation: Invocation,
+    /,
     topics: tuple[str, ...],
     *,
     name: str,
     target: str | None,
     source: str | None,
-    pattern: str | None,
-    repartition: bool,
-    on_removed: Any,
-    max_records: int,
-    max_bytes: int,
-    rate_limit: int | None,
-    until_caught_up: bool,
-    outage_timeout: float | None,
+    **settings: Any,
 ) -> int:
     """Copy TOPICS between the database (--url) and another one, which --target or --source names, until it is stopped.
 
@@ -83,24 +66,15 @@ def run(
 
     The command ends by --until-caught-up, SIGTERM (exit code 0) or Ctrl-C (130), after the open transaction.
     """
-    if (target is None) == (source is None):
-        raise click.UsageError("name the other end: --target or --source")
     with connect(invocation) as client, stopping(DRAIN_S) as stop, progress(f"mirror {name}") as told:
         report = client.mirror(
             *topics,
             name=name,
             source=source,
             target=target,
-            pattern=pattern,
-            repartition=repartition,
-            on_removed=on_removed,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            rate_limit=rate_limit,
-            until_caught_up=until_caught_up,
-            outage_timeout=outage_timeout,
             stop=stop,
             on_progress=_shown(told),
+            **settings,
         )
         show_one(invocation.format, row_of(report))
         return stop.exit_code

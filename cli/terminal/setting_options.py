@@ -1,6 +1,6 @@
 """Options that are settings: their types, bounds, defaults and help are those of `msgtx.declared.settings`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import click
@@ -33,12 +33,14 @@ def setting_option(table: Settings, name: str, *, default: str | None = None, gi
     return option(flag, type=TYPES[one.kind](one), metavar=one.form, help=help_)
 
 
-def setting_options(table: Settings, *, default: str | None = None) -> Callable[[Decorated], Decorated]:
-    """Give a verb the options of these settings."""
+def setting_options(
+    table: Settings, *, default: str | None = None, given: Collection[str] = ()
+) -> Callable[[Decorated], Decorated]:
+    """Give a verb the options of these settings. `given`: those whose default stands in for a missing option."""
 
     def give(verb: Decorated) -> Decorated:
         for one in reversed(table):
-            verb = setting_option(table, one.name, default=default)(verb)
+            verb = setting_option(table, one.name, default=default, given=one.name in given)(verb)
         return verb
 
     return give

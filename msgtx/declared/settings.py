@@ -321,6 +321,36 @@ WORKER: Final[Settings] = (
         "how many records with different keys may be given up without a success in between; further ones wait",
     ),
 )
+MIRROR: Final[Settings] = (
+    Setting(
+        "pattern",
+        Kind.TEXT,
+        None,
+        "also topics whose whole name this regular expression matches, also later ones",
+        form="EXPRESSION",
+    ),
+    Setting("repartition", Kind.FLAG, False, "the key chooses the partition; else records keep theirs"),
+    Setting(
+        "on_removed",
+        Kind.CHOICE,
+        "stop",
+        "what to do when retention has removed records before they were copied: `stop` with an error, or `skip` them",
+        choices=("stop", "skip"),
+    ),
+    Setting(
+        "max_records",
+        Kind.NUMBER,
+        20_000,
+        "how many records a transaction of the target has, unless one of the source is larger",
+    ),
+    Setting("max_bytes", Kind.SIZE, "4MB", "the same in bytes", most=LARGEST_INT4),
+    Setting("rate_limit", Kind.NUMBER, None, "the most records per second"),
+    Setting("until_caught_up", Kind.FLAG, False, "end when the source has nothing more"),
+    replace(
+        next(one for one in WORKER if one.name == "outage_timeout"),
+        says="end with an error when an end is away for this long: seconds, or `5min`; if it is not set, wait for ever",
+    ),
+)
 # What the command line says for a worker's `failure`, which is a value in Python.
 FAILURE: Final[Settings] = (
     Setting(

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Final
 
-from msgtx import arguments, units
-from msgtx.declared.settings import MOST_SHARE_MEMBERS
+from msgtx import arguments
+from msgtx.config import read_keywords
+from msgtx.declared.settings import WORKER
 from msgtx.errors import ConfigError, WrongType
 from msgtx.settings import (
     AutoOffsetReset,
@@ -18,6 +19,8 @@ from msgtx.settings import (
     StopSignal,
 )
 from msgtx.types import Acknowledgement
+
+_DECLARED: Final = {one.name for one in WORKER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +71,16 @@ def worker_of(group: object, settings: Mapping[str, Any], *, failure: Failure, a
             " record again, delivery_timeout_ms how long a batch is sent",
             name="retries",
         )
-    given = Worker(arguments.check_name("a group", group), **{"failure": failure, **own})
-    arguments.one_of("auto_offset_reset", given.auto_offset_reset, get_args(AutoOffsetReset))
+    checked = read_keywords(WORKER, {name: own.pop(name) for name in [*own] if name in _DECLARED})
+    given = Worker(arguments.check_name("a group", group), **{"failure": failure, **own, **checked})
     arguments.function("on_commit", given.on_commit)
     arguments.stop_signal("stop", given.stop)
-    if given.share_members is not None:
-        arguments.whole("share_members", given.share_members, least=1, most=MOST_SHARE_MEMBERS)
-        if "auto_offset_reset" in own:
-            raise ConfigError(
-                "with share_members auto_offset_reset is left out: it is a setting of the share group",
-                name="auto_offset_reset",
-            )
-    lasting = units.milliseconds("transaction_ms", given.transaction_ms)
-    if lasting <= 0:
-        raise ConfigError(f"transaction_ms must be above 0, not {given.transaction_ms!r}", name="transaction_ms", limit=0)
-    idle, outage = _seconds("idle_timeout", given.idle_timeout), _seconds("outage_timeout", given.outage_timeout)
-    arguments.whole("max_failures_in_a_row", given.max_failures_in_a_row, least=1)
-    chosen = _failure(given, after)
-    batch = arguments.flag("batch", given.batch)
-    whole = replace(given, failure=chosen, batch=batch, transaction_ms=lasting, idle_timeout=idle, outage_timeout=outage)
-    return whole, rest
-
-
-def _seconds(name: str, value: units.Duration | None) -> float | None:
-    seconds = None if value is None else units.seconds(name, value)
-    if seconds is not None and seconds < 0:
-        raise ConfigError(f"{name} must be 0 or more, not {value!r}", name=name, limit=0)
-    return seconds
+    if given.share_members is not None and "auto_offset_reset" in checked:
+        raise ConfigError(
+            "with share_members auto_offset_reset is left out: it is a setting of the share group",
+            name="auto_offset_reset",
+        )
+    return replace(given, failure=_failure(given, after)), rest
 
 
 def _failure(worker: Worker, after: int) -> Failure:

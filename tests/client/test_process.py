@@ -13,7 +13,7 @@ import pytest
 
 import msgtx
 from msgtx import OutputRecord, ProcessReport, Record, errors
-from msgtx.process import Worker, ending, failures, loop, shares
+from msgtx.process import Worker, failures, loop, shares
 from tests.client.steps import process, store, values
 from tests.refusals import refuses
 
@@ -501,26 +501,6 @@ def test_what_may_pass_is_tried_again_after_pauses_that_grow(
     assert (report.transactions, report.aborted) == (1, 3)
     pauses = [after - before for before, after in itertools.pairwise(tries)]
     assert all(pause >= least for pause, least in zip(pauses, (0.05, 0.1, 0.15), strict=True))
-
-
-def test_a_pause_ends_by_itself_or_when_it_is_asked_to() -> None:
-    class Counting(threading.Event):
-        looks = 0
-
-        def is_set(self) -> bool:
-            self.looks += 1
-            return super().is_set()
-
-    stop = Counting()
-    for given in (None, stop):
-        began = time.monotonic()
-        ending.pause(0.25, given)
-        assert time.monotonic() - began >= 0.25
-    assert stop.looks < 10, "it sleeps meanwhile"
-    stop.set()
-    began = time.monotonic()
-    ending.pause(20.0, stop)
-    assert time.monotonic() - began < 10.0
 
 
 def test_the_loop_takes_a_consumer_and_a_producer_of_ones_own(

@@ -27,7 +27,7 @@ import sqlalchemy.ext.asyncio
 import msgtx
 from msgtx import Isolation, TopicPartition, aio, arguments, errors, metrics, orm, otel
 from msgtx import client as clients
-from msgtx.settings import WorkerSettings
+from msgtx.settings import MirrorSettings, WorkerSettings
 from msgtx.snapshot import Snapshots
 from tests.databases import Connection
 from tools.listings import surface
@@ -280,7 +280,7 @@ FINE: Final[dict[tuple[str, str], Callable[[object], bool]]] = {
     ("orm.read", "partition"): lambda value: value == 7,
     ("otel.processing", "group"): lambda value: isinstance(value, str) and len(value) > 1_000,
 }
-WORKERS: Final = {*WorkerSettings.__annotations__}
+WORKERS: Final = {*WorkerSettings.__annotations__, *MirrorSettings.__annotations__}
 # What takes whatever another function is given.
 NOT_OURS: Final = {
     *(("run", name) for name in ("call", "arguments", "named")),
@@ -587,7 +587,7 @@ NEEDED: Final[dict[str, Mapping[str, Any]]] = {
     "Client.process_into": {"topics": lambda world: world.topic, "stop": lambda world: world.stop},
     **{name: {"value": b"x"} for name in ("Producer.send", "aio.Producer.send", "aio.publish", "orm.publish")},
     "aio.Client.process_into": {"stop": lambda world: world.stop, "settings": lambda world: {"group": world.topic}},
-    "Client.mirror": {"topics": lambda world: world.topic, "stop": lambda world: world.stop},
+    "Client.mirror": {"topics": lambda world: world.topic, "settings": lambda world: {"stop": world.stop}},
     "PartitionsAdmin.offsets": {"timestamp": -1},
     "Client.complete": {"token": lambda world: world.token},
     "find_hanging": {"topic": lambda world: world.topic},
@@ -660,9 +660,8 @@ def settings_tried(world: World, name: str, settings: type) -> Iterator[tuple[st
         if setting in parameters:
             continue
         if setting in WORKERS:
-            found = KINDS[setting]
-            assert isinstance(found, Kind)
-            values = found.wrong
+            by_name = inspect.Parameter(setting, inspect.Parameter.KEYWORD_ONLY, annotation=hints[setting])
+            values = kind_of(name, by_name).wrong
         elif setting.endswith(("_ms", "_bytes")) or hints[setting] is int:
             values = SETTINGS["number"]
         elif hints[setting] is bool:

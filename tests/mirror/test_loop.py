@@ -62,8 +62,7 @@ def of(records: int, *, lag: int = 0) -> Portion:
 
 
 def run(ends: Ends, *, rate_limit: int | None = None, outage_timeout: float | None = None) -> None:
-    limits = PortionLimits(20_000, 1_000)
-    asked = Asked("x", frozenset({"t"}), None, False, False, limits, rate_limit, False, outage_timeout, ends.stop, None)
+    asked = Asked("x", frozenset({"t"}), max_bytes=1_000, rate_limit=rate_limit, outage_timeout=outage_timeout)
     MirrorLoop(asked, ends, ends, ends.stop).run()
 
 

@@ -10,6 +10,7 @@ from msgtx.declared.settings import (
     CLIENT,
     CONSUMER,
     INSTALLATION,
+    MIRROR,
     PRODUCER,
     SHARE_CONSUMER,
     SHARE_GROUP,
@@ -28,6 +29,7 @@ SUBJECTS: Final = KEPT | {
     "consumer": CONSUMER,
     "share_consumer": SHARE_CONSUMER,
     "worker": WORKER,
+    "mirror": MIRROR,
     "installation": INSTALLATION,
 }
 TABLES: Final = SUBJECTS | {
