@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from msgtx import errors
+from msgtx.admin.shares import describe_now
 from msgtx.rows import printable, row_of
 from msgtx.rules.group import GroupStatus
 from msgtx.rules.names import did_you_mean
@@ -186,7 +187,7 @@ def _reset_preview(client: "Client", noun: str, group: str, target: "Target", sc
         _command(f"{noun} reset-offsets", [group], [*scope_words(scopes), *target_words(target)]),
         RESET_COLUMNS,
         rows,
-        refusal=_not_empty(_listed(client, group) if noun == "groups" else client.admin.shares.describe(group)),
+        refusal=_not_empty(_listed(client, group) if noun == "groups" else describe_now(client.runtime.engine, group)),
         asks=bool(rows),
     )
 
@@ -285,7 +286,7 @@ def _not_empty(found: GroupDescription | GroupListing | ShareGroupDescription | 
 
 
 def _preview_delete_share(client: "Client", *, group: str) -> Preview:
-    found = client.admin.shares.describe(group)
+    found = describe_now(client.runtime.engine, group)
     if refusal := _not_empty(found):
         raise refusal
     names = ("topic", "partition", "start_offset", "next_offset")
@@ -307,7 +308,7 @@ def _delete_share(client: "Client", _: Control, *, group: str) -> None:
 
 
 def _preview_redrive(client: "Client", *, group: str, max_records: int | None, skip_missing: bool) -> Preview:
-    known = client.admin.shares.describe(group).dead_letters  # None: the role may not see them
+    known = describe_now(client.runtime.engine, group).dead_letters  # None: the role may not see them
     counts = [count for count in (known, max_records) if count is not None]
     letters = min(counts) if counts else None
     shown = "the dead letters" if letters is None else counted(letters, "dead letter")

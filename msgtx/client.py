@@ -20,7 +20,7 @@ from msgtx.admin.mirrors import MirrorsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.search import search
-from msgtx.admin.shares import SharesAdmin
+from msgtx.admin.shares import SharesAdmin, describe_now
 from msgtx.admin.spark import SparkAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
@@ -701,7 +701,7 @@ class Client(Closing):
             tell_start(worker, topics)
 
             def end_of_deliveries() -> tuple[int, str]:
-                settings = self.admin.shares.describe(worker.group).settings
+                settings = describe_now(self.runtime.engine, worker.group).settings
                 return int(str(settings["delivery_count_limit"])), str(settings["dead_letter_topic"])
 
             def member(number: int, told: OnCommit | None) -> ProcessReport:
@@ -1025,7 +1025,7 @@ def connect(
 
     Without `url` and without `MSGTX_DATABASE_URL`, an embedded PostgreSQL is started (or joined) and its schema is created
     and upgraded. A given database is left alone unless `create=True`. `read_url`: of a standby, from which consumers,
-    snapshots, `find` and `verify` read; without `url`, `MSGTX_READ_URL` counts. The first call that reads connects to it.
+    snapshots, searches and `verify` read; without `url`, `MSGTX_READ_URL` counts. The first call that reads connects to it.
     `on_failover`: see the settings of a client. Raise `DatabaseUnavailable`, or `ConfigError` if the schema is missing or of
     another version.
     """

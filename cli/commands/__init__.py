@@ -78,7 +78,7 @@ class Commands(Group):
     expose_value=False,
     is_eager=True,
     callback=set_read_url,
-    help="A standby of it, from which consumers, find, verify and metrics read.",
+    help="A standby of it, from which consumers, searches, verify and metrics read.",
 )
 @option(
     "--on-failover",

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.database.standby import once_shown, read_again
+from msgtx.database.standby import first_found, once_shown, read_again
 from msgtx.settings import StopSignal
 from msgtx.store.append.append import epoch_ms, epoch_ms_or_none
 from msgtx.store.find import BEHIND_ALL, FoundRow, find_records, groups_of_record, letters_of_record
@@ -53,22 +53,26 @@ def find(
 ) -> list[FoundRecord]:
     """Return the last stored records that fit. Each step is a call of its own; `stop` ends the search after one.
 
-    A search reads the standby of `read_url`, which may not show the newest records. A record at an offset is looked up.
+    A search reads the standby of `read_url`, which may not show the newest records. An offset that it lacks is looked up on
+    the primary.
     """
-    hits: list[tuple[FoundRow, TopicPartition, int]] = []
     known = once_shown(engine, lambda connection: require_topics(connection, [topic]))[topic]
-    engine = engine.reading if asked.offset is None else engine
     ids = known.partition_ids if partition is None else (known.partition_id(partition),)
-    for index, partition_id in enumerate(ids, partition or 0):
-        before: int | None = BEHIND_ALL if asked.offset is None else asked.offset + 1
-        fitting = 0
-        while before is not None and fitting < asked.limit and not (stop is not None and stop.is_set()):
-            rows, before = look_back(engine, partition_id, before, asked)
-            hits += ((row, TopicPartition(topic, index), partition_id) for row in rows)
-            fitting += len(rows)
-            if progress is not None:
-                progress(len(hits))
-    return newest(engine, hits, asked.limit)
+
+    def look(source: Engine) -> list[FoundRecord]:
+        hits: list[tuple[FoundRow, TopicPartition, int]] = []
+        for index, partition_id in enumerate(ids, partition or 0):
+            before: int | None = BEHIND_ALL if asked.offset is None else asked.offset + 1
+            fitting = 0
+            while before is not None and fitting < asked.limit and not (stop is not None and stop.is_set()):
+                rows, before = look_back(source, partition_id, before, asked)
+                hits += ((row, TopicPartition(topic, index), partition_id) for row in rows)
+                fitting += len(rows)
+                if progress is not None:
+                    progress(len(hits))
+        return newest(source, hits, asked.limit)
+
+    return look(engine.reading) if asked.offset is None else [*first_found(engine, look)]
 
 
 def find_before(

@@ -1,18 +1,20 @@
 """`client.search`: from a text to the places where somebody may want to go."""
 
+import contextlib
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from msgtx import errors
 from msgtx.admin.find import Search, look_back, newest
 from msgtx.database.pool import Engine
+from msgtx.database.standby import first_found, read_again
 from msgtx.rules.names import similar_names
 from msgtx.settings import StopSignal
 from msgtx.store.find import BEHIND_ALL, FoundRow, find_names, recent_partitions
 from msgtx.store.topics.topics import describe_topics
-from msgtx.store.transactions.transactions import transaction_outcome
+from msgtx.store.transactions.transactions import Decision, transaction_outcome
 from msgtx.types import FoundRecord, Outcome, SearchAnswer, SearchHit, SearchKind, TopicPartition, TransactionId
 
 MOST_STEPS: Final = 256  # of one search through records, each of some 500 rows: seconds
@@ -32,7 +34,10 @@ def search(
     stop: StopSignal | None,
     progress: Callable[[int], None] | None,
 ) -> SearchAnswer:
-    """Return the places that a text names, and then the records that hold it."""
+    """Return the places that a text names, and then the records that hold it.
+
+    Both are looked for on the standby of `read_url`; a place that it does not show, on the primary.
+    """
     named = [*_place(engine, text), *_transaction(engine, text), *_names(engine, text)]
     records: list[FoundRecord] = []
     is_complete = True
@@ -47,19 +52,24 @@ def _place(engine: Engine, text: str) -> Iterator[SearchHit]:
     if (match := PLACE.fullmatch(text)) is None:
         return
     topic, partition, offset = match[1], int(match[2] or match[4]), match[3] or match[5]
-    with engine.connection() as connection:
-        known = describe_topics(connection, [topic]).get(topic)
-    if known is None or partition >= len(known.partition_ids):
+
+    def ids(source: Engine) -> Sequence[int]:
+        known = read_again(source, lambda connection: describe_topics(connection, [topic])).get(topic)
+        return () if known is None else known.partition_ids[partition : partition + 1]
+
+    if not (found := first_found(engine, ids)):
         return
-    place, partition_id = TopicPartition(topic, partition), known.partition_ids[partition]
+    place, (partition_id,) = TopicPartition(topic, partition), found
+
+    def records(source: Engine) -> list[FoundRecord]:
+        rows, _ = look_back(source, partition_id, int(offset) + 1, Search(offset=int(offset)))
+        return newest(source, [(row, place, partition_id) for row in rows], 1)
+
     if offset is not None:
-        try:
-            rows, _ = look_back(engine, partition_id, int(offset) + 1, Search(offset=int(offset)))
-        except errors.AuthorizationFailed:  # it may produce there: the topic is no secret
-            rows = []
-        if rows:
-            yield from map(_record, newest(engine, [(row, place, partition_id) for row in rows], 1))
-            return
+        with contextlib.suppress(errors.AuthorizationFailed):  # it may produce there: the topic is no secret
+            if held := first_found(engine, records):
+                yield from map(_record, held)
+                return
     missing = "" if offset is None else f", with no record at offset {offset} for this role"
     yield SearchHit(SearchKind.PARTITION, str(place), f"partition {partition} of {topic}{missing}")
 
@@ -69,16 +79,18 @@ def _transaction(engine: Engine, text: str) -> Iterator[SearchHit]:
         name = TransactionId.parse(text)
     except errors.InvalidRequest:
         return
-    with engine.connection() as connection:
-        decision = transaction_outcome(connection, name)
-    if decision.outcome is not Outcome.UNKNOWN:
+
+    def decisions(source: Engine) -> list[Decision]:
+        found = read_again(source, lambda connection: transaction_outcome(connection, name))
+        return [] if found.outcome is Outcome.UNKNOWN else [found]
+
+    for decision in first_found(engine, decisions):
         by = "" if decision.decided_by is None else f" by {decision.decided_by}"
         yield SearchHit(SearchKind.TRANSACTION, str(name), f"transaction, {decision.outcome.lower()}{by}")
 
 
 def _names(engine: Engine, text: str, most: int = MOST_NAMES) -> list[SearchHit]:
-    with engine.connection() as connection:
-        rows = find_names(connection, text, most)
+    rows = first_found(engine, lambda source: read_again(source, lambda connection: find_names(connection, text, most)))
     return [SearchHit(SearchKind(row.kind), row.name, row.told or "") for row in rows]
 
 
@@ -100,10 +112,10 @@ def _records(
 
     Each step goes through one piece of one partition; all partitions take turns, the last written one first.
     """
-    asked = Search(words=text, since_ms=since_ms, limit=limit)
+    asked, engine = Search(words=text, since_ms=since_ms, limit=limit), engine.reading
     try:
-        with engine.connection() as connection:
-            left = deque((row, BEHIND_ALL) for row in recent_partitions(connection, since_ms, MOST_SEARCHED))
+        known = read_again(engine, lambda connection: recent_partitions(connection, since_ms, MOST_SEARCHED))
+        left = deque((row, BEHIND_ALL) for row in known)
     except errors.AuthorizationFailed:  # a role that may consume nothing
         return [], True
     hits: list[tuple[FoundRow, TopicPartition, int]] = []

@@ -14,7 +14,7 @@ from msgtx.admin.groups import named_ids, plan_reset, reset_arguments
 from msgtx.admin.settings import read_settings
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.database.standby import read_again
+from msgtx.database.standby import once_shown, read_again
 from msgtx.declared.settings import SHARE_GROUP
 from msgtx.rules.names import did_you_mean
 from msgtx.rules.reset import Target
@@ -71,9 +71,7 @@ class SharesAdmin:
         Raise `GroupNotFound`, and `AuthorizationFailed` for a group that the role may neither use nor observe.
         """
         group = arguments.check_name("a group", group)
-        with self._engine.connection() as connection:
-            (found,) = _described(connection, _known(connection, group))
-        return found
+        return once_shown(self._engine, lambda connection: _describe(connection, group))
 
     def delete(self, group: str) -> None:
         """Delete a share group; its dead letters stay. Raise `GroupNotFound`, `GroupNotEmpty` while it has members."""
@@ -166,6 +164,17 @@ def _read(settings: Mapping[str, object]) -> dict[str, object]:
     if back := re.fullmatch(r"by_duration:(\d.*)", str(found.get("auto_offset_reset"))):
         seconds = f"{units.seconds('by_duration', back[1]):f}".rstrip("0").rstrip(".")
         found["auto_offset_reset"] = f"by_duration:PT{seconds}S"
+    return found
+
+
+def describe_now(engine: Engine, group: str) -> ShareGroupDescription:
+    """Describe a share group by the primary, before a change of it or after one. Raise `GroupNotFound`."""
+    with engine.connection() as connection:
+        return _describe(connection, arguments.check_name("a group", group))
+
+
+def _describe(connection: RawConnection, group: str) -> ShareGroupDescription:
+    (found,) = _described(connection, _known(connection, group))
     return found
 
 

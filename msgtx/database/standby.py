@@ -7,7 +7,7 @@ offset that exists by now. The primary judges such a refusal.
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from msgtx import errors
@@ -17,6 +17,7 @@ from msgtx.database.outages import Outages
 from msgtx.database.pool import POOL_SIZE, Engine
 
 Answer = TypeVar("Answer")
+Found = TypeVar("Found")
 
 log = logging.getLogger("msgtx.database")
 BEHIND: Final = "standby behind"  # reasons of errors
@@ -127,6 +128,12 @@ def read_again(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> An
             if not may_repeat or error.reason is not None:
                 raise
             may_repeat = False
+
+
+def first_found(engine: Engine, look: Callable[[Engine], Sequence[Found]]) -> Sequence[Found]:
+    """Return what `look` finds on the standby; if that is nothing, what it finds on the primary, where it may be newer."""
+    found = look(engine.reading)
+    return found if found or engine.standby is None else look(engine)
 
 
 def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> Answer:

@@ -13,11 +13,12 @@ from sqlalchemy import text
 
 import msgtx
 from msgtx import TopicPartition, aio, errors, metrics
+from msgtx.admin.shares import describe_now
 from msgtx.consumer import awaited
 from msgtx.database.pool import Engine
 from msgtx.database.standby import BEHIND, TAKES_WRITES
 from msgtx.store.operator.installation import change_incarnation
-from msgtx.types import Finding, Level
+from msgtx.types import Finding, Level, RecordOutcome
 from tests.cli.program import Ended
 from tests.client.steps import SECONDS, begun, store, values
 from tests.databases import connect, wait_until
@@ -347,10 +348,13 @@ def test_searches_verify_and_lags_read_from_the_standby(pair: Pair, client: msgt
     hook = hook_of_standby(client)
     for call in (
         lambda: client.find(topic),
+        lambda: client.find(topic, partition=0, offset=0),
         lambda: client.find_before(topic, 0),
+        lambda: client.search(topic),
         lambda: client.admin.verify([topic]),
         client.admin.groups.lags,
         client.admin.shares.list,
+        lambda: client.admin.shares.describe(group),
         lambda: list(client.read(client.snapshot([topic]))),
     ):
         asked = hook.seen.total()
@@ -361,6 +365,42 @@ def test_searches_verify_and_lags_read_from_the_standby(pair: Pair, client: msgt
         with engine.connect() as connection:
             assert connection.execute(text("select pg_is_in_recovery()")).scalar_one() is reads_only
         engine.dispose()
+
+
+def test_what_the_standby_does_not_show_is_looked_up_on_the_primary(pair: Pair, client: msgtx.Client, topic: str) -> None:
+    """A place, a transaction or a name; a search through records does not go there."""
+    name, ids = unique("new"), unique("id")
+    with pair.replay_paused():
+        client.topics.create(name)
+        store(client, topic, b"only there")
+        producer, transaction = begun(client, ids)
+        with contextlib.closing(producer):
+            producer.send(topic, b"2").result(SECONDS)
+            producer.commit_transaction()
+        (found,) = client.find(topic, partition=0, offset=1)
+        assert (found.value, found.outcome) == (b"only there", RecordOutcome.COMMITTED)
+        assert client.find(topic, partition=0, offset=3) == []
+        for text, kinds in (
+            (f"{topic}/0/1", {"record"}),
+            (f"{topic}/0/3", {"partition"}),
+            (f"{name}-0", {"partition"}),
+            (name, {"topic"}),
+            (ids, {"transactional_id"}),
+            (str(transaction.id), {"transaction"}),
+        ):
+            assert {hit.kind for hit in client.search(text, contents=False).hits} == kinds, text
+        assert client.search("only there").hits == []
+
+
+def test_a_share_group_that_the_standby_does_not_show_is_waited_for(pair: Pair, client: msgtx.Client) -> None:
+    group = unique("group")
+    with pair.replay_paused() as resume:
+        client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+        assert describe_now(client.runtime.engine, group).settings["auto_offset_reset"] == "earliest"
+        hook_of_standby(client).at("after describe_share_groups", resume, times=1)
+        assert client.admin.shares.describe(group).settings["auto_offset_reset"] == "earliest"
+    with refuses(errors.GroupNotFound, group="nowhere"):
+        client.admin.shares.describe("nowhere")
 
 
 def test_asyncio_reads_from_the_standby(pair: Pair, url: str, client: msgtx.Client, topic: str) -> None:
@@ -383,6 +423,9 @@ def test_the_command_line_reads_from_the_standby(
     with pair.replay_paused():
         store(client, topic, b"1")
         assert len(shell(url, "find", topic, *given, "-o", "jsonl").rows) == 1
+        assert shell(url, "find", topic, "--offset", "0:1", *given, "-o", "jsonl").rows[0]["value"] == "1"
+        (found,) = shell(url, "search", f"{topic}/0/1", *given, "-o", "jsonl").rows
+        assert [hit["kind"] for hit in found["hits"]] == ["record"]
         assert shell(url, *consume, "--timeout-ms", "5s", *given).out == b"0\n"
     assert shell(url, *consume, *given).out == b"0\n1\n"
     assert shell(url, "verify", topic, *given).code == 0
