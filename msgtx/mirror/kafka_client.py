@@ -21,6 +21,7 @@ from msgtx.errors import (
     UnknownTopicOrPartition,
 )
 from msgtx.mirror.kafka_address import SERVERS, KafkaAddress
+from msgtx.types import TopicPartition
 
 KAFKA_ANSWER_SECONDS: Final = 30.0  # for one request: a broker that was restarted is back by then, or somebody should know
 # Of a large portion while brokers are slow. Theirs allow 15 minutes, unless they say otherwise.
@@ -67,6 +68,21 @@ AWAY: Final = frozenset({
 })  # fmt: skip
 
 
+def message_partition(message: Message) -> TopicPartition:
+    """Return a message's partition. Each message of a consumer has one."""
+    topic, partition = message.topic(), message.partition()
+    assert topic is not None
+    assert partition is not None
+    return TopicPartition(topic, partition)
+
+
+def message_offset(message: Message) -> int:
+    """Return the offset of a record, or of the end of a partition; other errors have none."""
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
 class _Library:
     """librdkafka's log. An error that it reports is raised as well, by the call that it ends."""
 
@@ -91,7 +107,7 @@ class Cluster:
 
     def consumer(self, **own: Any) -> Consumer:
         """Return a consumer of committed records that belongs to no group and commits nothing."""
-        return self._made(
+        made: Consumer = self._made(
             Consumer,
             {
                 "group.id": "msgtx-mirror",  # librdkafka demands one; nothing is committed under it
@@ -103,10 +119,11 @@ class Cluster:
                 **own,
             },
         )
+        return made
 
     def producer(self, transactional_id: str, on_failure: Callable[[KafkaError, Message], None]) -> Producer:
         """Return a transactional producer. `on_failure`: called for each record that was not stored, with the reason."""
-        return self._made(
+        made: Producer = self._made(
             Producer,
             {
                 "transactional.id": transactional_id,
@@ -116,6 +133,7 @@ class Cluster:
             },
             **{"transaction.timeout.ms": TRANSACTION_TIMEOUT_MS},
         )
+        return made
 
     @contextlib.contextmanager
     def asking(self, purpose: str) -> Iterator[None]:

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from msgtx.errors import ConfigError, KafkaUnavailable, UnknownTopicOrPartition
-from msgtx.mirror.kafka_client import KAFKA_ANSWER_SECONDS, TRANSACTION_TIMEOUT_MS, Cluster
+from msgtx.mirror.kafka_client import KAFKA_ANSWER_SECONDS, TRANSACTION_TIMEOUT_MS, Cluster, message_offset
 from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, decode
 
 # Kafka compacts closed segments only: small ones, so that a start reads little.
@@ -107,10 +107,10 @@ def _committed(cluster: Cluster, end: int) -> Iterator[tuple[str, bytes | None]]
             for message in [*consumer.consume(1, 0.25), *consumer.consume(1_000, 0)]:
                 error = message.error()
                 if error is None:
-                    position = message.offset() + 1
+                    position = message_offset(message) + 1
                     yield (message.key() or b"").decode(errors="replace"), message.value()
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    position = max(position, message.offset())
+                    position = max(position, message_offset(message))
                 else:
                     raise cluster.error(error, f"reading {MIRRORS_TOPIC}")
             if time.monotonic() > deadline:

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_NOT_AVAILABLE, KafkaError, Message, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -25,7 +25,7 @@ from msgtx.errors import (
 from msgtx.mirror import kafka_progress
 from msgtx.mirror.ends import Lag, Portion, PortionLimits, Progress, SourcePlace, TopicShape
 from msgtx.mirror.kafka_address import KafkaAddress
-from msgtx.mirror.kafka_client import COPIED_SETTINGS, KAFKA_ANSWER_SECONDS, Cluster, log
+from msgtx.mirror.kafka_client import COPIED_SETTINGS, KAFKA_ANSWER_SECONDS, Cluster, log, message_offset, message_partition
 from msgtx.types import Record, TopicPartition
 
 TOPICS_LOOK_SECONDS: Final = 5.0  # between two looks for new topics and partitions
@@ -64,7 +64,7 @@ class KafkaSource:
         self._skip_removed = skip_removed
         self._origin = forks.here()
         self._consumer: Any = None
-        self._identity = ""  # of the cluster
+        self._identity: str | None = None  # of the cluster
         self._topics: dict[str, _Topic] = {}
         self._looked: float | None = None
         self._at: dict[TopicPartition, SourcePlace] = {}  # behind the records that were returned; `_rest` follows
@@ -103,6 +103,7 @@ class KafkaSource:
                 self._check(Progress(self._identity, places))
             self._returned = {**progress.places, **places}
             shapes = {at.topic: topics[at.topic].shape for at in places}
+            assert self._identity is not None
             return Portion(self._identity, records, places, shapes, self._lag(records))
 
     def wait(self, timeout: float) -> None:
@@ -186,7 +187,7 @@ class KafkaSource:
         records: list[Record] = []
         size = 0
         last: dict[tuple[str, int], Message] = {}
-        passed: dict[tuple[str, int], int] = {}
+        passed: dict[TopicPartition, int] = {}
         skipped = False
         while len(records) < limits.records and size < limits.bytes and not skipped:
             if not self._rest:
@@ -194,33 +195,33 @@ class KafkaSource:
                 if not self._rest:
                     break
             message = self._rest.popleft()
-            at = message.topic(), message.partition()
             if (error := message.error()) is None:
                 record = _record(message)
                 records.append(record)
-                last[at] = message
+                last[record.topic, record.partition] = message
                 size += (
                     len(record.key or b"")
                     + len(record.value or b"")
                     + sum(len(n) + len(v or b"") for n, v in record.headers)
                 )
-            elif error.code() == KafkaError._PARTITION_EOF:
-                passed[at] = message.offset()
+                continue
+            at = message_partition(message)
+            if error.code() == KafkaError._PARTITION_EOF:
+                passed[at] = message_offset(message)
             else:
-                passed[at] = self._behind_removed(TopicPartition(*at), error)
+                passed[at] = self._behind_removed(at, error)
                 skipped = True
-        for at, message in last.items():
-            place, epoch = TopicPartition(*at), message.leader_epoch()
-            self._at[place] = SourcePlace(
-                message.offset() + 1, self._at[place].topic_id, "" if epoch is None else str(epoch)
+        for message in last.values():
+            at, epoch = message_partition(message), message.leader_epoch()
+            self._at[at] = SourcePlace(
+                message_offset(message) + 1, self._at[at].topic_id, "" if epoch is None else str(epoch)
             )
         for at, offset in passed.items():
-            place = TopicPartition(*at)
-            before = self._at[place].offset
+            before = self._at[at].offset
             if offset > before:  # the epoch is that of a record, and markers may have been written in a later one
-                self._at[place] = replace(self._at[place], offset=offset, identity="")
+                self._at[at] = replace(self._at[at], offset=offset, identity="")
             if offset >= before:
-                self._unread.discard(place)
+                self._unread.discard(at)
         if skipped:
             self._assign(self._at)
         return records
@@ -267,13 +268,12 @@ class KafkaSource:
 
 def _record(message: Message) -> Record:
     """Return a message as a record. Raise `InvalidRecord` for a header whose name is no text."""
+    at, offset = message_partition(message), message_offset(message)
     try:
-        headers = tuple(message.headers() or ())
+        headers = cast(list[tuple[str, bytes | None]], message.headers() or [])  # a dictionary is what a producer may give
     except UnicodeDecodeError as error:
-        at = TopicPartition(message.topic(), message.partition())
-        told = f"{at} offset {message.offset()}: a header's name is not UTF-8"
-        raise InvalidRecord(told, at=at, offset=message.offset()) from error
+        raise InvalidRecord(f"{at} offset {offset}: a header's name is not UTF-8", at=at, offset=offset) from error
     kind, at_ms = message.timestamp()
     if kind == TIMESTAMP_NOT_AVAILABLE:
         at_ms = time.time_ns() // 1_000_000
-    return Record(message.topic(), message.partition(), message.offset(), at_ms, message.key(), message.value(), headers)
+    return Record(at.topic, at.partition, offset, at_ms, message.key(), message.value(), tuple(headers))
