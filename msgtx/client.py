@@ -1061,7 +1061,13 @@ def _source_of(wanted: Asked, end: Client | KafkaAddress) -> Source:
         return DatabaseSource(engine, listener, wanted.chosen, required=wanted.topics, skip_removed=wanted.skip_removed)
     from msgtx.mirror.kafka import KafkaSource
 
-    return KafkaSource(end, wanted.chosen, required=wanted.topics, skip_removed=wanted.skip_removed)
+    return KafkaSource(
+        end,
+        wanted.chosen,
+        required=wanted.topics,
+        skip_removed=wanted.skip_removed,
+        outage_timeout=wanted.outage_timeout,
+    )
 
 
 def _target_of(wanted: Asked, end: Client | KafkaAddress, source_address: str) -> Target:
@@ -1086,4 +1092,10 @@ def _target_of(wanted: Asked, end: Client | KafkaAddress, source_address: str) -
         )
     from msgtx.mirror.kafka import KafkaTarget
 
-    return KafkaTarget(end, wanted.name, source_address=source_address, repartition=wanted.repartition)
+    return KafkaTarget(
+        end,
+        wanted.name,
+        source_address=source_address,
+        repartition=wanted.repartition,
+        outage_timeout=wanted.outage_timeout,
+    )

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -24,6 +25,9 @@ from msgtx.mirror.kafka_address import SERVERS, KafkaAddress
 from msgtx.types import TopicPartition
 
 KAFKA_ANSWER_SECONDS: Final = 30.0  # for one request: a broker that was restarted is back by then, or somebody should know
+LEAST_ANSWER_SECONDS: Final = 1.0  # a broker that is well takes less, and a commit no more than it
+ANSWER_OPTION: Final = "socket.timeout.ms"  # librdkafka's, for one request
+ANSWER_MS: Final = re.compile(r"\d{1,9}", re.ASCII)
 # Of a large portion while brokers are slow. Theirs allow 15 minutes, unless they say otherwise.
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 LARGEST_MESSAGE: Final = 1_000_000_000  # librdkafka's; the topic's own limit is the broker's to check
@@ -91,10 +95,15 @@ class _Library:
 
 
 class Cluster:
-    """The clients of one end of a mirror, and what the brokers last complained of."""
+    """The clients of one end of a mirror, and what the brokers last complained of.
 
-    def __init__(self, address: KafkaAddress) -> None:
+    `answer_seconds`: for one request, whichever is less of `outage_timeout` and what the address says (`socket.timeout.ms`).
+    """
+
+    def __init__(self, address: KafkaAddress, outage_timeout: float | None = None) -> None:
         self.address = address
+        longest = _answer_seconds(address)
+        self.answer_seconds = max(LEAST_ANSWER_SECONDS, longest if outage_timeout is None else min(longest, outage_timeout))
         self._complaint: KafkaError | None = None
         self._admin: AdminClient | None = None
 
@@ -177,3 +186,9 @@ class Cluster:
 
     def _complain(self, error: KafkaError) -> None:
         self._complaint = error
+
+
+def _answer_seconds(address: KafkaAddress) -> float:
+    """Return how long the brokers of an address may take to answer. librdkafka refuses a value that is no number."""
+    given = address.options.get(ANSWER_OPTION, "")
+    return int(given) / 1000 if ANSWER_MS.fullmatch(given) else KAFKA_ANSWER_SECONDS

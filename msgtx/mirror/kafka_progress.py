@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from msgtx.errors import ConfigError, KafkaUnavailable, UnknownTopicOrPartition
-from msgtx.mirror.kafka_client import KAFKA_ANSWER_SECONDS, TRANSACTION_TIMEOUT_MS, Cluster, message_offset
+from msgtx.mirror.kafka_client import Cluster, message_offset
 from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, decode
 
 # Kafka compacts closed segments only: small ones, so that a start reads little.
@@ -21,14 +21,13 @@ MIRRORS_TOPIC_SETTINGS: Final = {
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
-OPEN_SECONDS: Final = TRANSACTION_TIMEOUT_MS / 1000 + 30.0  # another mirror's transaction holds readers of the topic up
 TRANSACTIONAL_ID: Final = "msgtx-mirror-"  # followed by the name of the mirror
 
 
 def is_made(cluster: Cluster) -> bool:
     """Return whether the cluster has the topic."""
     with cluster.asking(f"looking for the topic {MIRRORS_TOPIC}"):
-        return MIRRORS_TOPIC in cluster.admin.list_topics(timeout=KAFKA_ANSWER_SECONDS).topics
+        return MIRRORS_TOPIC in cluster.admin.list_topics(timeout=cluster.answer_seconds).topics
 
 
 def make_mirrors_topic(cluster: Cluster) -> None:
@@ -48,17 +47,18 @@ def make_mirrors_topic(cluster: Cluster) -> None:
 def topic_settings(cluster: Cluster, topic: str) -> dict[str, str]:
     """Return a topic's settings that have a value, by Kafka's names."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    asked = cluster.admin.describe_configs([resource], request_timeout=KAFKA_ANSWER_SECONDS)
-    found = asked[resource].result(KAFKA_ANSWER_SECONDS)
+    asked = cluster.admin.describe_configs([resource], request_timeout=cluster.answer_seconds)
+    found = asked[resource].result()
     return {name: entry.value for name, entry in found.items() if entry.value}
 
 
-def make_topic(cluster: Cluster, topic: str, partitions: int, settings: dict[str, str]) -> None:
-    """Make a topic with the replication that the cluster has by default. One that is there stays as it is."""
+def make_topic(cluster: Cluster, topic: str, partitions: int, settings: dict[str, str]) -> bool:
+    """Make a topic with the replication that the cluster has by default. Return whether there was none."""
     made = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=settings)
-    error = cluster.admin.create_topics([made], request_timeout=KAFKA_ANSWER_SECONDS)[topic].exception(KAFKA_ANSWER_SECONDS)
+    error = cluster.admin.create_topics([made], request_timeout=cluster.answer_seconds)[topic].exception()
     if error is not None and error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
         raise error
+    return error is None
 
 
 def list_mirrors(cluster: Cluster, only: str | None = None) -> dict[str, StoredMirror]:
@@ -91,7 +91,7 @@ def _end(cluster: Cluster) -> int:
     with cluster.asking(f"looking for the end of {MIRRORS_TOPIC}"):
         asked = {place: OffsetSpec.latest()}
         ends = cluster.admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=KAFKA_ANSWER_SECONDS
+            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=cluster.answer_seconds
         )
         end: int = ends[place].result().offset
         return end
@@ -102,8 +102,9 @@ def _committed(cluster: Cluster, end: int) -> Iterator[tuple[str, bytes | None]]
     consumer = cluster.consumer(**{"auto.offset.reset": "earliest"})
     try:
         consumer.assign([KafkaPartition(MIRRORS_TOPIC, 0, 0)])
-        deadline, position = time.monotonic() + OPEN_SECONDS, 0
+        deadline, position = time.monotonic() + cluster.answer_seconds, 0
         while position < end:
+            before = position
             for message in [*consumer.consume(1, 0.25), *consumer.consume(1_000, 0)]:
                 error = message.error()
                 if error is None:
@@ -113,9 +114,12 @@ def _committed(cluster: Cluster, end: int) -> Iterator[tuple[str, bytes | None]]
                     position = max(position, message_offset(message))
                 else:
                     raise cluster.error(error, f"reading {MIRRORS_TOPIC}")
-            if time.monotonic() > deadline:
+            if position > before:
+                deadline = time.monotonic() + cluster.answer_seconds
+            elif time.monotonic() > deadline:
                 raise KafkaUnavailable(
-                    f"{cluster.address}, while reading {MIRRORS_TOPIC}: offset {position} is still undecided"
+                    f"{cluster.address}, while reading {MIRRORS_TOPIC}: nothing behind offset {position} for"
+                    f" {cluster.answer_seconds:g} s; brokers are away, or another mirror's transaction is open there"
                 )
     finally:
         consumer.close()
@@ -125,7 +129,7 @@ def forget_mirror(cluster: Cluster, name: str) -> None:
     """Remove the progress of a mirror; one that runs is fenced."""
     producer = cluster.producer(TRANSACTIONAL_ID + name, lambda *_: None)  # the commit fails as well
     with cluster.asking(f"resetting the mirror {name!r}"):
-        producer.init_transactions(KAFKA_ANSWER_SECONDS)
+        producer.init_transactions(cluster.answer_seconds)
         producer.begin_transaction()
         producer.produce(MIRRORS_TOPIC, None, key=name.encode(), partition=0)
-        producer.commit_transaction(KAFKA_ANSWER_SECONDS)
+        producer.commit_transaction(cluster.answer_seconds)

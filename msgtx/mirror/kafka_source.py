@@ -25,7 +25,7 @@ from msgtx.errors import (
 from msgtx.mirror import kafka_progress
 from msgtx.mirror.ends import Lag, Portion, PortionLimits, Progress, SourcePlace, TopicShape
 from msgtx.mirror.kafka_address import KafkaAddress
-from msgtx.mirror.kafka_client import COPIED_SETTINGS, KAFKA_ANSWER_SECONDS, Cluster, log, message_offset, message_partition
+from msgtx.mirror.kafka_client import COPIED_SETTINGS, Cluster, log, message_offset, message_partition
 from msgtx.types import Record, TopicPartition
 
 TOPICS_LOOK_SECONDS: Final = 5.0  # between two looks for new topics and partitions
@@ -47,7 +47,8 @@ class KafkaSource:
     """Topics of Kafka that a mirror reads.
 
     `chosen`: whether a mirror copies a topic of this name. `required`: topics that must be there. `skip_removed`: go on
-    behind records that retention has removed before they were copied; otherwise this is an error.
+    behind records that retention has removed before they were copied; otherwise this is an error. `outage_timeout`: bounds
+    each call, in seconds.
     """
 
     def __init__(
@@ -57,8 +58,9 @@ class KafkaSource:
         *,
         required: frozenset[str] = frozenset(),
         skip_removed: bool = False,
+        outage_timeout: float | None = None,
     ) -> None:
-        self._cluster = Cluster(address)
+        self._cluster = Cluster(address, outage_timeout)
         self._chosen = chosen
         self._required = required
         self._skip_removed = skip_removed
@@ -86,7 +88,7 @@ class KafkaSource:
             self._follow(progress)
             self._returned = None  # an error in between: begin anew behind the progress
             records = self._take(limits)
-            deadline = time.monotonic() + QUIET_SECONDS
+            deadline = time.monotonic() + min(QUIET_SECONDS, self._cluster.answer_seconds)
             while not records and self._unread:  # none were fetched yet, which is not the end
                 if time.monotonic() > deadline:
                     raise KafkaUnavailable(f"{self._cluster.address} tells nothing of {min(self._unread)}")
@@ -125,15 +127,15 @@ class KafkaSource:
     def _look(self) -> None:
         """Ask for the topics, their ids and partitions."""
         admin = self._cluster.admin
-        found = admin.list_topics(timeout=KAFKA_ANSWER_SECONDS)
+        found = admin.list_topics(timeout=self._cluster.answer_seconds)
         names = sorted(name for name in found.topics if self._chosen(name))
         if missing := sorted(self._required - {*names}):
             raise UnknownTopicOrPartition(f"{self._cluster.address} has no topic {missing[0]!r}", topic=missing[0])
         topics = {}
         if names:
-            asked = admin.describe_topics(TopicCollection(names), request_timeout=KAFKA_ANSWER_SECONDS)
+            asked = admin.describe_topics(TopicCollection(names), request_timeout=self._cluster.answer_seconds)
             for name in names:
-                told = asked[name].result(KAFKA_ANSWER_SECONDS)
+                told = asked[name].result()
                 topics[name] = _Topic(str(told.topic_id), TopicShape(len(told.partitions), self._settings(name)))
         self._identity, self._topics, self._looked = found.cluster_id, topics, time.monotonic()
 
@@ -237,7 +239,7 @@ class KafkaSource:
         self._look()
         self._check(Progress(self._identity, {at: place}))
         low: int
-        low, high = self._consumer.get_watermark_offsets(KafkaPartition(*at), KAFKA_ANSWER_SECONDS)
+        low, high = self._consumer.get_watermark_offsets(KafkaPartition(*at), self._cluster.answer_seconds)
         if place.offset >= low:  # librdkafka has compared the epochs
             raise self._truncated(at, place.offset, f"the log ends at {high}; {error.str()}")
         told = f"{at} of {self._cluster.address}: retention has removed the records from offset {place.offset} to {low - 1}"

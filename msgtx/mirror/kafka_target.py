@@ -20,7 +20,7 @@ from msgtx.errors import KafkaUnavailable, MirrorFenced, UnknownTopicOrPartition
 from msgtx.mirror import kafka_progress
 from msgtx.mirror.ends import Lag, Portion, Progress, TopicShape
 from msgtx.mirror.kafka_address import KafkaAddress
-from msgtx.mirror.kafka_client import COPIED_SETTINGS, KAFKA_ANSWER_SECONDS, Cluster, log
+from msgtx.mirror.kafka_client import COPIED_SETTINGS, LEAST_ANSWER_SECONDS, Cluster, log
 from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, encode
 from msgtx.rules.partitioner import by_murmur2
 from msgtx.types import Record
@@ -28,15 +28,27 @@ from msgtx.types import Record
 ABORT_SECONDS: Final = 5.0  # of a transaction that is given up: its timeout aborts it otherwise
 SERVED_RECORDS: Final = 10_000  # sent between two looks at what failed
 PARTITIONS_SECONDS: Final = 0.05  # between two looks for new partitions
+METADATA_SECONDS: Final = 1.0  # a broker may hear of a new topic so much later than the one that made it
 PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # another record's failure took these with it
 RESERVED_TIMES: Final = (0, -1)  # to librdkafka "now", to Kafka "none"
 
 
 class KafkaTarget:
-    """Topics of Kafka that a mirror writes to. `repartition`: a key chooses the partition, as with Java's partitioner."""
+    """Topics of Kafka that a mirror writes to.
 
-    def __init__(self, address: KafkaAddress, name: str, *, source_address: str, repartition: bool = False) -> None:
-        self._cluster = Cluster(address)
+    `repartition`: a key chooses the partition, as with Java's partitioner. `outage_timeout`: bounds each call, in seconds.
+    """
+
+    def __init__(
+        self,
+        address: KafkaAddress,
+        name: str,
+        *,
+        source_address: str,
+        repartition: bool = False,
+        outage_timeout: float | None = None,
+    ) -> None:
+        self._cluster = Cluster(address, outage_timeout)
         self._name = name
         self._source_address = source_address
         self._repartition = repartition
@@ -57,7 +69,7 @@ class KafkaTarget:
         kafka_progress.make_mirrors_topic(self._cluster)
         producer = self._cluster.producer(kafka_progress.TRANSACTIONAL_ID + self._name, self._note_failure)
         with self._cluster.asking(f"taking over the mirror {self._name!r}"):
-            producer.init_transactions(KAFKA_ANSWER_SECONDS)
+            producer.init_transactions(self._cluster.answer_seconds)
         now = _now()
         found = self._look()
         if before is not None:
@@ -165,17 +177,17 @@ class KafkaTarget:
                 producer.produce(topic, value, key, partition, headers=headers, timestamp=at)
                 return
             except BufferError:
-                deadline = deadline or time.monotonic() + KAFKA_ANSWER_SECONDS
+                deadline = deadline or time.monotonic() + self._cluster.answer_seconds
                 self._serve(producer, 0.1)
                 if time.monotonic() > deadline:
                     raise KafkaUnavailable(f"{self._cluster.address} takes no records") from None
 
     def _commit(self, producer: Producer) -> None:
         """Commit. A call that had no answer is made again: Kafka gives the same one."""
-        deadline = time.monotonic() + KAFKA_ANSWER_SECONDS
+        deadline = time.monotonic() + self._cluster.answer_seconds
         while True:
             try:
-                producer.commit_transaction(KAFKA_ANSWER_SECONDS)
+                producer.commit_transaction(max(LEAST_ANSWER_SECONDS, deadline - time.monotonic()))
                 return
             except KafkaException as error:
                 self._raise_failure()
@@ -208,42 +220,57 @@ class KafkaTarget:
             return
         copied = {at.topic for at, place in progress.places.items() if place.offset > 0}
         with self._cluster.asking("making topics"):
-            found = self._cluster.admin.list_topics(timeout=KAFKA_ANSWER_SECONDS).topics
+            counts = self._count()
+            if any(topic in copied and topic not in counts for topic in shapes):
+                time.sleep(METADATA_SECONDS)
+                counts = self._count()
             for topic, shape in shapes.items():
-                before = self._counts.get(topic)
-                if topic in found:
-                    self._counts[topic] = len(found[topic].partitions)
-                elif topic in copied:
-                    raise UnknownTopicOrPartition(
-                        f"topic {topic!r} of {self._cluster.address} was deleted after records were copied to it: make it "
-                        f"again for those that follow, or reset the mirror {self._name!r} to copy all again",
-                        topic=topic,
-                    )
-                else:
-                    settings = {
-                        name.replace("_", "."): str(shape.settings[name])
-                        for name in COPIED_SETTINGS
-                        if name in shape.settings
-                    }
-                    kafka_progress.make_topic(self._cluster, topic, shape.partitions, settings)
-                    self._counts[topic] = shape.partitions
-                    log.info("made topic %s of %s with %d partitions", topic, self._cluster.address, shape.partitions)
                 if not self._is_large_enough(topic, shape):
-                    more = self._cluster.admin.create_partitions([NewPartitions(topic, shape.partitions)])
-                    more[topic].result(KAFKA_ANSWER_SECONDS)
-                    self._counts[topic] = shape.partitions
-                if topic in found and self._counts[topic] > (before or len(found[topic].partitions)):
-                    self._wait_for_partitions(topic)
+                    self._make_topic(topic, shape, counts.get(topic, 0), is_copied=topic in copied)
 
-    def _wait_for_partitions(self, topic: str) -> None:
-        """Return when the producer knows that a topic has more partitions. It refuses records to others."""
-        producer, deadline = self._producer, time.monotonic() + KAFKA_ANSWER_SECONDS
-        while producer is not None:
-            if len(producer.list_topics(topic, KAFKA_ANSWER_SECONDS).topics[topic].partitions) >= self._counts[topic]:
+    def _make_topic(self, topic: str, shape: TopicShape, count: int, *, is_copied: bool) -> None:
+        """Make a topic that has `count` partitions as large as the source's. Another program may do the same meanwhile."""
+        cluster, known = self._cluster, self._counts.get(topic, count)
+        if not count:
+            if is_copied:
+                raise UnknownTopicOrPartition(
+                    f"topic {topic!r} of {cluster.address} was deleted after records were copied to it: make it "
+                    f"again for those that follow, or reset the mirror {self._name!r} to copy all again",
+                    topic=topic,
+                )
+            settings = {
+                name.replace("_", "."): str(shape.settings[name]) for name in COPIED_SETTINGS if name in shape.settings
+            }
+            if kafka_progress.make_topic(cluster, topic, shape.partitions, settings):
+                log.info("made topic %s of %s with %d partitions", topic, cluster.address, shape.partitions)
+                self._counts[topic] = shape.partitions
                 return
+            count = self._wait_for_partitions(topic, 1)
+        if count < shape.partitions and not self._repartition:
+            more = NewPartitions(topic, shape.partitions)
+            error = cluster.admin.create_partitions([more], request_timeout=cluster.answer_seconds)[topic].exception()
+            if error is not None and error.args[0].code() != KafkaError.INVALID_PARTITIONS:
+                raise error
+            count = self._wait_for_partitions(topic, shape.partitions)  # also those that another program has added
+        elif count > known:
+            self._wait_for_partitions(topic, count)
+        self._counts[topic] = count
+
+    def _count(self) -> dict[str, int]:
+        """Return how many partitions each topic of the cluster has."""
+        found = self._cluster.admin.list_topics(timeout=self._cluster.answer_seconds).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def _wait_for_partitions(self, topic: str, count: int) -> int:
+        """Return how many partitions the producer knows that a topic has: at least `count`. It refuses records to others."""
+        producer, seconds = self._producer, self._cluster.answer_seconds
+        assert producer is not None
+        deadline = time.monotonic() + seconds
+        while (known := len(producer.list_topics(topic, seconds).topics[topic].partitions)) < count:
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(f"{self._cluster.address} has not heard of the new partitions of {topic}")
             time.sleep(PARTITIONS_SECONDS)
+        return known
 
     def _is_large_enough(self, topic: str, shape: TopicShape) -> bool:
         count = self._counts.get(topic)
@@ -255,7 +282,7 @@ class KafkaTarget:
         if producer is None:
             return
         try:
-            producer.abort_transaction(ABORT_SECONDS)
+            producer.abort_transaction(min(ABORT_SECONDS, self._cluster.answer_seconds))
         except KafkaException as error:  # there is none, another mirror has fenced this one, or Kafka is away
             log.debug("the transaction of the mirror %s was left: %s", self._name, error)
 

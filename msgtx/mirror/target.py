@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Final
 
 import sqlalchemy
 
@@ -18,6 +19,8 @@ from msgtx.session.opened import opened
 from msgtx.store.mirrors import PlaceColumns, advance_mirror, note_mirror, take_over_mirror
 from msgtx.store.topics.topics import TopicsNow, alter_topic, create_topic
 from msgtx.types import ProducerId, Record, TopicPartition
+
+SHAPE_ATTEMPTS: Final = 3  # other mirrors may make the same topics, or add partitions, between a look and a change
 
 
 class DatabaseTarget:
@@ -151,11 +154,20 @@ class DatabaseTarget:
 
         Raise `UnknownTopicOrPartition` for one that has been deleted since records were copied to it.
         """
+        for attempt in reversed(range(SHAPE_ATTEMPTS)):
+            try:
+                self._make_topics(producer, progress, portion)
+                return
+            except (errors.TopicExists, errors.InvalidRequest):
+                if not attempt:
+                    raise
+
+    def _make_topics(self, producer: Producer, progress: Progress, portion: Portion) -> None:
         unknown = [name for name, shape in portion.topics.items() if self._lacks(name, shape.partitions)]
         if not unknown:
             return
         copied = {at.topic for at, place in progress.places.items() if place.offset > 0}
-        found, changed = self._topics_now(unknown), []
+        found, shapes, changed = self._topics_now(unknown), dict[str, int](), []
         with self._engine.connection() as connection:
             for name in unknown:
                 shape, topic = portion.topics[name], found.get(name)
@@ -171,14 +183,15 @@ class DatabaseTarget:
                 elif len(topic.partition_ids) < shape.partitions and not self._repartition:
                     alter_topic(connection, name, shape.partitions, {})
                 else:
-                    self._shapes[name] = len(topic.partition_ids)
+                    shapes[name] = len(topic.partition_ids)
                     continue
-                self._shapes[name] = shape.partitions
+                shapes[name] = shape.partitions
                 changed.append(name)
         if changed:
             found |= self._topics_now(changed)
         for topic in found.values():
             producer._topic_changed(topic)
+        self._shapes |= shapes
 
     def _lacks(self, name: str, partitions: int) -> bool:
         known = self._shapes.get(name)

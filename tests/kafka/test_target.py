@@ -186,6 +186,19 @@ def test_partitions_that_are_added_while_a_mirror_runs_are_written_to(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("partitions", [1, 3, 5])
+@pytest.mark.parametrize("was_there", [False, True])
+def test_a_topic_that_another_program_makes_at_the_same_time_is_written_to(
+    kafka: Kafka, make: Make, monkeypatch: pytest.MonkeyPatch, partitions: int, was_there: bool
+) -> None:
+    topic, target = kafka.topic(partitions), make()
+    progress = target.take_over()
+    looked = {topic: 1} if was_there else {}  # before the other program
+    monkeypatch.setattr(target, "_count", lambda: looked)
+    target.write(progress, portion(topic, [record(topic, 2)], end=1))
+    assert [*kafka.contents(topic)] == [(topic, 2)]
+
+
 def test_a_mirror_that_is_replaced_while_it_takes_over_again_is_fenced(
     kafka: Kafka, make: Make, monkeypatch: pytest.MonkeyPatch, unique: Callable[[str], str]
 ) -> None:

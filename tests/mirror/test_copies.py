@@ -1,6 +1,8 @@
 """What a mirror copies from one database to another, and where it stops."""
 
+import contextlib
 from collections.abc import Callable
+from functools import partial
 
 import msgtx
 from msgtx import errors
@@ -157,6 +159,23 @@ def test_partitions_that_are_added_while_a_mirror_runs_are_followed(
 
     client.producer().send(wide, b"1", partition=0).result()
     assert copy(wide, name=unique("mirror"), on_progress=widen).records == 2
+    assert contents(target, wide) == contents(client, wide)
+
+
+def test_a_topic_that_another_program_makes_or_widens_at_the_same_time_is_written_to(
+    client: msgtx.Client, target_url: str, target: msgtx.Client, wide: str, unique: Unique
+) -> None:
+    hook, name = Hook(target.runtime.engine), unique("mirror")
+    moves: list[tuple[str, Callable[[msgtx.Client], object]]] = [
+        ("before create_topic", lambda other: other.topics.create(wide, partitions=1)),
+        ("before alter_topic", lambda other: other.topics.alter(wide, partitions=5)),
+    ]
+    with msgtx.connect(target_url) as other, contextlib.ExitStack() as block:
+        for moment, move in moves:
+            block.enter_context(hook.at(moment, partial(move, other), times=1))
+        client.producer().send(wide, b"1", partition=2).result()
+        assert client.mirror(wide, name=name, target=target, until_caught_up=True).records == 1
+    assert (hook.seen["before create_topic"], hook.seen["before alter_topic"]) == (1, 1)
     assert contents(target, wide) == contents(client, wide)
 
 
