@@ -261,6 +261,21 @@ def unique() -> Callable[[str], str]:
 
 
 @pytest.fixture
+def make(client: msgtx.Client, unique: Callable[[str], str]) -> Iterator[Callable[..., msgtx.Producer]]:
+    """Make transactional producers."""
+    made: list[msgtx.Producer] = []
+
+    def producer(**settings: Any) -> msgtx.Producer:
+        made.append(client.producer(**{"transactional_id": unique("id"), "linger_ms": 0, **settings}))
+        made[-1].init_transactions()
+        return made[-1]
+
+    yield producer
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
 def output(client: msgtx.Client) -> str:
     """A topic for what is made of another one's records."""
     name = steps.unique("output")

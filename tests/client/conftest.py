@@ -1,7 +1,6 @@
 """Fixtures of the tests of the public interface."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import sqlalchemy
@@ -69,21 +68,6 @@ def share(client: msgtx.Client, topic: str, unique: Callable[[str], str]) -> Ite
 def long_locks(share: Shares) -> None:
     """The locks of the share group outlast a test."""
     share.configure(record_lock_duration_ms=60_000)
-
-
-@pytest.fixture
-def make(client: msgtx.Client, unique: Callable[[str], str]) -> Iterator[Callable[..., msgtx.Producer]]:
-    """Make transactional producers."""
-    made: list[msgtx.Producer] = []
-
-    def producer(**settings: Any) -> msgtx.Producer:
-        made.append(client.producer(**{"transactional_id": unique("id"), "linger_ms": 0, **settings}))
-        made[-1].init_transactions()
-        return made[-1]
-
-    yield producer
-    for each in made:
-        each.close()
 
 
 @pytest.fixture

@@ -37,21 +37,6 @@ def wide(client: msgtx.Client, unique: Callable[[str], str]) -> str:
     return name
 
 
-@pytest.fixture
-def make(client: msgtx.Client, unique: Callable[[str], str]) -> Iterator[Callable[..., msgtx.Producer]]:
-    """Make transactional producers of the source."""
-    made: list[msgtx.Producer] = []
-
-    def producer(**settings: Any) -> msgtx.Producer:
-        made.append(client.producer(**{"transactional_id": unique("id"), "linger_ms": 0, **settings}))
-        made[-1].init_transactions()
-        return made[-1]
-
-    yield producer
-    for each in made:
-        each.close()
-
-
 def contents(client: msgtx.Client, *topics: str) -> dict[tuple[str, int], list[tuple[Any, ...]]]:
     """Return what a reader of committed records gets, by partition, without its offsets."""
     found: dict[tuple[str, int], list[tuple[Any, ...]]] = {}

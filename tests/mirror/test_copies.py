@@ -98,19 +98,24 @@ def test_aborted_and_open_transactions_are_not_copied(
     assert contents(target, wide) == contents(client, wide)
 
 
+def fenced(client: msgtx.Client, target: msgtx.Client, topic: str, *, name: str, by: Callable[[], object]) -> None:
+    """Copy a record, then fence the mirror and send another one: it ends."""
+
+    def fence(report: msgtx.MirrorReport) -> None:
+        if report.records == 1:
+            client.producer().send(topic, b"2", partition=0).result()
+            by()
+
+    client.producer().send(topic, b"1", partition=0).result()
+    with refuses(errors.MirrorFenced, name=name):
+        client.mirror(topic, name=name, target=target, on_progress=fence)
+
+
 def test_a_second_mirror_of_a_name_fences_the_first(
     client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
 ) -> None:
     name = unique("mirror")
-    client.producer().send(wide, b"1", partition=0).result()
-
-    def begin_another(report: msgtx.MirrorReport) -> None:
-        if report.records == 1:
-            client.producer().send(wide, b"2", partition=0).result()
-            copy(wide, name=name)
-
-    with refuses(errors.MirrorFenced, name=name):
-        client.mirror(wide, name=name, target=target, on_progress=begin_another)
+    fenced(client, target, wide, name=name, by=lambda: copy(wide, name=name))
     assert [record[1] for record in contents(target, wide)[wide, 0]] == [b"1", b"2"]
 
 
@@ -118,15 +123,7 @@ def test_a_reset_fences_a_mirror_and_lets_it_begin_anew(
     client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
 ) -> None:
     name = unique("mirror")
-    client.producer().send(wide, b"1", partition=0).result()
-
-    def reset(report: msgtx.MirrorReport) -> None:
-        if report.records == 1:
-            target.admin.mirrors.reset(name)
-            client.producer().send(wide, b"2", partition=0).result()
-
-    with refuses(errors.MirrorFenced, name=name):
-        client.mirror(wide, name=name, target=target, on_progress=reset)
+    fenced(client, target, wide, name=name, by=lambda: target.admin.mirrors.reset(name))
     assert copy(wide, name=name).records == 2
     with refuses(errors.MirrorNotFound, name="nobody"):
         target.admin.mirrors.reset("nobody")

@@ -237,13 +237,18 @@ def test_a_stop_ends_the_pause_of_a_sweep(connection: Connection, database_url: 
     assert (report.batches_removed, report.sweeps_unfinished) == (1, 1)
 
 
+def two_backlogs(connection: Connection, *, deleted: int) -> None:
+    """Make a deleted log of so many rows, and a log of two that are past its retention."""
+    partition = 1_000_000  # of no topic any more
+    fill(connection, partition, deleted, byte_size=ROW)
+    fill(connection, new_partition(connection, retention_bytes=0), 2, byte_size=ROW)
+    connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [partition])
+
+
 @pytest.mark.usefixtures("slow")
 def test_a_long_backlog_of_one_sweep_holds_no_other_up(connection: Connection, time: Time) -> None:
-    """A deleted log of five rows, and a log past its retention of two: the latter is done while the former is not."""
-    deleted = 1_000_000  # of no topic any more
-    fill(connection, deleted, 5, byte_size=ROW)
-    fill(connection, new_partition(connection, retention_bytes=0), 2, byte_size=ROW)
-    connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [deleted])
+    """The log past its retention is done while the deleted one is not."""
+    two_backlogs(connection, deleted=5)
 
     def pause(seconds: float) -> bool:
         time.pause(seconds)
@@ -260,10 +265,7 @@ def test_a_long_backlog_of_one_sweep_holds_no_other_up(connection: Connection, t
 @pytest.mark.usefixtures("slow")
 def test_in_rounds_alone_no_sweep_is_held_up(connection: Connection, time: Time) -> None:
     """As in a daemon whose rounds are so long that nothing is done between them."""
-    deleted = 1_000_000  # of no topic any more
-    fill(connection, deleted, 9, byte_size=ROW)
-    fill(connection, new_partition(connection, retention_bytes=0), 2, byte_size=ROW)
-    connection.execute("insert into msgtx.deleted_partition (partition_id) values (%s)", [deleted])
+    two_backlogs(connection, deleted=9)
     sweeper, removed = Sweeper(["deleted", "retention"], pace=Pace(time)), [0, 0]
     for _ in range(6):
         report = sweeper.round(connection, step_seconds=9.0)
