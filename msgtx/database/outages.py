@@ -26,11 +26,15 @@ class Outages:
 
     def __init__(self, name: str = "", what: str = "the database") -> None:
         self._prefix = name and f"{name}: "
-        self.what = what
+        self._what = what
         self.since: float | None = None  # by `time.monotonic`; None: the database answers
         self._failing: weakref.WeakSet[object] = weakref.WeakSet()
         self._told: float | None = None  # when the log last spoke of this outage
         self._lock = threading.Lock()
+
+    def words(self, sentence: str) -> str:
+        """Return a sentence about the database as one about what is away here."""
+        return sentence.replace("the database", self._what)
 
     def failed(self, who: object, error: BaseException) -> None:
         """Note that `who` has asked the database in vain."""
@@ -44,9 +48,9 @@ class Outages:
             self._told = now
         words = self._prefix + " ".join(str(error).split())
         if told is None:
-            log.warning("%s is away: %s", self.what, words)
+            log.warning(self.words("the database is away: %s"), words)
         else:
-            log.warning("%s has been away for %s: %s", self.what, units.lasting(now - since), words)
+            log.warning(self.words("the database has been away for %s: %s"), units.lasting(now - since), words)
 
     def answered(self, who: object) -> None:
         """Note that `who` has got an answer, or has stopped asking."""
@@ -59,7 +63,7 @@ class Outages:
             since, told = self.since, self._told
             self.since = self._told = None
         if told is not None:  # else the log knows of no outage, or another thread was faster
-            log.info("%s%s is back after %s", self._prefix, self.what, units.lasting(time.monotonic() - since))
+            log.info(self.words("%sthe database is back after %s"), self._prefix, units.lasting(time.monotonic() - since))
 
 
 class Wait:
@@ -86,9 +90,8 @@ class Wait:
         away = now - min(self._since, self._outages.since or now)
         if self._timeout is not None and away >= self._timeout:
             if not hasattr(error, "__notes__"):  # else a call within this one has waited in vain
-                error.add_note(
-                    f"{self._outages.what} was away for {units.lasting(away)}: outage_timeout is {self._timeout:g} s"
-                )
+                words = f"the database was away for {units.lasting(away)}: outage_timeout is {self._timeout:g} s"
+                error.add_note(self._outages.words(words))
             raise error
         if self._failures > 1:
             self._outages.failed(self, error)
