@@ -81,6 +81,7 @@ def main() -> int:
     parser.add_argument("--rabbit", type=int, metavar="PORT", help="a RabbitMQ on this machine: r13 with quorum queues, too")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of one variant in one round")
+    parser.add_argument("--records", type=int, default=10_000_000, help="of the larger database of r14-size")
     parser.add_argument("--json", type=Path, help="append the JSON lines to a file instead of printing them")
     options = parser.parse_args()
     wanted = options.targets or list(TARGETS)
@@ -106,6 +107,7 @@ def main() -> int:
         **brokers,
         rounds=options.rounds,
         seconds=options.seconds,
+        records=options.records,
         queues=_queues(options, url),
         connector=options.kafka_connector,
     )

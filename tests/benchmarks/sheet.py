@@ -25,6 +25,7 @@ class Settings:
     rounds: int
     seconds: float
     queues: Sequence[Queues] = ()
+    records: int = 10_000_000  # of r14-size
     connector: Path | None = None  # a folder with the jars of Spark's Kafka connector
 
     @property

@@ -1,12 +1,16 @@
-"""R14, the part about size: append, fetch, cut, sweep and verify with 10,000,000 records ÷ with 1,000,000, side by side.
+"""R14, the part about size: append, fetch, cut, sweep and verify with many records ÷ with 1,000,000, side by side.
 
-A server of its own with two databases; each record is a row of its own, the costliest shape. The rows are copies of one
-that a producer has stored, with offsets of their own. Also: bytes on disk and in the WAL for each record, memory of a
-connection.
+Many are 10,000,000, or `--records`: as many of them as can be written in `FILL_SECONDS`. A server of its own with two
+databases; each record is a row of its own, the costliest shape. The rows are copies of one that a producer has stored, with
+offsets of their own. Also: bytes on disk and in the WAL for each record, memory of a connection.
 """
 
+import shutil
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import msgtx
 from msgtx import TopicPartition
@@ -17,8 +21,13 @@ from msgtx.database.connection import RawConnection, until
 from tests.benchmarks.sheet import Claim, Rounds, Settings, progress
 from tests.benchmarks.sweeping import own_server
 
-RECORDS = {"small": 1_000_000, "large": 10_000_000}
+FEW = 1_000_000
 PARTITIONS = 4
+STEP = 250_000  # records of a partition that are written by one statement
+FILL_SECONDS = 900.0
+VERIFY_SECONDS = 60.0
+ROW_BYTES = 270  # of a record on the disk, with its part of the index
+WAL_BYTES = 6 * 1024**3  # at most, and what else the server keeps
 SIZE = 100
 READ = 2_000  # records in one reading
 REMOVED = 50_000  # records that retention removes at once
@@ -39,9 +48,13 @@ TOPIC = "orders"
 def size(settings: Settings) -> list[dict[str, object]]:
     """Fill both databases, then measure them in turn."""
     rounds = Rounds()
+    wanted = {"small": FEW, "large": settings.records}
+    folder, needed = tempfile.gettempdir(), sum(wanted.values()) * ROW_BYTES + WAL_BYTES
+    if (free := shutil.disk_usage(folder).free) < needed:
+        sys.exit(f"{folder} has {free / 1e9:.0f} GB free, r14-size needs {needed / 1e9:.0f}: set TMPDIR, or fewer --records")
     with own_server("create database large owner msgtx", "grant pg_read_all_stats to msgtx") as url:
         urls = {"small": url, "large": address.conninfo({**address.parse(url), "dbname": "large"})}
-        logs = {name: Log(url, RECORDS[name], rounds, name) for name, url in urls.items()}
+        logs = {name: Log(url, wanted[name], rounds, name) for name, url in urls.items()}
         steps = {
             f"{kind} {name}": log.removal if kind == "removal" else _rated(getattr(log, kind), settings.seconds)
             for kind in RATES
@@ -54,12 +67,12 @@ def size(settings: Settings) -> list[dict[str, object]]:
             rounds.add(f"verify {name}", log.verify())
             log.close()
     claims = [
-        Claim(target="R14", what=f"{what}, 10,000,000 ÷ 1,000,000 records", unit="/s", value=f"{kind} large",
+        Claim(target="R14", what=f"{what}, {logs['large'].records:,} ÷ {FEW:,} records", unit="/s", value=f"{kind} large",
               base=f"{kind} small", at_least=0.8)
         for kind, what in RATES.items()
     ]  # fmt: skip
     claims += [
-        Claim(target="R14", what=f"{what}, {RECORDS[name]:,} records", unit="bytes", value=f"{kind} {name}")
+        Claim(target="R14", what=f"{what}, {log.records:,} records", unit="bytes", value=f"{kind} {name}")
         for kind, what in {
             "disk": f"disk per record of {SIZE} bytes in a row of its own",
             "disk many": "disk per record, batches of 1,000",
@@ -67,7 +80,7 @@ def size(settings: Settings) -> list[dict[str, object]]:
             "wal many": "WAL per record, batches of 1,000",
             "memory": "memory of a connection",
         }.items()
-        for name in RECORDS
+        for name, log in logs.items()
     ]
     return rounds.judge(claims)
 
@@ -104,17 +117,39 @@ class Log:
         """Close the client."""
         self._client.close()
 
+    @property
+    def records(self) -> int:
+        """How many there were when it was filled."""
+        return PARTITIONS * self._each
+
     def _fill(self) -> None:
         for partition in range(PARTITIONS):
             self._plain.send(TOPIC, self._values[0], partition=partition).result()
         began = time.perf_counter()
+        with ThreadPoolExecutor(PARTITIONS) as pool, until(silence=PATIENCE_SECONDS):
+            written = list(pool.map(self._fill_partition, range(PARTITIONS)))
+        self._each = min(written)
         with until(silence=PATIENCE_SECONDS), self._client.runtime.engine.connection() as connection:
-            connection.execute(COPY, [self._each - 1])
+            filled = time.perf_counter() - began
             connection.execute("vacuum analyze msgtx.record_batch")
             row = connection.execute("select pg_total_relation_size('msgtx.record_batch')").fetchone()
         assert row is not None
-        self._rounds.add(f"disk {self._name}", row[0] / (PARTITIONS * self._each))
-        progress(f"{self._name}: {PARTITIONS * self._each:,} records in {time.perf_counter() - began:.0f} s")
+        self._rounds.add(f"disk {self._name}", row[0] / sum(written))
+        progress(
+            f"{self._name}: {sum(written):,} records in {filled:.0f} s, VACUUM {time.perf_counter() - began - filled:.0f} s"
+        )
+
+    def _fill_partition(self, partition: int) -> int:
+        """Write the records of a partition, in steps, as long as there is time. Returns how many it has."""
+        end, written = time.perf_counter() + FILL_SECONDS, 1
+        with until(silence=PATIENCE_SECONDS), self._client.runtime.engine.connection() as connection:
+            connection.execute("set synchronous_commit = off")
+            while written < self._each and time.perf_counter() < end:
+                upto = min(written + STEP, self._each)
+                connection.execute(COPY, {"partition": partition, "first": written, "last": upto - 1})
+                written = upto
+            connection.execute("reset synchronous_commit")
+        return written
 
     def append(self) -> int:
         """Append a record."""
@@ -166,8 +201,19 @@ class Log:
             return REMOVED / (time.perf_counter() - began)
 
     def verify(self) -> float:
-        """Verify all records, and return how many in a second."""
-        report = self._client.admin.verify([TOPIC])
+        """Verify as many records as there is time for, and return how many in a second."""
+        began, seen = time.perf_counter(), 0
+
+        def look(records: int, _: str) -> None:
+            nonlocal seen
+            seen = records
+            if time.perf_counter() > began + VERIFY_SECONDS:
+                raise TimeoutError
+
+        try:
+            report = self._client.admin.verify([TOPIC], progress=look)
+        except TimeoutError:
+            return seen / (time.perf_counter() - began)
         assert not report.violations, report
         return report.records / report.seconds
 
@@ -211,4 +257,6 @@ COPY = """
         timestamps)
     select r.partition_id, n, n, r.appended_at, r.max_timestamp, r.record_count, r.byte_size, r.keys, r."values",
            r.timestamps
-    from msgtx.record_batch r, generate_series(1, %s) n"""
+    from msgtx.record_batch r, generate_series(%(first)s::bigint, %(last)s) n
+    where r.base_offset = 0
+      and r.partition_id = (select p.partition_id from msgtx.partition p where p.partition_index = %(partition)s)"""
