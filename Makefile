@@ -26,7 +26,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check compiler etcd demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-patroni test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -119,6 +119,19 @@ $(VENV)/kafka: tests/kafka/broker.py $(VENV)/spark
 test-kafka: $(VENV)/kafka ## mirrors from and to a real Kafka, which the tests start
 	@$(BIN)/python -m tests tests/kafka
 
+# An environment of its own: Patroni brings packages that msgtx does not use.
+$(VENV)/patroni/installed: requirements-patroni.lock $(VENV)/installed
+	@echo "setting up $(VENV)/patroni" >&2
+	@"$(PYTHON)" -m venv --clear $(VENV)/patroni
+	@$(VENV)/patroni/bin/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements-patroni.lock
+	@touch $@
+
+etcd:
+	@command -v etcd >/dev/null || { echo "missing: etcd (Debian: apt-get install etcd-server)" >&2; exit 1; }
+
+test-patroni: $(VENV)/patroni/installed | etcd ## servers under Patroni, which the tests start (needs etcd)
+	@$(BIN)/python -m tests tests/patroni
+
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
@@ -150,15 +163,16 @@ format: $(VENV)/installed ## let ruff format and fix what it can
 # Its own environment: a lock that cannot be installed can still be renewed. The other locks agree with the first.
 PIP_COMPILE := env -u PIP_FIND_LINKS .venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes \
 	--allow-unsafe --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
-LOCKS := requirements.lock requirements-spark.lock requirements-docs.lock
+LOCKS := requirements.lock requirements-spark.lock requirements-docs.lock requirements-patroni.lock
 EXTRA := import sys, tomllib; \
-	print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
+	found = tomllib.load(open("pyproject.toml", "rb")); \
+	print(*{**found["project"]["optional-dependencies"], **found["dependency-groups"]}[sys.argv[1]], sep="\n")
 
-lock: | check ## renew the three locks from pyproject.toml
+lock: | check ## renew the four locks from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
 	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra console --extra examples --extra kafka --extra dev --output-file requirements.lock.new pyproject.toml
-	@for extra in spark docs; do lock=requirements-$$extra.lock; \
+	@for extra in spark docs patroni; do lock=requirements-$$extra.lock; \
 		.venv-lock/bin/python -c '$(EXTRA)' $$extra > $$lock.in || exit 1; \
 		$(PIP_COMPILE) --constraint requirements.lock.new --output-file $$lock.new $$lock.in || exit 1; rm $$lock.in; done
 	@for lock in $(LOCKS); do \
