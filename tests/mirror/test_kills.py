@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -26,8 +27,8 @@ from tests.mirror.conftest import contents
 
 pytestmark = pytest.mark.long
 
-SECONDS: Final = float(os.environ.get("MIRROR_SECONDS", "30"))
-BACKLOG: Final = 10_000  # records that are there before the mirror begins
+SECONDS: Final = float(os.environ.get("MIRROR_SECONDS", "25"))
+BACKLOG: Final = 100_000  # records that are there before the mirror begins
 TOPICS: Final = ("m1", "m2")
 PLACES: Final = (("m1", 0), ("m1", 1), ("m1", 2), ("m2", 0), ("m2", 1))
 
@@ -84,8 +85,10 @@ def watch(url: str, stop: threading.Event, seen: dict[bytes, set[int]]) -> None:
                 start = cut
 
 
-def test_records_arrive_once_and_transactions_whole_whatever_is_killed(ends: tuple[CrashServer, CrashServer]) -> None:
-    source, target = ends
+def test_records_arrive_once_and_transactions_whole_whatever_is_killed(
+    ends: tuple[CrashServer, CrashServer], tmp_path: Path
+) -> None:
+    (source, target), log = ends, tmp_path / "mirror.log"
     urls = [server.server.create_database() for server in ends]
     with msgtx.connect(urls[0]) as client:
         client.topics.create("m1", partitions=3)
@@ -96,12 +99,13 @@ def test_records_arrive_once_and_transactions_whole_whatever_is_killed(ends: tup
 
     def start() -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "msgtx.cli", "mirror", "run", *TOPICS, "--name", "x", "--max-records", "2000"]
-        return subprocess.Popen(
-            [*command, "--max-bytes", "200kB"],
-            env={**os.environ, "MSGTX_DATABASE_URL": urls[0], "MSGTX_MIRROR_RUN_TARGET": urls[1]},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with log.open("ab") as errors_of_mirror:
+            return subprocess.Popen(
+                [*command, "--max-bytes", "200kB"],
+                env={**os.environ, "MSGTX_DATABASE_URL": urls[0], "MSGTX_MIRROR_RUN_TARGET": urls[1]},
+                stdout=subprocess.DEVNULL,
+                stderr=errors_of_mirror,
+            )
 
     stop, done, seen, kills = threading.Event(), Counter[str](), dict[bytes, set[int]](), Counter[str]()
     threads = [threading.Thread(target=send, args=(urls[0], number, stop, done)) for number in range(2)]
@@ -138,10 +142,14 @@ def test_records_arrive_once_and_transactions_whole_whatever_is_killed(ends: tup
                 nonlocal mirror
                 if mirror.poll() is not None:
                     mirror = start()
-                has_both = {*TOPICS} <= {*copied.topics.list()}
-                return has_both and contents(client, *TOPICS) == contents(copied, *TOPICS)
+                found = [each for each in copied.admin.mirrors.list() if each.source and not each.lag_records]
+                return bool(found) and contents(client, *TOPICS) == contents(copied, *TOPICS)
 
-            wait_until(is_complete, "the target has all records, in their order", seconds=2 * PATIENCE_SECONDS)
+            try:
+                wait_until(is_complete, "the target has all records, in their order", seconds=2 * PATIENCE_SECONDS)
+            except AssertionError as error:
+                error.add_note(f"{copied.admin.mirrors.describe('x')}\n{log.read_text()[-5_000:]}")
+                raise
             sizes = Counter(record.value for record in client.read(client.snapshot(TOPICS)))
             assert not list(copied.admin.verify().violations)
     finally:
