@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgtx import errors
 from msgtx.admin.shares import describe_now
-from msgtx.rows import printable, row_of
+from msgtx.rows import PLACE_COLUMNS, mirror_row, printable, row_of
 from msgtx.rules.group import GroupStatus
 from msgtx.rules.names import did_you_mean
 from msgtx.scopes import Scopes, scope_words, target_words
 from msgtx.types import (
     GroupDescription,
     GroupListing,
+    MirrorDescription,
     OffsetReset,
     Outcome,
     PreparedTransaction,
@@ -388,6 +389,32 @@ def _delete_snapshot(client: "Client", _: Control, *, name: str) -> None:
     client.snapshots.delete(name)
 
 
+# ── mirrors ──
+
+
+def reset_of_mirror(found: MirrorDescription) -> str:
+    """Return the effect of a mirror's reset in words."""
+    return f"forget mirror {found.name!r}, which has copied {counted(found.records, 'record')}: it copies all of them again"
+
+
+def _preview_reset_mirror(client: "Client", *, name: str) -> Preview:
+    found = client.admin.mirrors.describe(name)
+    return Preview(
+        "mirror reset",
+        {"name": name},
+        reset_of_mirror(found),
+        # Not its progress: it may run.
+        (found.source, found.source_address, found.started_at),
+        _command("mirror reset", [name]),
+        PLACE_COLUMNS,
+        mirror_row(found)["places"],
+    )
+
+
+def _reset_mirror(client: "Client", _: Control, *, name: str) -> None:
+    client.admin.mirrors.reset(name)
+
+
 def _identities(client: "Client", topics: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the ids of the partitions of topics: a topic that is deleted and made anew has others."""
     from msgtx.store.topics.topics import require_topics
@@ -434,6 +461,7 @@ CHANGES: Final[Mapping[str, Change]] = {
         Change("shares delete", "Delete share group", "admin", _preview_delete_share, _delete_share),
         Change("topics delete-records", "Delete records", "admin", _preview_delete_records, _delete_records),
         Change("topics delete", "Delete topic", "admin", _preview_delete_topic, _delete_topic),
+        Change("mirror reset", "Reset", "admin", _preview_reset_mirror, _reset_mirror),
         Change("offsets delete-snapshot", "Delete snapshot", "consume", _preview_delete_snapshot, _delete_snapshot),
     )
 }

@@ -21,6 +21,7 @@ from msgtx.types import (
     FoundRecord,
     GroupDescription,
     MemberDescription,
+    MirrorDescription,
     PartitionDescription,
     PartitionProgress,
     PartitionRows,
@@ -55,6 +56,20 @@ SHARE_PARTITION_COLUMNS: Final = (
     "lag",
     "lag_ms",
 )
+
+MIRROR_COLUMNS: Final = (  # of a list of mirrors
+    "name",
+    "source_address",
+    "records",
+    "lag_records",
+    "lag_ms",
+    "moved_ms",
+    "seen_ms",
+    "host",
+    "process",
+    "error",
+)
+PLACE_COLUMNS: Final = ("topic", "partition", "offset")
 
 
 def row_of(value: Any) -> dict[str, Any]:
@@ -114,6 +129,11 @@ def listed_share_row(found: ShareGroupDescription) -> dict[str, Any]:
 def share_row(found: ShareGroupDescription) -> dict[str, Any]:
     """Return a share group with its settings and its partitions."""
     return {**row_of(found), "partitions": [{"group": found.group, **row_of(each)} for each in found.partitions]}
+
+
+def mirror_row(found: MirrorDescription) -> dict[str, Any]:
+    """Return a mirror with its places."""
+    return {**row_of(found), "places": [row_of(place) for place in found.places]}
 
 
 def prepared_row(one: PreparedListing) -> dict[str, Any]:

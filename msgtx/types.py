@@ -1287,7 +1287,8 @@ class MirrorDescription:
     """A mirror whose target is this database: its source, its run, and how far it is.
 
     `source`: the identity of the source; None: nothing is copied yet. `moved_ms`, `seen_ms`: how long ago its progress
-    moved, and its run was heard of. `lag_records`, `lag_ms`: as the run said last. `places`: by `describe` only.
+    moved, and its run was heard of. `lag_records`, `lag_ms`: as the run said last. `places`: by `describe` only. `error`:
+    why the run has ended, if only a person can decide about that.
     """
 
     name: str
@@ -1302,3 +1303,4 @@ class MirrorDescription:
     lag_records: int
     lag_ms: int
     places: tuple[MirrorPlace, ...] = ()
+    error: str | None = None

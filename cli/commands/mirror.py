@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import click
 
+from msgtx.changes import preview, reset_of_mirror
 from msgtx.cli.terminal import completion
-from msgtx.cli.terminal.confirmation import confirmed, destructive
+from msgtx.cli.terminal.confirmation import carry_out_each, confirmed, destructive
 from msgtx.cli.terminal.database import connect
 from msgtx.cli.terminal.interruption import stopping
 from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invocation
@@ -15,12 +16,11 @@ from msgtx.cli.terminal.output import show_many, show_one
 from msgtx.cli.terminal.progress import progress
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import MIRROR
-from msgtx.rows import row_of
+from msgtx.rows import MIRROR_COLUMNS, PLACE_COLUMNS, mirror_row, row_of
 from msgtx.types import MirrorReport
 from msgtx.units import counted
 
 DRAIN_S: Final = 30.0  # to the end of a portion
-COLUMNS: Final = ("name", "source_address", "records", "lag_records", "lag_ms", "moved_ms", "seen_ms", "host", "process")
 
 
 @click.group("mirror", cls=Group)
@@ -114,26 +114,26 @@ def list_(invocation: Invocation, *, target: str | None) -> None:
     """
     with _mirrors(invocation, target) as mirrors:
         found = mirrors.list()
-    show_many(invocation.format, map(row_of, found), COLUMNS)
+    show_many(invocation.format, map(mirror_row, found), MIRROR_COLUMNS)
 
 
 @command.command("describe")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.mirrors)
 @TARGET
 @pass_invocation
 def describe(invocation: Invocation, name: str, *, target: str | None) -> None:
     """Show the next offset that a mirror copies of each partition of its source."""
     with _mirrors(invocation, target) as mirrors:
         found = mirrors.describe(name)
-    row = {**row_of(found), "places": [row_of(place) for place in found.places]}
+    row = mirror_row(found)
     if invocation.format == "table":
-        show_many("table", [{"name": name, **place} for place in row["places"]], ("name", "topic", "partition", "offset"))
+        show_many("table", [{"name": name, **place} for place in row["places"]], ("name", *PLACE_COLUMNS))
     else:
         show_one(invocation.format, row)
 
 
 @command.command("reset")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.mirrors)
 @TARGET
 @destructive
 @pass_invocation
@@ -143,7 +143,10 @@ def reset(invocation: Invocation, name: str, *, target: str | None, dry_run: boo
     Records that were copied stay, so delete the topics of the target first, unless they may be there twice. A running
     mirror of this name ends (exit code 4).
     """
+    if target is None:
+        with connect(invocation) as client:
+            carry_out_each(client, [preview(client, "mirror reset", name=name)], dry_run=dry_run, yes=yes)
+        return
     with _mirrors(invocation, target) as mirrors:
-        found = mirrors.describe(name)
-        if confirmed(f"forget mirror {name!r} ({counted(found.records, 'record')} copied)", dry_run=dry_run, yes=yes):
+        if confirmed(reset_of_mirror(mirrors.describe(name)), dry_run=dry_run, yes=yes):
             mirrors.reset(name)

@@ -31,4 +31,5 @@ def _complete(
 
 topics = _complete(lambda client: client.topics.list())
 groups = _complete(lambda client: [listed.group for listed in client.admin.groups.list()])
+mirrors = _complete(lambda client: [listed.name for listed in client.admin.mirrors.list()])
 shares = _complete(lambda client: [listed.group for listed in client.admin.shares.list()])

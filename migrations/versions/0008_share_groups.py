@@ -194,7 +194,7 @@ TABLES = (
     )""",
     # A mirror whose target this is. run_id: of the process that copies; producer_id, producer_epoch: with which it does;
     # revision: of its progress, which a write compares.
-    # moved_at: the last write of progress; seen_at: the last word of the run, with its lag.
+    # moved_at: the last write of progress; seen_at: the last word of the run, with its lag; error: why it has ended.
     """create table msgtx.mirror (
         name text not null constraint mirror_pkey primary key,
         run_id uuid not null,
@@ -211,7 +211,9 @@ TABLES = (
         records bigint not null default 0,
         lag_records bigint not null default 0,
         lag_ms bigint not null default 0,
-        constraint mirror_names_are_short check (octet_length(name) <= 230 and octet_length(source_address) <= 2000)
+        error text,
+        constraint mirror_names_are_short check (octet_length(name) <= 230 and octet_length(source_address) <= 2000),
+        constraint mirror_error_is_short check (octet_length(error) <= 8000)
     ) with (fillfactor = 50)""",
     # How far a mirror has copied a partition of its source; the identities are the source's.
     """create table msgtx.mirror_place (

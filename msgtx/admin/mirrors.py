@@ -56,6 +56,7 @@ def _described(row: MirrorRow, places: tuple[MirrorPlace, ...] = ()) -> MirrorDe
         lag_records=row.lag_records,
         lag_ms=row.lag_ms,
         places=places,
+        error=row.error,
     )
 
 

@@ -176,5 +176,6 @@ FORMS: Final[Mapping[str, Form]] = {
         noun="topics",
     ),
     "offsets delete-snapshot": Form("cut", (_fixed("name", "Cut"),), _named("name"), noun="cuts"),
+    "mirror reset": Form("mirror", (_fixed("name", "Mirror"),), _named("name"), noun="mirrors"),
     "topics delete": Form("topic", (_fixed("topic", "Topic"),), _named("topic"), noun="topics"),
 }

@@ -19,6 +19,7 @@ _STATUS: Final[Mapping[type[errors.MsgtxError], int]] = {
     errors.UnknownTopicOrPartition: 404,
     errors.GroupNotFound: 404,
     errors.SnapshotNotFound: 404,
+    errors.MirrorNotFound: 404,
     errors.TransactionalIdNotFound: 404,
     errors.TransactionNotFound: 404,
     errors.GroupNotEmpty: 409,

@@ -469,6 +469,7 @@ class DescribeMirrorsRow(NamedTuple):
     records: int
     lag_records: int
     lag_ms: int
+    error: str | Any
 
 
 DESCRIBE_MIRRORS: Final = Function("describe_mirrors", "in_name text", DescribeMirrorsRow)
@@ -1247,7 +1248,9 @@ class NeglectedGroupsRow(NamedTuple):
 
 NEGLECTED_GROUPS: Final = Function("neglected_groups", "most int4", NeglectedGroupsRow)
 NOTE_MIRROR: Final = Function(
-    "note_mirror", "in_name text, in_run_id uuid, in_producer_id int8, in_lag_records int8, in_lag_ms int8", tuple[bool]
+    "note_mirror",
+    "in_name text, in_run_id uuid, in_producer_id int8, in_lag_records int8, in_lag_ms int8, in_error text",
+    tuple[bool],
 )
 NOTE_PLACE: Final = Function("note_place", "", tuple[bool])
 

@@ -124,6 +124,10 @@ class Target(Protocol):
         """
         ...
 
+    def give_up(self, error: Exception) -> None:
+        """Note why the mirror ends. A target may have no place for this."""
+        ...
+
     def close(self) -> None:
         """Give up its connections. What is undecided is aborted."""
         ...

@@ -105,6 +105,9 @@ class KafkaTarget:
         """See `Target.note`."""
         self._write(replace(self._written(), lag=lag))
 
+    def give_up(self, error: Exception) -> None:
+        """See `Target.give_up`; there is no place for it."""
+
     def close(self) -> None:
         """See `Target.close`."""
         if not self._origin.is_parent:

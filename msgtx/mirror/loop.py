@@ -1,5 +1,6 @@
 """The loop of a mirror: portions from the source to the target, until it is stopped."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator
@@ -49,7 +50,12 @@ class MirrorLoop:
                 if self._copy():
                     break
             except errors.MsgtxError as error:
-                self._failed(error)
+                try:
+                    self._failed(error)
+                except errors.MsgtxError:
+                    with contextlib.suppress(errors.MsgtxError):  # the caller gets the reason itself
+                        self._target.give_up(error)
+                    raise
         return self.report
 
     @property

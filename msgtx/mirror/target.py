@@ -125,6 +125,14 @@ class DatabaseTarget:
                     name=self._name,
                 )
 
+    def give_up(self, error: Exception) -> None:
+        """See `Target.give_up`."""
+        if self._identity is None:
+            return
+        lag = (self._lag.records, self._lag.age_ms)
+        with self._engine.connection() as connection:
+            note_mirror(connection, self._name, self._run_id, self._identity, lag, error=str(error))
+
     def close(self) -> None:
         """See `Target.close`."""
         self._close_producer()

@@ -19,6 +19,7 @@ PlaceColumns = tuple[str, int, int, str, str]
 MirrorRow = calls.DescribeMirrorsRow
 MirrorPlaceRow = calls.MirrorPlacesRow
 LONGEST_ADDRESS: Final = 2_000
+LONGEST_ERROR: Final = 2_000  # characters
 
 
 def take_over_mirror(
@@ -66,9 +67,18 @@ def advance_mirror(
     return int(advanced)
 
 
-def note_mirror(connection: RawConnection, name: str, run_id: uuid.UUID, producer: ProducerId, lag: tuple[int, int]) -> bool:
-    """Note that a run lives. Return whether the mirror is still of this run."""
-    ((is_ours,),) = call(connection, calls.NOTE_MIRROR, name, run_id, producer.producer_id, *lag)
+def note_mirror(
+    connection: RawConnection,
+    name: str,
+    run_id: uuid.UUID,
+    producer: ProducerId,
+    lag: tuple[int, int],
+    *,
+    error: str | None = None,
+) -> bool:
+    """Note that a run lives, or the error by which it ends. Return whether the mirror is still of this run."""
+    told = None if error is None else error[:LONGEST_ERROR].replace("\0", "").encode("utf-8", "replace").decode()
+    ((is_ours,),) = call(connection, calls.NOTE_MIRROR, name, run_id, producer.producer_id, *lag, told)
     return bool(is_ours)
 
 

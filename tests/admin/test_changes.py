@@ -14,7 +14,7 @@ from msgtx.changes import CHANGES, Preview, apply, preview
 from msgtx.scopes import read_duration, read_moment, read_scope, target_words
 from msgtx.types import Outcome, PreparedTransaction, ShiftBy
 from tests.refusals import refuses
-from tests.store.steps import unique
+from tests.store.steps import new_mirror, unique
 from tests.topics import produce
 
 
@@ -95,6 +95,19 @@ def test_a_producer_that_was_fenced_since_the_preview_is_not_fenced_again(client
         apply(client, asked)
     third = preview(client, "transactions fence", transactional_id=name)
     assert third.state != second.state
+
+
+def test_a_mirror_that_was_taken_over_since_the_preview_is_not_reset(client: msgtx.Client) -> None:
+    name = unique("mirror")
+    with client.runtime.engine.connection() as connection:
+        new_mirror(connection, name)
+        asked = preview(client, "mirror reset", name=name)
+        new_mirror(connection, name)
+    with refuses(errors.PreviewOutdated):
+        apply(client, asked)
+    apply(client, preview(client, "mirror reset", name=name))
+    with refuses(errors.MirrorNotFound, name=name):
+        preview(client, "mirror reset", name=name)
 
 
 def test_a_group_with_members_says_so_before_it_is_confirmed(client: msgtx.Client, topic: str) -> None:

@@ -20,6 +20,7 @@ from msgtx.console import serving
 from msgtx.types import Acknowledgement
 from tests.databases import Server
 from tests.roles import PASSWORD, open_roles
+from tests.store.steps import new_mirror
 
 CHROMIUM: Final = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES: Final = Path(msgtx.__file__).parent.parent / "build" / "console"
@@ -50,10 +51,12 @@ PAGES: Final = {
     "group": "group?name=billing",
     "shares": "shares",
     "share": "share?name=mailers",
+    "mirrors": "mirrors",
+    "mirror": "mirror?name=reports",
     "search": "search?q=536365",
     "nothing": "topic?name=nothing",
 }
-EMPTY: Final = ("overview", "topics", "transactions", "groups", "shares", "search", "cuts", "spark", "database")
+EMPTY: Final = ("overview", "topics", "transactions", "groups", "shares", "mirrors", "search", "cuts", "spark", "database")
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,8 @@ def fill(client: Client) -> None:
             member.acknowledge(record, Acknowledgement.ACCEPT if number % 3 else Acknowledgement.REJECT)
         member.commit()
         member.poll(0.0)
+    with client.runtime.engine.connection() as connection:
+        new_mirror(connection, "reports", lag=(3, 4_500))
     worker = client.producer(transactional_id="worker-7", transaction_timeout_ms="15min")
     worker.init_transactions()
     worker.begin_transaction()

@@ -22,7 +22,7 @@ from tests.console.conftest import HOST, Browse, sign_in, token
 from tests.databases import PATIENCE_SECONDS, wait_until
 from tests.refusals import refuses
 from tests.roles import Roles
-from tests.store.steps import unique
+from tests.store.steps import new_mirror, unique
 from tests.topics import produce
 
 ORIGIN = {"origin": HOST}
@@ -119,6 +119,18 @@ def test_dead_letters_are_redriven_and_their_group_is_reset_and_deleted(
     assert "Done" in confirm(allowed, previewed(allowed, "shares delete", {"group": group})).text
     with refuses(errors.GroupNotFound, group=group):
         client.admin.shares.describe(group)
+
+
+def test_a_mirror_is_reset(allowed: TestClient, client: msgtx.Client) -> None:
+    name = unique("mirror")
+    with client.runtime.engine.connection() as connection:
+        new_mirror(connection, name)
+    assert f'href="/change/mirror-reset?name={name}"' in allowed.get("/mirror", params={"name": name}).text
+    address = previewed(allowed, "mirror reset", {"name": name})
+    assert f"msgtx mirror reset {name}" in allowed.get(address).text
+    assert "Done" in confirm(allowed, address).text
+    with refuses(errors.MirrorNotFound, name=name):
+        client.admin.mirrors.describe(name)
 
 
 def test_a_transaction_is_aborted_and_its_producer_fenced(allowed: TestClient, client: msgtx.Client, topic: str) -> None:
@@ -519,7 +531,9 @@ def dead_letters(client: msgtx.Client, topic: str) -> str:
 def test_each_change_needs_the_right_that_its_preview_names(
     browse: Browse, roles: Roles, client: msgtx.Client, topic: str, group: str
 ) -> None:
-    share, cut, name = dead_letters(client, topic), unique("cut"), unique("id")
+    share, cut, name, mirror = dead_letters(client, topic), unique("cut"), unique("id"), unique("mirror")
+    with client.runtime.engine.connection() as connection:
+        new_mirror(connection, mirror)
     client.snapshots.save(cut, client.snapshots.take([topic]).snapshot)
     with client.producer(transactional_id=name) as producer, producer.transaction() as transaction:
         producer.send(topic, b"a")
@@ -538,6 +552,7 @@ def test_each_change_needs_the_right_that_its_preview_names(
             ("shares redrive", {"group": share}, {"max_records": "1"}),
             ("shares reset-offsets", {"group": share}, {"target": "earliest", "topics": topic}),
             ("shares delete", {"group": share}, {}),
+            ("mirror reset", {"name": mirror}, {}),
             ("offsets delete-snapshot", {"name": cut}, {}),
             ("topics delete-records", {"topic": topic}, {"partition": "0", "before": "1"}),
             ("topics delete", {"topic": topic}, {}),

@@ -18,12 +18,14 @@ from tests.cli.program import Ended
 from tests.console.conftest import Browse, sign_in
 from tests.databases import Clock
 from tests.roles import Roles
-from tests.store.steps import unique
+from tests.store.steps import new_mirror, unique
 
 Msgtx = Callable[..., Ended]
 # Ages, sentences with times in them, and sessions of the server.
 CHANGING = {
     "lag_ms",
+    "moved_ms",
+    "seen_ms",
     "bytes",
     "live_rows",
     "dead_rows",
@@ -57,6 +59,8 @@ def topic(client: Client) -> str:
             member.acknowledge(record, Acknowledgement.ACCEPT if number else Acknowledgement.REJECT)
         member.commit()
         member.poll(0.0)
+    with client.runtime.engine.connection() as connection:
+        new_mirror(connection, f"{name}-mirror", lag=(3, 4_500))
     client.snapshots.save(f"{name}-cut", client.snapshots.take([name]).snapshot)
     with client.producer() as plain:
         plain.send(name, b"later", partition=1)
@@ -110,6 +114,8 @@ TWINS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "transaction": ("transaction?id={topic}-writer", "transaction", ("transactions", "show", "{topic}-writer")),
     "blocked": ("transaction?id={topic}-writer", "blocking", ("transactions", "blocking", "{topic}-writer")),
     "producer": ("producer?id={topic}-writer", "history", ("transactions", "history", "{topic}-writer")),
+    "mirrors": ("mirrors?rows=500", "mirrors", ("mirror", "list")),
+    "mirror": ("mirror?name={topic}-mirror", "mirror", ("mirror", "describe", "{topic}-mirror")),
     "cuts": ("cuts?rows=500&sort=name", "cuts", ("offsets", "snapshots")),
     "cut": ("cut?name={topic}-cut", "cut", ("offsets", "snapshots", "{topic}-cut")),
     "spark": ("spark?rows=500", "queries", ("spark", "status")),
@@ -161,6 +167,7 @@ def test_a_page_is_drawn_and_names_its_command(owner: TestClient, topic: str, na
     ("address", "status"),
     [
         ("topic?name=nothing", 404),
+        ("mirror?name=nothing", 404),
         ("topic", 400),
         ("partition?topic=nothing", 404),
         ("partition?topic={topic}&partition=9", 404),

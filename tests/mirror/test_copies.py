@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 
+import pytest
+
 import msgtx
 from msgtx import errors
 from tests.hooks import Hook
@@ -321,6 +323,7 @@ def test_a_source_that_lost_records_and_grew_past_is_noticed(
         client.producer().send(wide, value, partition=0).result()
     with refuses(errors.LogTruncated, topic=wide, partition=0, offset=2):
         copy(wide, name=name)
+    assert "lost records" in str(target.admin.mirrors.describe(name).error)
     assert [record[1] for record in contents(target, wide)[wide, 0]] == [b"1", b"2"]
 
 
@@ -351,14 +354,23 @@ def test_a_mirror_is_described(client: msgtx.Client, target: msgtx.Client, wide:
         target.admin.mirrors.describe("nobody")
 
 
-def test_doctor_finds_a_mirror_that_stands_still(
-    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique
+@pytest.mark.parametrize(
+    ("change", "level", "words"),
+    [
+        ("seen_at = seen_at - interval '1 hour'", "warning", "start it again"),
+        ("lag_records = 5, moved_at = moved_at - interval '1 hour'", "warning", "has not moved"),
+        ("lag_records = 5, lag_ms = 3600000", "warning", "60 min and 5 records behind"),
+        ("error = 'the source has lost records'", "problem", "the source has lost records"),
+    ],
+)
+def test_doctor_finds_a_mirror_that_does_not_keep_up(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, unique: Unique, change: str, level: str, words: str
 ) -> None:
     name = unique("mirror")
     copy(wide, name=name)
     assert f"mirror {name}" not in [each.subject for each in target.admin.doctor()]
     with target.runtime.engine.transaction() as connection:
-        connection.exec_driver_sql("update msgtx.mirror set seen_at = seen_at - interval '1 hour'")
+        connection.exec_driver_sql(f"update msgtx.mirror set {change} where name = '{name}'")
     (found,) = [each for each in target.admin.doctor() if each.subject == f"mirror {name}"]
-    assert found.level is msgtx.Level.WARNING
-    assert f"msgtx mirror reset {name}" in found.advice
+    assert found.level == level
+    assert words in f"{found.text}; {found.advice}"

@@ -26,6 +26,7 @@ class Ends:
     limits: PortionLimits | None = None  # of the last portion
     calls: int = 0
     notes: int = 0
+    given_up: Exception | None = None
 
     def next(self, progress: Progress, limits: PortionLimits) -> Portion:
         self.limits = limits
@@ -49,6 +50,9 @@ class Ends:
         for _ in portion.records:
             pass
         return progress
+
+    def give_up(self, error: Exception) -> None:
+        self.given_up = error
 
     def note(self, lag: Lag) -> None:
         self.notes += 1
@@ -75,8 +79,10 @@ def test_a_write_that_fails_each_time_ends_the_mirror_after_the_outage_timeout(m
 
 def test_a_write_that_fails_each_time_for_another_reason_ends_the_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "pause", lambda *_: None)
+    ends = Ends(of(1), errors.LockTimeout("waited"))
     with refuses(errors.LockTimeout):
-        run(Ends(of(1), errors.LockTimeout("waited")))
+        run(ends)
+    assert ends.given_up is ends.failure
 
 
 def test_while_open_transactions_overlap_the_mirror_looks_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:

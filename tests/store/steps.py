@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -11,6 +12,7 @@ from msgtx.declared.function import Function
 from msgtx.store.append.append import Appended, append, append_and_decide
 from msgtx.store.fetch.fetch import FetchedPartition, Position, fetch
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, committed_offsets, offset_columns
+from msgtx.store.mirrors import advance_mirror, take_over_mirror
 from msgtx.store.sweeps.coordinators import Leases
 from msgtx.store.sweeps.sweeps import Step
 from msgtx.store.topics.topics import create_topic, delete_topic, describe_topics
@@ -466,3 +468,12 @@ def fill(connection: Connection, partition: int, rows: int, byte_size: int = 100
         " from generate_series(0, %s - 1) n",
         [partition, byte_size, rows],
     )
+
+
+def new_mirror(connection: Connection, name: str, *, lag: tuple[int, int] = (0, 0)) -> ProducerId:
+    """Make a mirror to this database that has copied a record from an offset of another one. Return its producer."""
+    producer = init_producer_id(connection, f"mirror.{name}", timeout_ms=60_000)
+    (row, *_) = take_over_mirror(connection, name, uuid.uuid4(), producer, is_new=True, address="postgresql://a.example/s")
+    place = ("orders", 0, 5, "7", "row before 5")
+    advance_mirror(connection, name, producer, row.revision, source="s", places=[place], records=1, lag=lag)
+    return producer

@@ -5,7 +5,14 @@ import uuid
 import pytest
 
 from msgtx.errors import MirrorFenced
-from msgtx.store.mirrors import advance_mirror, delete_mirror, mirror_places, note_mirror, take_over_mirror
+from msgtx.store.mirrors import (
+    advance_mirror,
+    delete_mirror,
+    describe_mirrors,
+    mirror_places,
+    note_mirror,
+    take_over_mirror,
+)
 from msgtx.store.transactions.producers import init_producer_id
 from msgtx.types import ProducerId
 from tests.databases import Connection
@@ -80,6 +87,25 @@ def test_a_mirror_is_taken_over_only_with_the_producer_of_its_transactional_id(c
             mine = init_producer_id(connection, other, timeout_ms=60_000)
             take_over_mirror(connection, name, uuid.uuid4(), mine, is_new=True, address="")
     advance(connection, name, producer, revision, offset=5)
+
+
+def test_the_error_of_a_run_is_shown_until_the_mirror_is_taken_over_or_copies_again(connection: Connection) -> None:
+    name, run = unique("mirror"), uuid.uuid4()
+
+    def error() -> str | None:
+        return describe_mirrors(connection, name)[0].error
+
+    producer, revision = begun(connection, name, run)
+    for text in ("lost", "x" * 10_000, "a\0b\ud800"):
+        assert note_mirror(connection, name, run, producer, (0, 0), error=text)
+        assert error()
+    advance(connection, name, producer, revision, offset=5)
+    assert error() is None
+    note_mirror(connection, name, run, producer, (0, 0), error="lost")
+    begun(connection, name, uuid.uuid4())
+    assert error() is None
+    assert not note_mirror(connection, name, run, producer, (0, 0), error="of an older run")
+    assert error() is None
 
 
 def test_what_was_reset_is_no_progress_to_continue(connection: Connection) -> None:

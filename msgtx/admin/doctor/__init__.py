@@ -26,7 +26,7 @@ CHECKS: Final[dict[str, Check]] = {
     "groups": groups.neglected,
     "stalled partitions": groups.stalled,
     "share groups": shares.waiting,
-    "mirrors": mirrors.standing_still,
+    "mirrors": mirrors.ailing,
     "locks": sessions.locks,
     "snapshots": sessions.snapshots,
     "rights": sessions.hidden,

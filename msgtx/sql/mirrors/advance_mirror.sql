@@ -18,7 +18,8 @@ declare
 begin
     update msgtx.mirror m
     set revision = m.revision + 1, source = in_source, moved_at = msgtx.clock(), seen_at = msgtx.clock(),
-        records = m.records + in_records, lag_records = in_lag_records, lag_ms = in_lag_ms
+        records = m.records + in_records, lag_records = in_lag_records, lag_ms = in_lag_ms,
+        error = null
     where m.name = in_name and m.producer_id = in_producer_id and m.producer_epoch = in_producer_epoch
         and m.revision = in_revision
     returning m.revision into advanced;

@@ -47,7 +47,8 @@ begin
     update msgtx.mirror m
     set run_id = in_run_id, producer_id = in_producer_id, producer_epoch = in_producer_epoch, revision = m.revision + 1,
         source_address = in_source_address, client_host = in_client_host, client_process = in_client_process,
-        started_at = case when m.run_id <> in_run_id then msgtx.clock() else m.started_at end, seen_at = msgtx.clock()
+        started_at = case when m.run_id <> in_run_id then msgtx.clock() else m.started_at end, seen_at = msgtx.clock(),
+        error = null
     where m.name = in_name;
     return query
     select m.revision, m.source, p.topic_name, p.partition_index, p.next_offset, p.topic_identity, p.row_identity
