@@ -45,6 +45,7 @@ TARGETS = {
     "r13-queues": ("queues", "queues"),
     "r13-workers": ("work_queues", "workers"),
     "r13-burdens": ("work_queues", "burdens"),
+    "r15-failover": ("failover", "failover"),
 }
 
 

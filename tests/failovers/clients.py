@@ -5,6 +5,7 @@ of the primary. The first answer after a promotion ends the gap of this kind.
 """
 
 import asyncio
+import bisect
 import contextlib
 import itertools
 import threading
@@ -24,7 +25,7 @@ import msgtx
 from msgtx import OutputRecord, Record, ShareRecord, TopicPartition, aio, errors, orm
 from tests.histories.anomalies import Anomaly, Name
 from tests.histories.checker import check, check_outputs
-from tests.histories.history import History, Operation, Recorder, Result, read_history
+from tests.histories.history import History, Recorder, Result, read_history
 from tests.histories.recorded import ConsumerTape, ProducerTape, text_of
 from tests.histories.settled import settled
 
@@ -56,6 +57,7 @@ class Work:
     asked: dict[str, list[int]] = field(default_factory=dict)
     accepted: dict[str, int] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=itertools.count)
+    answers: list[int] = field(default_factory=list)  # when it had them
 
     def value(self) -> tuple[int, bytes]:
         """Return a number and a value of its own."""
@@ -71,11 +73,13 @@ class Work:
         except tolerated as error:
             self.recorder.complete(Result.INFO, number, error=type(error).__name__, detail=str(error))
         else:
+            self.answers.append(time.monotonic_ns())
             self.recorder.complete(Result.OK, number)
         self.stop.wait(PAUSE_SECONDS)
 
     def answered(self, *_: object) -> None:
         """Note an answer that a loop of the library got."""
+        self.answers.append(time.monotonic_ns())
         self.recorder.happened("step", arguments={"client": self.name})
 
     @contextlib.contextmanager
@@ -337,14 +341,19 @@ class Clients:
 
     def await_answers(self, since: int) -> dict[str, float]:
         """Wait until each kind has had an answer after this time. Return how many seconds that took each."""
-        found: dict[str, float] = {}
+        waiting = {*KINDS}
 
         def have_all() -> bool:
-            found.update(gaps(read_history(self.folder), since))
-            return found.keys() >= {*KINDS}
+            waiting.difference_update([name for name in waiting if self._first(name, since) is not None])
+            return not waiting
 
-        self._wait(have_all, lambda: f"these have no answer: {sorted({*KINDS} - found.keys())}")
-        return found
+        self._wait(have_all, lambda: f"these have no answer: {sorted(waiting)}")
+        return {name: ((self._first(name, since) or since) - since) / 1e9 for name in KINDS}
+
+    def _first(self, name: str, since: int) -> int | None:
+        answers = self.works[name].answers
+        at = bisect.bisect_right(answers, since)
+        return answers[at] if at < len(answers) else None
 
     def _wait(self, condition: Callable[[], bool], told: Callable[[], str]) -> None:
         deadline = time.monotonic() + END_SECONDS
@@ -419,22 +428,6 @@ def _run(kind: Callable[[Work], None], work: Work) -> None:
         kind(work)
     except BaseException as error:  # noqa: BLE001 - the test raises it
         work.failure = error
-
-
-def gaps(history: History, since: int) -> dict[str, float]:
-    """Return how many seconds after a time each kind had its first answer."""
-    found: dict[str, float] = {}
-    for step in history.kind("step"):
-        if step.ok and step.completed is not None and step.completed > since:
-            seconds = (step.completed - since) / 1e9
-            found[step.arguments["client"]] = min(seconds, found.get(step.arguments["client"], seconds))
-    return found
-
-
-def told(history: History) -> Counter[str]:
-    """Count the exceptions that each kind was answered."""
-    failed: list[Operation] = [step for step in history.kind("step") if step.result is Result.INFO]
-    return Counter(f"{step.arguments['client']}: {step.answer['error']}" for step in failed if "error" in step.answer)
 
 
 def values(client: msgtx.Client, topic: str) -> list[str]:

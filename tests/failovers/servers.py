@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ import sqlalchemy
 from msgtx.database import embedded
 from msgtx.database.embedded import binaries, postmaster
 from tests import replication
-from tests.databases import PATIENCE_SECONDS, Server, scratch, use_server, wait_until
+from tests.databases import Server, scratch, use_server, wait_until
 
 NAMES: Final = ("a", "b", "c")
 SETTINGS: Final = {
@@ -52,9 +53,12 @@ class Servers:
 
     def confirm_by(self, names: str, name: str | None = None) -> None:
         """Let each COMMIT of a server, usually of the primary, wait for these standbys."""
-        with self.administrator(name or self.primary) as administrator:
-            administrator.execute(f"alter system set synchronous_standby_names = '{names}'")
-            administrator.execute("select pg_reload_conf()")
+        with self.administrator(name or self.primary) as server:
+            server.execute(f"alter system set synchronous_standby_names = '{names}'")
+            server.execute("select pg_reload_conf()")
+            asked = "select current_setting('synchronous_standby_names')"
+            wait_until(lambda: server.execute(asked).fetchone() == (names,), "the setting is read")
+            server.execute("checkpoint")  # the checkpointer tells all sessions whether there is somebody to wait for
 
     def kill(self) -> str:
         """Kill all processes of the primary. Return its name."""
@@ -67,17 +71,20 @@ class Servers:
         self.down.add(self.primary)
         return self.primary
 
-    def promote(self) -> None:
-        """Promote the standby that has received most; the others follow it."""
+    def promote(self) -> int:
+        """Promote the standby that has received most; the others follow it. Return when it began to take writes."""
         received = {name: self._received(name) for name in self.standbys}
         best = max(received, key=lambda name: received[name])
         with self.administrator(best) as standby:
-            assert standby.execute("select pg_promote(true, %s)", [int(PATIENCE_SECONDS)]).fetchone() == (True,)
+            standby.execute("select pg_promote(false)")
+            wait_until(lambda: standby.execute("select pg_is_in_recovery()").fetchone() == (False,), f"{best} is promoted")
+            promoted = time.monotonic_ns()
         self.primary = best
         for name in self.standbys:
             with self.administrator(name) as standby:
                 standby.execute(f"alter system set primary_conninfo = '{self._source(name)}'")
                 standby.execute("select pg_reload_conf()")
+        return promoted
 
     def rejoin(self, name: str) -> None:
         """Rewind a server that was killed to what the primary has, and let it follow."""
@@ -129,9 +136,9 @@ def children(pid: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def servers(count: int) -> Iterator[Servers]:
-    """Run so many servers in a folder of their own. Each COMMIT waits for one of the standbys."""
-    folder = scratch("msgtx-failovers-")
+def servers(count: int, folder: Path | None = None) -> Iterator[Servers]:
+    """Run so many servers in a folder of their own, which is removed. Each COMMIT waits for one of the standbys."""
+    folder = folder or scratch("msgtx-failovers-")
     names = NAMES[:count]
     try:
         made = embedded.start(folder / names[0])

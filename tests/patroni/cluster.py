@@ -314,12 +314,15 @@ def _free_ports(count: int) -> list[int]:
         return [int(probe.getsockname()[1]) for probe in probes]
 
 
+def missing() -> str:
+    """Return what this machine lacks; nothing if all is there."""
+    return NO_ETCD if shutil.which("etcd") is None else "" if PYTHON.exists() else NO_PATRONI
+
+
 @contextlib.contextmanager
 def patroni() -> Iterator[tuple[Cluster, Server]]:
     """Run a cluster, and return it with what tests know of its first leader."""
-    etcd = shutil.which("etcd")
-    assert etcd, NO_ETCD
-    assert PYTHON.exists(), NO_PATRONI
+    assert not missing(), missing()
     folder = scratch("msgtx-patroni-")
     user = binaries.account(folder / "data")
     user.own(folder)
@@ -331,7 +334,7 @@ def patroni() -> Iterator[tuple[Cluster, Server]]:
         with (folder / "etcd.log").open("ab") as log:
             cluster.etcd = cluster._spawn(
                 [
-                    etcd, "--data-dir", folder / "etcd", "--listen-client-urls", f"http://127.0.0.1:{client}",
+                    "etcd", "--data-dir", folder / "etcd", "--listen-client-urls", f"http://127.0.0.1:{client}",
                     "--advertise-client-urls", f"http://127.0.0.1:{client}", "--listen-peer-urls", f"http://127.0.0.1:{peer}",
                     "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
                     "--initial-cluster", f"default=http://127.0.0.1:{peer}",
