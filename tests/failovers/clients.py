@@ -36,9 +36,11 @@ PAUSE_SECONDS: Final = 0.03  # between two steps
 STEP_SECONDS: Final = 120.0  # a step takes no longer: an election, and the wait for a frozen server
 END_SECONDS: Final = 120.0  # until all that was sent has been handled
 LOOK_SECONDS: Final = 0.1  # between two looks at that
-RETRY: Final = {"retry_backoff_ms": 10, "request_timeout_ms": 3_000, "linger_ms": 0}
+RETRY: Final = {"retry_backoff_ms": 10, "request_timeout_ms": 3_000, "max_block_ms": 110_000, "linger_ms": 0}
 MEMBER: Final = {"auto_offset_reset": "earliest", "retry_backoff_ms": 10, "request_timeout_ms": 3_000}
 TABLES: Final = ("row_handled", "row_sqlalchemy", "row_psycopg")
+# Another call of a member does what these refuse, as when a group has taken partitions from a member that was away for long.
+OF_MEMBERS: Final = (errors.RetriableError, errors.AbortableError)
 # What a user's own session is told when its server is gone; msgtx's own calls are repeated by themselves.
 OF_SESSIONS: Final = (sqlalchemy.exc.SQLAlchemyError, psycopg.Error, errors.DatabaseUnavailable)
 
@@ -165,7 +167,7 @@ def _consume(work: Work, consumer: msgtx.Consumer, tape: ConsumerTape, *, commit
     """Poll until all writers have ended and everything is read."""
     records: list[Record] = []
     while records or not work.stop.is_set() or not _is_at_the_end(consumer):
-        with work.step(errors.RetriableError):
+        with work.step(*OF_MEMBERS):
             records = _some(lambda: consumer.poll(0.1), work)
             if commits and records:
                 consumer.commit()
@@ -192,7 +194,7 @@ def share(work: Work) -> None:
             request_timeout_ms=3_000,
         )  # fmt: skip
         while not work.stop.is_set():
-            with work.step(errors.RetriableError, errors.InvalidRecordState):
+            with work.step(*OF_MEMBERS):
                 asked = time.monotonic_ns()
                 for record in _some(lambda: member.poll(0.1), work):
                     _accept(work, member, record, asked)
