@@ -4,6 +4,8 @@ import contextlib
 import os
 import queue
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -13,6 +15,38 @@ from typing import Final
 
 from msgtx.database import address
 
+# A relay that holds back the end of each answer, the six bytes of READY, until a line comes. A process of its own, since a
+# caller that waits for those bytes may let no thread run.
+HOLDING_BACK: Final = """
+import os, select, socket, sys
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+client, _ = listener.accept()
+server = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+holding, held = False, b""
+while True:
+    ready, _, _ = select.select([client, server, sys.stdin], [], [], 30)
+    if not ready:
+        break
+    if sys.stdin in ready:
+        word = os.read(0, 1)
+        if not word:
+            break
+        holding = word == b"h"
+        if not holding:
+            client.sendall(held)
+            held = b""
+    for source, target in ((client, server), (server, client)):
+        if source in ready:
+            data = source.recv(1 << 20)
+            if not data:
+                sys.exit()
+            if holding and source is server:
+                data, held = held + data, b""
+                data, held = data[:-6], data[-6:]
+            target.sendall(data)
+"""
 PIECE_BYTES: Final = 8 * 1024
 HELD_PIECES: Final = 16  # that a slow link carries at once: what comes after them waits at the sender
 LOST_SECONDS: Final = 60.0  # a piece waits this long for its turn; a test that freezes a link is over by then
@@ -153,3 +187,29 @@ def deaf_server() -> Iterator[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen(os.cpu_count() or 1)
         yield f"postgresql://a:b@127.0.0.1:{listener.getsockname()[1]}/c"
+
+
+class HoldingBack:
+    """A relay in a process of its own: from `hold` to `release`, the last six bytes of each answer stay with it."""
+
+    def __init__(self, url: str) -> None:
+        server = address.parse(url)
+        command = [sys.executable, "-c", HOLDING_BACK, server["host"], server["port"]]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self.url = address.conninfo({**server, "port": self._process.stdout.readline().decode().strip()})
+
+    def hold(self) -> None:
+        self._tell(b"h")
+
+    def release(self) -> None:
+        self._tell(b"r")
+
+    def _tell(self, word: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(word)
+        self._process.stdin.flush()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()

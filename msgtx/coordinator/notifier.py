@@ -15,6 +15,7 @@ from psycopg import pq
 
 from msgtx.database.connection import RawConnection, readable
 from msgtx.database.pool import Engine
+from msgtx.database.wire import Arriving
 from msgtx.errors import MsgtxError
 from msgtx.store.fetch.wakeups import MOST_TOLD, send_notification, tell_readers
 
@@ -41,6 +42,7 @@ class Notifier:
         self._engine = engine
         self._changed = changed  # guards all that follows; the thread waits for it
         self._connection: RawConnection | None = None
+        self._arriving = Arriving()
         self._lost = False
         self._in_vain = False  # nothing was notified since a connection was lost
         self._silent_until = 0.0
@@ -132,7 +134,7 @@ class Notifier:
                 self._silent_until = time.monotonic() + SPEAK_SECONDS
             else:
                 with self._changed:
-                    self._connection = connection
+                    self._connection, self._arriving = connection, Arriving()
 
     def _say(self, now: float) -> None:
         """Send one notification with all waiting names, unless the answer to the last one is missing. The lock is held."""
@@ -159,11 +161,11 @@ class Notifier:
         try:
             raw.flush()
             raw.consume_input()  # notices a connection that was ended, too
-            if raw.is_busy():
+            if (answer := self._arriving.take(raw)) is None:
                 if now >= self._last + NOTIFY_ANSWER_SECONDS:
                     self._lose(f"no answer for {NOTIFY_ANSWER_SECONDS:g} s")
                 return False
-            while (result := raw.get_result()) is not None:
+            for result in answer:
                 if result.status == pq.ExecStatus.FATAL_ERROR:
                     self._failed(result)
                 else:

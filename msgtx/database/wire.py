@@ -282,6 +282,27 @@ def numbered(statement: str) -> bytes:
     return re.sub("%s", lambda _: f"${next(numbers)}", statement).encode()
 
 
+class Arriving:
+    """The answer to a statement that was sent, as it arrives: it is never waited for.
+
+    libpq's `get_result` waits for what has not arrived yet, and holds Python's lock meanwhile: no thread runs.
+    A part of an answer, even its last byte, may be a network's delay behind the others.
+    """
+
+    def __init__(self) -> None:
+        self._results: list[pq.abc.PGresult] = []
+
+    def take(self, raw: pq.abc.PGconn) -> list[pq.abc.PGresult] | None:
+        """Return the results if the whole answer has arrived, else None: ask again after the next `consume_input`."""
+        while not raw.is_busy():
+            result = raw.get_result()
+            if result is None:
+                results, self._results = self._results, []
+                return results
+            self._results.append(result)
+        return None
+
+
 Answer = TypeVar("Answer")
 Statement = tuple[str, Sequence[object]]
 # The name of a prepared statement; or a statement and the types of its arguments, on a connection that keeps none.

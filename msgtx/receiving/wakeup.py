@@ -21,6 +21,7 @@ from msgtx.database.calls import LISTEN, query
 from msgtx.database.connection import RawConnection, readable, until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
+from msgtx.database.wire import Arriving
 from msgtx.errors import AuthorizationFailed, ThreadNotStarted
 from msgtx.store.fetch.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 
@@ -185,16 +186,16 @@ class Listener:
         self._wake_all()
         raw = connection.pgconn
         looked = removed = time.monotonic()
-        looking = False
+        looking, arriving = False, Arriving()
         soon_until = 0.0
         while not self._stopping:
             while (notification := raw.notifies()) is not None:
                 heard.append(notification.extra.decode())
             self._take(heard)
             now = time.monotonic()
-            if looking and not raw.is_busy():
+            if looking and (answer := arriving.take(raw)) is not None:
                 looking = False
-                snapshot, words = seen(raw)
+                snapshot, words = seen(answer)
                 if words is not None and self._wake(words):
                     soon_until = now + LOOK_SOON_FOR_SECONDS
                 if words is not None and now - removed > REMOVE_SECONDS:

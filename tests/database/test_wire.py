@@ -1,5 +1,6 @@
 """The binary parameters: PostgreSQL reads what is encoded here."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from msgtx.database.calls import batch_array
 from msgtx.database.pool import Engine
-from msgtx.database.wire import BatchColumns, Cursor, Int4Array, Int8Array, TextArray
-from tests.databases import Connection
+from msgtx.database.wire import Arriving, BatchColumns, Cursor, Int4Array, Int8Array, TextArray
+from tests.databases import Connection, wait_until
+from tests.links import HoldingBack
 
 texts = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20)
 int4 = st.integers(-(2**31), 2**31 - 1)
@@ -114,3 +116,16 @@ def test_json_is_read_in_our_way_whatever_the_process_has_set(session: Connectio
     finally:
         psycopg.types.json.set_json_loads(json.loads)
     assert found == {"a": [1, 1.5, "x", None]}
+
+
+def test_the_end_of_an_answer_is_not_waited_for(database_url: str) -> None:
+    """libpq would wait for it and hold Python's lock: no thread of the process would run until it comes."""
+    with contextlib.closing(HoldingBack(database_url)) as relay, psycopg.connect(relay.url) as session:
+        raw, arriving = session.pgconn, Arriving()
+        relay.hold()
+        raw.send_query(b"select 1")
+        wait_until(lambda: (raw.consume_input(), not raw.is_busy())[1], "the first result has arrived")
+        assert arriving.take(raw) is None, "the answer has no end yet"
+        relay.release()
+        (answer,) = wait_until(lambda: (raw.consume_input(), arriving.take(raw))[1], "the whole answer has arrived")
+        assert answer.get_value(0, 0) == b"1"

@@ -183,3 +183,14 @@ def test_a_class_has_one_home() -> None:
 def test_a_function_and_a_constant_have_one_home() -> None:
     """A command of `cli`, and a job of Spark, is a program of its own, and its names are known from its file."""
     assert homes((ast.FunctionDef, ast.AsyncFunctionDef, ast.Assign, ast.AnnAssign), "msgtx") == {}
+
+
+def test_nobody_waits_for_libpq_with_pythons_lock() -> None:
+    """`get_result` does, where an answer is not whole: `msgtx.database.wire` asks first (`Arriving`)."""
+    found = {
+        str(path)
+        for path in python_files()
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and node.attr == "get_result"
+    }
+    assert found == {"msgtx/database/wire.py"}

@@ -30,7 +30,7 @@ def words_of(partition_ids: Iterable[int]) -> str:
 
 
 def send_notification(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:
-    """Notify listeners without waiting for the answer, which libpq then has."""
+    """Notify listeners without waiting for the answer."""
     raw.send_query_params(_SEND, [words_of(partition_ids).encode()])
     raw.flush()
 
@@ -58,15 +58,14 @@ def look(raw: pq.abc.PGconn, snapshot: str) -> None:
     raw.flush()
 
 
-def seen(raw: pq.abc.PGconn) -> tuple[str, str | None]:
-    """Return the answer to `look`, which libpq has. Raise `OSError` for another one."""
-    answer: tuple[str, str | None] = ("", None)
-    while (result := raw.get_result()) is not None:
+def seen(answer: Iterable[pq.abc.PGresult]) -> tuple[str, str | None]:
+    """Return what the answer to `look` says. Raise `OSError` for a refusal."""
+    snapshot, words = b"", None
+    for result in answer:
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise OSError(result.error_message.decode(errors="replace"))
-        snapshot, words = result.get_value(0, 0), result.get_value(0, 1)
-        answer = ((snapshot or b"").decode(), None if words is None else words.decode())
-    return answer
+        snapshot, words = result.get_value(0, 0) or b"", result.get_value(0, 1)
+    return snapshot.decode(), None if words is None else words.decode()
 
 
 def remove_wake_ups(connection: RawConnection) -> int:
