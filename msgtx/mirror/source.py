@@ -19,9 +19,28 @@ from msgtx.store.topics.topics import Topic, describe_topics, partitions_of, top
 from msgtx.types import Isolation, Record, TopicPartition
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024  # of one answer: bounds what a portion may have beyond its limit
+MOST_HELD_BYTES: Final = 64 * 1024 * 1024  # of a portion in memory: a larger one is read again as it is written
 MOST_LOOKS: Final = 100  # for a cut during which no topic changes
 
 Batches = dict[int, list[FetchedBatch]]
+
+
+class _Held:
+    """The batches of a portion by partition id, unless they are too large for memory: then there are none."""
+
+    def __init__(self) -> None:
+        self.batches: Batches = {}
+        self.fits = True
+        self._bytes = 0
+
+    def add(self, partition_id: int, batches: list[FetchedBatch], size: int) -> None:
+        """Keep batches that were read behind the others."""
+        self._bytes += size
+        self.fits = self.fits and self._bytes <= MOST_HELD_BYTES
+        if self.fits:
+            self.batches.setdefault(partition_id, []).extend(batches)
+        else:
+            self.batches.clear()
 
 
 class DatabaseSource:
@@ -54,14 +73,15 @@ class DatabaseSource:
         with self._engine.connection() as connection:
             partitions, positions, cut = self._cut(connection, progress)
             stable = self._require_history(connection, progress, partitions, positions, cut)
-            ends, batches = _portion(connection, positions, cut, limits)
+            ends, held = _portion(connection, positions, cut, limits)
             places = _places(connection, positions, ends, partitions)
             if places:
                 flush_source(connection)
             lag = _lag(connection, stable, ends)
+        read = _records(held.batches, partitions, positions, ends)
         return Portion(
             source=str(self._engine.incarnation),
-            records=_records(batches, partitions, positions, ends),
+            records=read if held.fits else self._read_again(partitions, positions, ends),
             places=places,
             topics={
                 name: TopicShape(len(topic.partition_ids), topic.settings)
@@ -70,6 +90,20 @@ class DatabaseSource:
             },
             lag=lag,
         )
+
+    def _read_again(
+        self, partitions: Mapping[int, TopicPartition], positions: Mapping[int, Position], ends: Mapping[int, int]
+    ) -> Iterator[Record]:
+        """Yield the records of a portion that does not fit into memory, as it is written."""
+        reached = dict(positions)
+        while left := {each: at for each, at in reached.items() if at.offset < ends[each]}:
+            with self._engine.connection() as connection:
+                answers = _fetched(connection, left, ANSWER_BYTES)
+            if not any(answers[each].position > at.offset for each, at in left.items()):
+                raise _has_changed()
+            batches = {each: answer.batches for each, answer in answers.items()}
+            yield from _records(batches, partitions, positions, ends)
+            reached |= {each: Position(answer.position, answer.token) for each, answer in answers.items()}
 
     def wait(self, timeout: float) -> None:
         """See `Source.wait`."""
@@ -183,49 +217,60 @@ def _ends(connection: RawConnection, positions: Mapping[int, Position]) -> dict[
 
 def _portion(
     connection: RawConnection, positions: Mapping[int, Position], cut: Mapping[int, CutPartition], limits: PortionLimits
-) -> tuple[dict[int, int], Batches]:
+) -> tuple[dict[int, int], _Held]:
     """Return ends that divide no transaction, and the batches below.
 
     Batches are read until there are such ends. They are those of the cut at the latest. Each round reads twice as much: all
     that was read is gone through again.
     """
     starts = {partition_id: at.offset for partition_id, at in positions.items()}
-    reached = dict(positions)
-    batches: Batches = {partition_id: [] for partition_id in positions}
+    reached, held = dict(positions), _Held()
     while True:
-        before = dict(reached)
-        _read_on(connection, reached, batches, cut, limits)
+        _read_on(connection, reached, held, cut, limits)
         ends = {each: min(at.offset, max(cut[each].end, starts[each])) for each, at in reached.items()}
         if any(ends[each] < cut[each].end for each in ends):
             ends = lowered(starts, ends, spans_of_transactions(connection, starts, ends))
-            # Nothing more was read: retention was faster, which the next look at the history shows.
-            if ends == starts and reached != before:
+            if ends == starts:
                 limits = PortionLimits(2 * limits.records, 2 * limits.bytes)
                 continue
-        return ends, batches
+        return ends, held
 
 
 def _read_on(
     connection: RawConnection,
     reached: dict[int, Position],
-    batches: Batches,
+    held: _Held,
     cut: Mapping[int, CutPartition],
     limits: PortionLimits,
 ) -> None:
     """Read a portion's worth behind what was reached, below the cut."""
     size = count = 0
     while (left := {each: at for each, at in reached.items() if at.offset < cut[each].end}) and size < limits.bytes:
-        most = min(limits.bytes - size, ANSWER_BYTES)
-        answers = fetch(connection, left, isolation=Isolation.READ_COMMITTED, max_bytes=most, total_bytes=most)
+        answers = _fetched(connection, left, min(limits.bytes - size, ANSWER_BYTES))
+        if not any(answers[each].position > at.offset for each, at in left.items()):
+            raise _has_changed()
         for partition_id, answer in answers.items():
             reached[partition_id] = Position(answer.position, answer.token)
-            batches[partition_id] += answer.batches
-            size += sum(map(_bytes_of, answer.batches))
+            read = sum(map(_bytes_of, answer.batches))
+            held.add(partition_id, answer.batches, read)
+            size += read
             count += sum(len(batch.values) for batch in answer.batches)
-        if count >= limits.records or all(
-            answers[each].position == at.offset for each, at in left.items() if each in answers
-        ):
+        if count >= limits.records:
             return
+
+
+def _fetched(connection: RawConnection, positions: Mapping[int, Position], most: int) -> dict[int, FetchedPartition]:
+    """Read on from positions. Raise `DatabaseUnavailable` if something there is gone since the last look at the history."""
+    answers = fetch(connection, positions, isolation=Isolation.READ_COMMITTED, max_bytes=most, total_bytes=most)
+    for each, at in positions.items():
+        if each not in answers or answers[each].truncated or answers[each].log_start_offset > at.offset:
+            raise _has_changed()
+    return answers
+
+
+def _has_changed() -> errors.DatabaseUnavailable:
+    """Return an error after which the next look at the history says what has happened."""
+    return errors.DatabaseUnavailable("records of the source were removed while they were read", reason="removed")
 
 
 def _bytes_of(batch: FetchedBatch) -> int:

@@ -8,7 +8,8 @@ import pytest
 
 import msgtx
 from msgtx import errors
-from tests.hooks import Hook
+from msgtx.mirror import source
+from tests.hooks import Hook, away
 from tests.mirror.conftest import contents
 from tests.refusals import refuses
 
@@ -208,26 +209,93 @@ def test_a_transaction_over_an_old_topic_and_a_new_one_is_not_divided(
     assert contents(target, old, new) == contents(client, old, new)
 
 
-def test_a_chain_of_overlapping_transactions_is_gone_through_a_few_times_only(
-    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, make: Make, unique: Unique
-) -> None:
-    """No end in it divides none: each longer piece that is read is gone through from the start."""
+def send_chain(make: Make, topic: str) -> None:
+    """Send 128 transactions, each of which overlaps the next one: no end within divides none."""
     producers = [make(), make()]
     producers[0].begin_transaction()
-    producers[0].send(wide, b"0", partition=0)
+    producers[0].send(topic, b"0", partition=0)
     producers[0].flush()
     for number in range(1, 128):
         before, after = producers[(number + 1) % 2], producers[number % 2]
         after.begin_transaction()
-        after.send(wide, b"%d" % number, partition=number % 2)
+        after.send(topic, b"%d" % number, partition=number % 2)
         after.flush()
-        before.send(wide, b"%d" % (number - 1), partition=number % 2)
+        before.send(topic, b"%d" % (number - 1), partition=number % 2)
         before.commit_transaction()
     producers[1].commit_transaction()
+
+
+def test_a_chain_of_overlapping_transactions_is_gone_through_a_few_times_only(
+    client: msgtx.Client, target: msgtx.Client, wide: str, copy: Copy, make: Make, unique: Unique
+) -> None:
+    """Each longer piece that is read is gone through from the start."""
+    send_chain(make, wide)
     hook = Hook(client.runtime.engine)
     assert copy(wide, name=unique("mirror"), max_records=1, max_bytes=1).transactions == 1
     assert 1 < hook.seen["before spans_of_transactions"] < 16
     assert contents(target, wide) == contents(client, wide)
+
+
+def test_a_portion_that_does_not_fit_into_memory_is_read_as_it_is_written(
+    client: msgtx.Client,
+    target: msgtx.Client,
+    wide: str,
+    copy: Copy,
+    make: Make,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is one transaction nevertheless; one that fails in the middle is written again."""
+    monkeypatch.setattr(source, "MOST_HELD_BYTES", 1)
+    monkeypatch.setattr(source, "ANSWER_BYTES", 1)
+    send_chain(make, wide)
+    hook, name, reads = Hook(client.runtime.engine), unique("mirror"), [0]
+    copy(wide, name=unique("mirror"), max_records=1, max_bytes=1, pattern="none")
+    target.topics.delete(wide)
+    half = hook.seen["before fetch_batches"] * 3 // 4  # while it is written
+
+    def fail_in_the_middle() -> None:
+        reads[0] += 1
+        if reads[0] == half:
+            away()
+
+    with hook.at("before fetch_batches", fail_in_the_middle):
+        report = copy(wide, name=name, max_records=1, max_bytes=1)
+    assert reads[0] > half
+    assert report.transactions == 1
+    assert contents(target, wide) == contents(client, wide)
+
+
+@pytest.mark.parametrize("on_removed", ["stop", "skip"])
+def test_records_that_are_removed_while_they_are_read_are_not_left_out_in_silence(
+    client: msgtx.Client,
+    target: msgtx.Client,
+    database_url: str,
+    wide: str,
+    copy: Copy,
+    unique: Unique,
+    on_removed: str,
+) -> None:
+    """Retention comes between the look at the history and the first records (I14)."""
+    hook, looks, name = Hook(client.runtime.engine), [0], unique("mirror")
+    for value in (b"1", b"2", b"3"):
+        client.producer().send(wide, value, partition=0).result()
+        if value == b"1":
+            copy(wide, name=name)
+
+    def remove() -> None:
+        looks[0] += 1
+        if looks[0] == 2:  # the first one looks at the ends
+            with msgtx.connect(database_url) as other:
+                other.admin.partitions.delete_records({(wide, 0): 2})
+
+    with hook.at("before fetch_batches", remove):
+        if on_removed == "skip":
+            copy(wide, name=name, on_removed="skip")
+        else:
+            with refuses(errors.OffsetOutOfRange, topic=wide, partition=0, offset=1, limit=2):
+                copy(wide, name=name)
+    assert [record[1] for record in contents(target, wide)[wide, 0]] == [b"1", b"3"][: 1 + (on_removed == "skip")]
 
 
 def test_the_lag_counts_what_an_overlap_of_open_transactions_holds_back(
