@@ -26,6 +26,7 @@ from msgtx.types import TopicPartition
 
 KAFKA_ANSWER_SECONDS: Final = 30.0  # for one request: a broker that was restarted is back by then, or somebody should know
 LEAST_ANSWER_SECONDS: Final = 1.0  # a broker that is well takes less, and a commit no more than it
+METADATA_SECONDS: Final = 1.0  # so much later than others a broker may hear of a new topic
 ANSWER_OPTION: Final = "socket.timeout.ms"  # librdkafka's, for one request
 ANSWER_MS: Final = re.compile(r"\d{1,9}", re.ASCII)
 # Of a large portion while brokers are slow. Theirs allow 15 minutes, unless they say otherwise.
@@ -151,11 +152,18 @@ class Cluster:
             yield
         except KafkaException as error:
             raise self.error(error.args[0], purpose) from error
+        except SystemError as error:
+            # Of Python, when confluent-kafka calls back after it has found the client fenced: the cause is Kafka's error.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self.error(error.__cause__.args[0], purpose) from error
         self._complaint = None
 
     def error(self, error: KafkaError, purpose: str, **values: Any) -> MsgtxError:
         """Return the error of msgtx for one of Kafka's."""
         code, told = error.code(), error.str()
+        if self._admin is not None:
+            self._admin.poll(0)  # calls `_complain`
         complaint = self._complaint
         if code in AWAY and complaint is not None:
             if complaint.code() in LOGIN:
@@ -185,7 +193,10 @@ class Cluster:
         raise ConfigError(f"librdkafka refuses the option {name} of {self.address}: {reason}", name=name)
 
     def _complain(self, error: KafkaError) -> None:
-        self._complaint = error
+        """Keep what brokers complain of: a refused login before all, and no summary instead of a reason."""
+        before = self._complaint
+        if before is None or (before.code() not in LOGIN and error.code() != KafkaError._ALL_BROKERS_DOWN):
+            self._complaint = error
 
 
 def _answer_seconds(address: KafkaAddress) -> float:

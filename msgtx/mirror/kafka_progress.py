@@ -4,16 +4,17 @@ A mirror writes its progress there in the Kafka transaction that holds the recor
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaError
+from confluent_kafka import IsolationLevel, KafkaError, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from msgtx.errors import ConfigError, KafkaUnavailable, UnknownTopicOrPartition
 from msgtx.mirror.kafka_client import Cluster, message_offset
 from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, decode
+from msgtx.types import TopicPartition
 
 # Kafka compacts closed segments only: small ones, so that a start reads little.
 MIRRORS_TOPIC_SETTINGS: Final = {
@@ -61,6 +62,32 @@ def make_topic(cluster: Cluster, topic: str, partitions: int, settings: dict[str
     return error is None
 
 
+def topic_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
+    """Return the ids of topics by name. A topic that was made again has another one; one that is not there has none."""
+    if not topics:
+        return {}
+    found: dict[str, str] = {}
+    asked = cluster.admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=cluster.answer_seconds)
+    for name, answer in asked.items():
+        error = answer.exception()
+        if error is None:
+            found[name] = str(answer.result().topic_id)
+        elif error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise error
+    return found
+
+
+def ends_of(cluster: Cluster, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Return the offsets behind the last records of partitions, decided or not."""
+    if not places:
+        return {}
+    asked = {KafkaPartition(*at): OffsetSpec.latest() for at in places}
+    answers = cluster.admin.list_offsets(
+        asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=cluster.answer_seconds
+    )
+    return {TopicPartition(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
+
+
 def list_mirrors(cluster: Cluster, only: str | None = None) -> dict[str, StoredMirror]:
     """Return the mirrors by name, as `read_mirrors` does; none if the cluster has had no mirror."""
     return read_mirrors(cluster, only) if is_made(cluster) else {}
@@ -87,14 +114,9 @@ def read_mirrors(cluster: Cluster, only: str | None = None) -> dict[str, StoredM
 
 def _end(cluster: Cluster) -> int:
     """Return the offset behind the topic's last record, decided or not."""
-    place = KafkaPartition(MIRRORS_TOPIC, 0)
+    place = TopicPartition(MIRRORS_TOPIC, 0)
     with cluster.asking(f"looking for the end of {MIRRORS_TOPIC}"):
-        asked = {place: OffsetSpec.latest()}
-        ends = cluster.admin.list_offsets(
-            asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=cluster.answer_seconds
-        )
-        end: int = ends[place].result().offset
-        return end
+        return ends_of(cluster, [place])[place]
 
 
 def _committed(cluster: Cluster, end: int) -> Iterator[tuple[str, bytes | None]]:

@@ -25,7 +25,7 @@ from msgtx.errors import (
 from msgtx.mirror import kafka_progress
 from msgtx.mirror.ends import Lag, Portion, PortionLimits, Progress, SourcePlace, TopicShape
 from msgtx.mirror.kafka_address import KafkaAddress
-from msgtx.mirror.kafka_client import COPIED_SETTINGS, Cluster, log, message_offset, message_partition
+from msgtx.mirror.kafka_client import COPIED_SETTINGS, METADATA_SECONDS, Cluster, log, message_offset, message_partition
 from msgtx.types import Record, TopicPartition
 
 TOPICS_LOOK_SECONDS: Final = 5.0  # between two looks for new topics and partitions
@@ -128,6 +128,9 @@ class KafkaSource:
         """Ask for the topics, their ids and partitions."""
         admin = self._cluster.admin
         found = admin.list_topics(timeout=self._cluster.answer_seconds)
+        if self._required - found.topics.keys():
+            time.sleep(METADATA_SECONDS)
+            found = admin.list_topics(timeout=self._cluster.answer_seconds)
         names = sorted(name for name in found.topics if self._chosen(name))
         if missing := sorted(self._required - {*names}):
             raise UnknownTopicOrPartition(f"{self._cluster.address} has no topic {missing[0]!r}", topic=missing[0])

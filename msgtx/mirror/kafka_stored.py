@@ -1,7 +1,8 @@
 """A mirror to Kafka, as the topic of the mirrors has it: JSON."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from msgtx.errors import ConfigError
@@ -14,10 +15,19 @@ PLAIN_FIELDS: Final = ("run", "source_address", "host", "process", "started_at",
 
 
 @dataclass(frozen=True, slots=True)
+class TargetEnd:
+    """Where a partition of the target ended once. A topic that was made again has another `topic_id`."""
+
+    topic_id: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoredMirror:
     """A mirror as the topic has it: its progress, the run that wrote it, and where that run is. Times in milliseconds.
 
-    `run`: another one has another text. `records`: that were copied since the mirror began.
+    `run`: another one has another text. `records`: that were copied since the mirror began. `ends`: of the target,
+    behind the records that were written last.
     """
 
     progress: Progress
@@ -30,6 +40,7 @@ class StoredMirror:
     seen_at: int
     records: int
     lag: Lag
+    ends: Mapping[TopicPartition, TargetEnd] = field(default_factory=dict)
 
 
 def encode(mirror: StoredMirror) -> bytes:
@@ -40,6 +51,7 @@ def encode(mirror: StoredMirror) -> bytes:
         "source": progress.source,
         "revision": progress.revision,
         "places": [[*at, place.offset, place.topic_id, place.identity] for at, place in sorted(progress.places.items())],
+        "ends": _by_topic(mirror.ends),
         "lag": [mirror.lag.records, mirror.lag.age_ms],
         **{name: getattr(mirror, name) for name in PLAIN_FIELDS},
     }
@@ -59,8 +71,22 @@ def decode(value: bytes) -> StoredMirror:
             for topic, partition, offset, topic_id, identity in stored["places"]
         }
         progress = Progress(stored["source"], places, stored["revision"])
-        return StoredMirror(progress, lag=Lag(*stored["lag"]), **{name: stored[name] for name in PLAIN_FIELDS})
+        ends = {
+            TopicPartition(topic, partition): TargetEnd(topic_id, offset)
+            for topic, topic_id, offsets in stored["ends"]
+            for partition, offset in offsets
+        }
+        plain = {name: stored[name] for name in PLAIN_FIELDS}
+        return StoredMirror(progress, lag=Lag(*stored["lag"]), ends=ends, **plain)
     except (LookupError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{MIRRORS_TOPIC} has a record that is no mirror of msgtx: somebody else has written it"
         ) from error
+
+
+def _by_topic(ends: Mapping[TopicPartition, TargetEnd]) -> list[tuple[str, str, list[tuple[int, int]]]]:
+    """Return the ends of partitions with the name and the id of each topic once."""
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for at, end in sorted(ends.items()):
+        found.setdefault((at.topic, end.topic_id), []).append((at.partition, end.offset))
+    return [(*topic, offsets) for topic, offsets in found.items()]

@@ -8,6 +8,7 @@ import os
 import socket
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -16,19 +17,19 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions
 
 from msgtx import forks
-from msgtx.errors import KafkaUnavailable, MirrorFenced, UnknownTopicOrPartition
+from msgtx.errors import KafkaUnavailable, LogTruncated, MirrorFenced, UnknownTopicOrPartition
 from msgtx.mirror import kafka_progress
 from msgtx.mirror.ends import Lag, Portion, Progress, TopicShape
 from msgtx.mirror.kafka_address import KafkaAddress
-from msgtx.mirror.kafka_client import COPIED_SETTINGS, LEAST_ANSWER_SECONDS, Cluster, log
-from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, encode
+from msgtx.mirror.kafka_client import COPIED_SETTINGS, LEAST_ANSWER_SECONDS, METADATA_SECONDS, Cluster, log
+from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, TargetEnd, encode
 from msgtx.rules.partitioner import by_murmur2
-from msgtx.types import Record
+from msgtx.types import Record, TopicPartition
 
 ABORT_SECONDS: Final = 5.0  # of a transaction that is given up: its timeout aborts it otherwise
 SERVED_RECORDS: Final = 10_000  # sent between two looks at what failed
+FLUSH_SECONDS: Final = 0.25  # between two looks whether Kafka takes records: Ctrl-C is noticed in between
 PARTITIONS_SECONDS: Final = 0.05  # between two looks for new partitions
-METADATA_SECONDS: Final = 1.0  # a broker may hear of a new topic so much later than the one that made it
 PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # another record's failure took these with it
 RESERVED_TIMES: Final = (0, -1)  # to librdkafka "now", to Kafka "none"
 
@@ -56,6 +57,7 @@ class KafkaTarget:
         self._producer: Producer | None = None
         self._stored: StoredMirror | None = None  # as this run has written it
         self._counts: dict[str, int] = {}  # of partitions, by topic
+        self._ids: dict[str, str] = {}  # of topics
         self._failed: Any = None  # the first record of the transaction that was not stored: its error and place
 
     def take_over(self) -> Progress:
@@ -74,6 +76,7 @@ class KafkaTarget:
         found = self._look()
         if before is not None:
             self._require_ours(found)  # from here on no other mirror writes
+        ends = self._kept(found.ends if found else {})
         self._producer, self._counts = producer, {}
         self._write(
             StoredMirror(
@@ -87,6 +90,7 @@ class KafkaTarget:
                 seen_at=now,
                 records=found.records if found else 0,
                 lag=found.lag if found else Lag(0, 0),
+                ends=ends,
             )
         )
         return self._written().progress
@@ -132,6 +136,56 @@ class KafkaTarget:
                 f"mirror {self._name}: another one of this name has taken over, or its progress was reset", name=self._name
             )
 
+    def _kept(self, ends: Mapping[TopicPartition, TargetEnd]) -> dict[TopicPartition, TargetEnd]:
+        """Return the ends that still hold: not those of a topic that was deleted, or made again by a person.
+
+        Raise `LogTruncated` for a partition that has lost records since.
+        """
+        with self._cluster.asking("looking for the ends of topics"):
+            self._ids = kafka_progress.topic_ids(self._cluster, {at.topic for at in ends})
+            same = {at: end for at, end in ends.items() if self._ids.get(at.topic) == end.topic_id}
+            now = kafka_progress.ends_of(self._cluster, same.keys())
+        for at, end in same.items():
+            self._require_end(at, now[at], end.offset)
+        return same
+
+    def _ends_behind(
+        self, producer: Producer, before: Mapping[TopicPartition, TargetEnd], sent: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, TargetEnd]:
+        """Return where partitions end with the records that were sent. Raise `LogTruncated` if they have lost others."""
+        if not sent:
+            return before
+        self._flush(producer)
+        if unknown := {at.topic for at in sent} - self._ids.keys():
+            self._ids |= kafka_progress.topic_ids(self._cluster, unknown)
+        now = kafka_progress.ends_of(self._cluster, sent.keys())
+        for at, end in now.items():
+            if at in before:
+                self._require_end(at, end, before[at].offset + sent[at])
+        return {**before, **{at: TargetEnd(self._ids.get(at.topic, ""), end) for at, end in now.items()}}
+
+    def _flush(self, producer: Producer) -> None:
+        """Return when Kafka has all records that were sent."""
+        seconds = self._cluster.answer_seconds
+        deadline, before = time.monotonic() + seconds, len(producer)
+        while left := producer.flush(FLUSH_SECONDS):
+            self._raise_failure()
+            if left < before:
+                deadline, before = time.monotonic() + seconds, left
+            elif time.monotonic() > deadline:
+                raise KafkaUnavailable(f"{self._cluster.address} takes no records")
+        self._raise_failure()
+
+    def _require_end(self, at: TopicPartition, end: int, least: int) -> None:
+        if end < least:
+            raise LogTruncated(
+                f"{at} of {self._cluster.address} has lost records that were copied to it: its log ends at {end}, and had"
+                f" records up to offset {least}: compare both topics, then reset the mirror {self._name!r}",
+                at=at,
+                offset=least,
+                limit=end,
+            )
+
     def _write(self, mirror: StoredMirror, records: Iterable[Record] = ()) -> None:
         """Store records and the mirror in one transaction.
 
@@ -145,8 +199,9 @@ class KafkaTarget:
             with self._cluster.asking(f"writing as the mirror {self._name!r}"):
                 self._failed = None
                 producer.begin_transaction()
-                count = self._send_all(producer, records)
-                mirror = replace(mirror, seen_at=_now(), records=mirror.records + count)
+                sent = self._send_all(producer, records)
+                ends = self._ends_behind(producer, mirror.ends, sent)
+                mirror = replace(mirror, seen_at=_now(), records=mirror.records + sent.total(), ends=ends)
                 key, value = self._name.encode(), encode(mirror)
                 self._send(producer, MIRRORS_TOPIC, 0, key, value, [], mirror.seen_at)
                 self._commit(producer)
@@ -160,17 +215,17 @@ class KafkaTarget:
             raise
         self._stored = mirror
 
-    def _send_all(self, producer: Producer, records: Iterable[Record]) -> int:
-        """Queue records. Return how many."""
-        count = 0
-        for record in records:
+    def _send_all(self, producer: Producer, records: Iterable[Record]) -> Counter[TopicPartition]:
+        """Queue records. Return how many for each partition."""
+        sent: Counter[tuple[str, int]] = Counter()
+        for count, record in enumerate(records, start=1):
             place = self._partition(record)
             time_ms = 1 if record.timestamp in RESERVED_TIMES else record.timestamp
             self._send(producer, record.topic, place, record.key, record.value, [*record.headers], time_ms)
-            count += 1
+            sent[record.topic, place] += 1
             if count % SERVED_RECORDS == 0:
                 self._serve(producer, 0)
-        return count
+        return Counter({TopicPartition(*at): count for at, count in sent.items()})
 
     def _send(self, producer: Producer, topic: str, partition: int, key: Any, value: Any, headers: Any, at: int) -> None:
         """Queue a record. While the queue is full, wait for brokers to take some."""

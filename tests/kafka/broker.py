@@ -143,7 +143,7 @@ class Broker:
         return self._log.read_text(errors="replace")[-2_000:]
 
     def _choose_ports(self) -> None:
-        self.port, controller = _free_ports()
+        self.port, controller = free_ports(2)
         text = PROPERTIES.format(port=self.port, controller=controller, folder=self.folder)
         self._properties.write_text(text, encoding="utf-8")
 
@@ -164,11 +164,11 @@ class Broker:
         return [java, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{JARS}/*", *arguments]
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        for each in (one, other):
-            each.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback that nobody has now."""
+    with contextlib.ExitStack() as block:
+        sockets = [block.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
 
 
 if __name__ == "__main__":

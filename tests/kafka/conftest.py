@@ -59,7 +59,7 @@ class Kafka:
     def make(self, name: str, partitions: int, **settings: str) -> None:
         """Make a topic of this name, and wait until the broker knows it."""
         config = {key.replace("_", "."): value for key, value in settings.items()}
-        self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
+        self.admin.create_topics([NewTopic(name, partitions, config=config)])[name].result(30)
         self._wait_for_partitions(name, partitions)
 
     def widen(self, name: str, partitions: int) -> None:

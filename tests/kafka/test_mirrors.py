@@ -2,13 +2,12 @@
 
 import collections
 import contextlib
-import random
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 import msgtx
@@ -17,55 +16,13 @@ from msgtx.mirror.kafka import KafkaMirrors
 from tests.databases import wait_until
 from tests.kafka.broker import Broker
 from tests.kafka.conftest import Kafka
-from tests.mirror.conftest import columns
+from tests.kafka.workloads import IN_EACH, PARTITIONS, beside, contents, fill, mirror
 
 Unique = Callable[[str], str]
-PARTITIONS: Final = 3
-IN_EACH: Final = 8  # records of a transaction
 MOST_TRANSACTIONS: Final = 100_000
 KILLS: Final = 4
 COPY_SECONDS: Final = 120.0  # for a mirror that begins, and a broker that was killed
 LOOK_SECONDS: Final = 0.1
-MIRROR: Final = """
-import sys
-import msgtx
-
-url, topic, name, end, other = sys.argv[1:]
-with msgtx.connect(url) as client:
-    client.mirror(topic, name=name, **{end: other}, max_records=100)
-"""
-
-
-def contents(client: msgtx.Client, topic: str) -> dict[tuple[str, int], list[tuple[object, ...]]]:
-    """Return what a reader of committed records gets, by partition, without its offsets."""
-    found: dict[tuple[str, int], list[tuple[object, ...]]] = {}
-    if topic in client.topics.list():
-        for record in client.read(client.snapshot([topic])):
-            found.setdefault((record.topic, record.partition), []).append(columns(record))
-    return found
-
-
-def fill(client: msgtx.Client, topic: str, transactions: int, over: threading.Event | None = None) -> None:
-    """Store transactions over all partitions, every fifth of them aborted, until `over`. The key names the transaction."""
-    drawn = random.Random(1)
-    with client.producer(transactional_id=f"fill-{topic}") as producer:
-        for number in range(transactions):
-            if over is not None and over.is_set():
-                return
-            producer.begin_transaction()
-            for each in range(IN_EACH):
-                producer.send(
-                    topic,
-                    None if drawn.random() < 0.1 else drawn.randbytes(drawn.randrange(200)),
-                    key=b"%d" % number,
-                    partition=each % PARTITIONS,
-                    timestamp=1_700_000_000_000 + number,
-                    headers=[("n", b"%d" % each), ("none", None)] if drawn.random() < 0.3 else None,
-                )
-            if number % 5 == 4:
-                producer.abort_transaction()
-            else:
-                producer.commit_transaction()
 
 
 def test_from_msgtx_to_kafka_and_back_all_is_the_same(
@@ -84,29 +41,6 @@ def test_from_msgtx_to_kafka_and_back_all_is_the_same(
         assert not list(back.admin.verify().violations)
         (found,) = back.admin.mirrors.list()
         assert found.source_address == broker.url.partition("?")[0]
-
-
-@contextlib.contextmanager
-def mirror(arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a mirror in a process, and kill it at the end of the block, wherever it is."""
-    with subprocess.Popen([sys.executable, "-c", MIRROR, *arguments]) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@contextlib.contextmanager
-def beside(function: Callable[[threading.Event], None]) -> Iterator[Future[None]]:
-    """Run a function in a thread, which ends with the block."""
-    over = threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        running = threads.submit(function, over)
-        try:
-            yield running
-        finally:
-            over.set()
-        running.result()
 
 
 def kill_often(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from msgtx.errors import ConfigError
 from msgtx.mirror.ends import Lag, Progress, SourcePlace
-from msgtx.mirror.kafka_stored import StoredMirror, decode, encode
+from msgtx.mirror.kafka_stored import StoredMirror, TargetEnd, decode, encode
 from msgtx.types import TopicPartition
 from tests.refusals import refuses
 
@@ -16,16 +16,24 @@ PLACES = st.dictionaries(
     st.builds(TopicPartition, st.text(), st.integers(0, 1_000)),
     st.builds(SourcePlace, st.integers(0, 2**62), st.text(), st.text()),
 )
+ENDS = st.dictionaries(
+    st.builds(TopicPartition, st.text(), st.integers(0, 1_000)), st.builds(TargetEnd, st.text(), st.integers(0, 2**62))
+)
 NUMBERS = st.integers(0, 2**62)
 MIRROR = StoredMirror(Progress("source", {}, "1"), "run", "postgresql://host/db", "host", 1, 2, 3, 4, 5, Lag(0, 0))
 
 
-@given(st.none() | st.text(), PLACES, st.text(), NUMBERS, NUMBERS)
+@given(st.none() | st.text(), PLACES, ENDS, st.text(), NUMBERS, NUMBERS)
 def test_a_mirror_is_read_as_it_was_written(
-    source: str | None, places: dict[TopicPartition, SourcePlace], text: str, count: int, lag: int
+    source: str | None,
+    places: dict[TopicPartition, SourcePlace],
+    ends: dict[TopicPartition, TargetEnd],
+    text: str,
+    count: int,
+    lag: int,
 ) -> None:
     progress = Progress(source, places, str(count))
-    mirror = StoredMirror(progress, text, text, text, count, 2, 3, 4, count, Lag(lag, lag))
+    mirror = StoredMirror(progress, text, text, text, count, 2, 3, 4, count, Lag(lag, lag), ends)
     assert decode(encode(mirror)) == mirror
 
 
@@ -43,6 +51,8 @@ def test_a_value_is_small() -> None:
         TopicPartition("a-topic-with-an-ordinary-name", number): SourcePlace(10**12, "1234", "1234:56:789012345")
         for number in range(5_000)
     }
-    stored = encode(StoredMirror(Progress("source", places, "1"), "run", "address", "host", 1, 2, 3, 4, 5, Lag(0, 0)))
+    ends = {at: TargetEnd("xJm7yZ0hS9u4Qk2cVb1NwA", 10**12) for at in places}
+    progress = Progress("source", places, "1")
+    stored = encode(StoredMirror(progress, "run", "address", "host", 1, 2, 3, 4, 5, Lag(0, 0), ends))
     assert len(stored) < 1_000_000
     assert json.loads(stored)["format"] == 1
