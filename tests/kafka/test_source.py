@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+import confluent_kafka
 import pytest
 
 from msgtx import errors
@@ -83,6 +84,15 @@ def fill(kafka: Kafka, topic: str, count: int, *, partition: int = 0, first: int
     assert producer.flush(30) == 0
 
 
+def begin(kafka: Kafka, topic: str, value: bytes) -> confluent_kafka.Producer:
+    """Store a record in a transaction that stays open."""
+    producer = kafka.producer(**{"transactional.id": topic})
+    producer.begin_transaction()
+    producer.produce(topic, value, partition=0)
+    producer.flush()
+    return producer
+
+
 def test_every_column_of_a_record_is_read(kafka: Kafka, read: Read) -> None:
     topic, producer = kafka.topic(2), kafka.producer()
     headers = [("h", b"1"), ("h", None), ("", b""), ("ü", b"\xff")]
@@ -134,11 +144,8 @@ def test_only_committed_records_are_read_and_each_once_over_restarts(kafka: Kafk
 
 def test_an_open_transaction_holds_the_records_behind_it_up(kafka: Kafka, read: Read) -> None:
     topic = kafka.topic(1)
-    producer = kafka.producer(**{"transactional.id": topic})
     fill(kafka, topic, 2)
-    producer.begin_transaction()
-    producer.produce(topic, b"open", partition=0)
-    producer.flush()
+    producer = begin(kafka, topic, b"open")
     fill(kafka, topic, 2, first=2)
     reader = read(topic)
     assert [record.value for record in reader.until(2)] == [b"v0", b"v1"]
@@ -250,10 +257,7 @@ def test_a_marker_of_a_later_epoch_than_its_record_is_no_loss(
 ) -> None:
     monkeypatch.setattr("msgtx.mirror.kafka_source.MARKERS_SECONDS", 0.0)
     topic = kafka.topic(1)
-    producer = kafka.producer(**{"transactional.id": topic})
-    producer.begin_transaction()
-    producer.produce(topic, b"1", partition=0)
-    producer.flush()
+    producer = begin(kafka, topic, b"1")
     broker.kill()
     broker.start()
     producer.commit_transaction(60)
@@ -268,10 +272,7 @@ def test_a_progress_behind_markers_alone_moves(kafka: Kafka, read: Read, monkeyp
     """Otherwise retention would seem to remove records that were not copied."""
     monkeypatch.setattr("msgtx.mirror.kafka_source.MARKERS_SECONDS", 0.0)
     topic = kafka.topic(1)
-    producer = kafka.producer(**{"transactional.id": topic})
-    producer.begin_transaction()
-    producer.produce(topic, b"aborted", partition=0)
-    producer.flush()
+    producer = begin(kafka, topic, b"aborted")
     producer.abort_transaction()
     reader = read(topic)
     reader.pass_to(TopicPartition(topic, 0), 2)
