@@ -307,6 +307,7 @@ def arriving(work: Work) -> None:
             work.stop.wait(PAUSE_SECONDS)
 
 
+Kind = Callable[[Work], None]
 FIRST: Final = (idempotent, transactional, asynchronous, publish_sqlalchemy, publish_psycopg, arriving)
 LAST: Final = (reader, group, share, worker, process_into, mirror_out, mirror_in)  # they read what those write
 KINDS: Final = tuple(kind.__name__ for kind in (*FIRST, *LAST) if kind is not arriving)
@@ -371,7 +372,7 @@ class Clients:
 
     def finish(self) -> None:
         """Let writers end, then the others when they have handled all that is there."""
-        self._end(kind.__name__ for kind in FIRST)
+        self._end(FIRST)
         with msgtx.connect(self.url) as client, msgtx.connect(self.other_url) as other:
             fed = set(values(client, FEED))
             complete = {
@@ -383,15 +384,14 @@ class Clients:
             }
             for what, condition in complete.items():
                 self._wait(condition, lambda what=what: f"not all is there: {what}")
-        self._end(kind.__name__ for kind in LAST)
+        self._end(LAST)
 
-    def _end(self, names: Iterable[str]) -> None:
-        chosen = [name for name in names if name in self.works]
-        for name in chosen:
-            self.works[name].stop.set()
-        for name in chosen:
-            self._threads[name].join(END_SECONDS)
-            assert not self._threads[name].is_alive(), f"{name} does not end"
+    def _end(self, kinds: Iterable[Kind]) -> None:
+        for kind in kinds:
+            self.works[kind.__name__].stop.set()
+        for kind in kinds:
+            self._threads[kind.__name__].join(END_SECONDS)
+            assert not self._threads[kind.__name__].is_alive(), f"{kind.__name__} does not end"
         self._check()
 
     def close(self) -> None:
@@ -425,7 +425,7 @@ class Clients:
         return found
 
 
-def _run(kind: Callable[[Work], None], work: Work) -> None:
+def _run(kind: Kind, work: Work) -> None:
     try:
         kind(work)
     except BaseException as error:  # noqa: BLE001 - the test raises it
