@@ -283,6 +283,16 @@ class LogTruncated(AbortableError):
     fault = Fault.TRANSIENT  # a worker rewinds to the committed offsets
 
 
+class CommitsLost(AbortableError):
+    """A failover has lost offsets that this consumer has committed, or its answers to a share group.
+
+    The next poll goes on. What was made of the records may be made once more: by a share group at once, by a consumer group
+    after `rewind`, or when the partition changes hands; `commit` again prevents that.
+    """
+
+    fault = Fault.TRANSIENT  # a worker rewinds to the committed offsets
+
+
 class DeliveryTimeout(AbortableError):
     """The records were not acknowledged within `delivery_timeout_ms`.
 

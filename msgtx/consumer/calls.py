@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from msgtx.config import ConsumerConfig
+from msgtx.consumer.losses import CommitLosses
+from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.receiving.calls import Calls
@@ -18,10 +20,16 @@ class ConsumerCalls(Calls):
         super().__init__(engine, config)
         self._topics = topics
         self._topics_now = topics_now
+        self.losses = CommitLosses(engine, config, self)
 
     def commit_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Commit offsets, by partition id, and wait."""
-        self.asked(lambda connection: commit_offsets(connection, {group: offsets}))
+
+        def commit(connection: RawConnection) -> None:
+            commit_offsets(connection, {group: offsets})
+            self.losses.acknowledged(connection, offsets)
+
+        self.asked(commit)
 
     def group(self) -> str:
         """Return the group's name. Raise `IllegalState` if there is none."""

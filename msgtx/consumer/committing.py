@@ -131,7 +131,11 @@ class Committing:
         positions = self._handled() if wanted is None else wanted
         by_id = self._by_id(positions)
         self.commits.settle()
-        ride = self.rides.add(enlist(session, self.engine), offset_rows(group, by_id), lost=lost, refusal=refusal)
+        enlisted = enlist(session, self.engine)
+        self.calls.losses.ask()
+        self.look_for_losses()
+        ride = self.rides.add(enlisted, offset_rows(group, by_id), lost=lost, refusal=refusal)
+        self.calls.losses.riding(ride.riding, by_id)
         self._settle(positions)
         return ride
 
@@ -164,6 +168,10 @@ class Committing:
                 " without their offsets; raise an exception instead, or use a savepoint (session.begin_nested())",
                 reason="rolled back",
             )
+
+    def look_for_losses(self) -> None:
+        """Raise `CommitsLost`, once, if a failover has lost the last commit of a partition."""
+        self.calls.losses.look(self.fetcher.assigned.values())
 
     def take_back(self) -> None:
         """Have the next poll return the records again that could not ride."""

@@ -220,7 +220,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
     def poll(self, timeout: Duration = 1.0, max_records: int | None = None) -> list[Record[K, V]]:
         """Return up to `max_records` (default `max_poll_records`) records; [] when `timeout` seconds are over.
 
-        Positions move past returned records, and past aborted data. Raise `LogTruncated`, `OffsetOutOfRange`,
+        Positions move past returned records, and past aborted data. Raise `LogTruncated`, `CommitsLost`, `OffsetOutOfRange`,
         `NoOffset`, `DeserializationError`; `DatabaseUnavailable` when the database is away for `request_timeout_ms`;
         `IllegalState` if the session that was to commit earlier records was rolled back (see `commit`), or the consumer
         was interrupted while it returned records (see `rewind`).
@@ -266,6 +266,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         found = self._wait_for_records(deadline)
         while found and self.committing.look_back():  # rolled back in another thread
             found = self._wait_for_records(deadline)
+        self.committing.look_for_losses()  # what a new primary has returned is handed out after that
         if found:
             self.committing.handed_out()
         return found

@@ -8,7 +8,7 @@ from typing import Final
 from msgtx import units
 from msgtx.database.faults import fault_of
 from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS, Outages, Wait
-from msgtx.errors import Fault, IllegalState, LogTruncated, MsgtxError
+from msgtx.errors import CommitsLost, Fault, IllegalState, LogTruncated, MsgtxError
 from msgtx.observer import Observers
 from msgtx.pauses import pause
 from msgtx.process.places import reason_of
@@ -58,12 +58,12 @@ class Patience(Wait):
             log.debug("%s: tried again", place or "polling", exc_info=error)
             self.failed(error)
             return True
-        is_truncated = isinstance(error, LogTruncated)
-        if fault is Fault.TRANSIENT and (place or is_truncated or (isinstance(error, MsgtxError) and error.retriable)):
+        is_loss = isinstance(error, LogTruncated | CommitsLost)
+        if fault is Fault.TRANSIENT and (place or is_loss or (isinstance(error, MsgtxError) and error.retriable)):
             self._passing += 1
             if self._passing <= RETRIES_IN_A_ROW:
-                if is_truncated:
-                    log.warning("%s: %s; reading goes on from the committed offsets", place or "polling", error)
+                if is_loss:
+                    log.warning("%s: %s; reading goes on from what is committed", place or "polling", error)
                 log.debug("%s: tried again", place or "polling", exc_info=error)
                 pause(min(RETRY_SECONDS * self._passing, LONGEST_RETRY_SECONDS), self._stop)
                 return True

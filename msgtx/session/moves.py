@@ -36,6 +36,14 @@ def look_for_move(driver: RawConnection, incarnation: uuid.UUID) -> None:
         tell_of_move(log, old, new, was_synchronous=seen.is_synchronous)
 
 
+def is_behind(server: tuple[int, int] | None, incarnation: uuid.UUID | None) -> bool:
+    """Return whether a session of this process has reached a later primary than this one (system identifier, timeline)."""
+    if server is None or incarnation is None:
+        return False
+    seen = _seen.get((server[0], incarnation))
+    return seen is not None and seen.timeline > server[1]
+
+
 # By system identifier and incarnation: a copy of a database, which has the same identifier, is another place.
 _seen: Final[dict[tuple[int, uuid.UUID], ServerIdentity]] = {}
 _asked: "Final[weakref.WeakSet[Any]]" = weakref.WeakSet()

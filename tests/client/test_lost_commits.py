@@ -1,0 +1,216 @@
+"""After a failover that lost commits: consumers, members of share groups and workers are told (decision 0180)."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import psycopg
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session, sessionmaker
+
+import msgtx
+from msgtx import TopicPartition, errors
+from msgtx.shares.losses import _Last
+from tests.client.steps import SECONDS, store
+from tests.databases import wait_until
+from tests.refusals import refuses
+from tests.replication import Pair, replicated
+
+pytestmark = pytest.mark.slow
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with replicated() as found:
+        yield found
+
+
+@pytest.fixture
+def client(pair: Pair) -> Iterator[msgtx.Client]:
+    """One that finds whichever server takes writes. Topic t has three records."""
+    made = pair.primary.create_database()
+    with msgtx.connect(made) as first:
+        first.topics.create("t", partitions=1)
+        first.admin.shares.configure("s", {"auto_offset_reset": "earliest"})
+        first.admin.shares.configure("workers", {"auto_offset_reset": "earliest", "record_lock_duration_ms": 1_000})
+        store(first, "t", b"1", b"2", b"3")
+    pair.catch_up()
+    with msgtx.connect(pair.on_either(made)) as found:
+        yield found
+
+
+def next_value(reader: msgtx.Consumer | msgtx.ShareConsumer) -> bytes | None:
+    (record,) = wait_until(lambda: reader.poll(1.0), "a record comes")
+    assert isinstance(record, msgtx.Record)
+    return record.value
+
+
+def test_a_share_consumer_is_told_once_that_its_answers_are_lost(pair: Pair, client: msgtx.Client) -> None:
+    """I17: the record comes again, and nothing else says so. A member whose answers are there goes on."""
+    members = [client.share_consumer("t", group="s", max_poll_records=1) for _ in range(2)]
+    kept, lost = members
+    for number, member in enumerate(members):
+        assert next_value(member) == b"%d" % (number + 1)
+    kept.commit()
+    pair.catch_up()
+    pair.fall_behind()
+    lost.commit()
+    pair.fail_over()
+    with refuses(errors.CommitsLost, group="s"):
+        next_value(lost)
+    lost.close()
+    assert {next_value(kept), next_value(kept)} == {b"2", b"3"}
+    kept.close()
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["rewind", "go on"])
+def test_a_consumer_is_told_once_that_its_commit_is_lost(pair: Pair, client: msgtx.Client, again: bool) -> None:
+    """Else the records behind it come again whenever another process takes over, and nothing says so."""
+    settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "max_poll_records": 1}
+    with client.consumer("t", group="g", **settings) as reader:
+        assert next_value(reader) == b"1"
+        reader.commit()
+        pair.catch_up()
+        pair.fall_behind()
+        assert next_value(reader) == b"2"
+        reader.commit()
+        pair.fail_over()
+        with refuses(errors.CommitsLost, group="g", partition=0, offset=2):
+            next_value(reader)
+        if again:
+            reader.rewind()
+        else:
+            reader.commit()
+        assert next_value(reader) == (b"2" if again else b"3")
+        assert reader.committed()[T0] == msgtx.OffsetAndMetadata(1 if again else 2)
+
+
+@pytest.fixture
+def table(client: msgtx.Client) -> Iterator[sqlalchemy.Engine]:
+    """An application's engine, which opens lost connections anew in silence, and its table."""
+    url = client.secret_url
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url), pool_pre_ping=True)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("create table done (value bytea)"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize("share_members", [None, 1])
+def test_a_worker_makes_the_rows_again_that_were_lost_with_their_offsets(
+    pair: Pair, client: msgtx.Client, table: sqlalchemy.Engine, share_members: int | None
+) -> None:
+    """I10: its position is past records whose rows the new primary lacks, though it has the records."""
+    gate, reached, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def insert(session: Session, record: msgtx.Record) -> None:
+        if record.value == b"2":
+            reached.set()
+            assert gate.wait(SECONDS)
+        session.execute(sqlalchemy.text("insert into done values (:value)"), {"value": record.value})
+
+    def rows() -> list[bytes]:
+        with table.connect() as connection:
+            return [*connection.execute(sqlalchemy.text("select value from done order by value")).scalars()]
+
+    settings = {} if share_members is None else {"share_members": share_members}
+    with ThreadPoolExecutor(1) as threads:
+        working: Future[object] = threads.submit(
+            client.process_into,
+            sessionmaker(table),
+            insert,
+            "t",
+            group="workers" if settings else "g",
+            stop=stop,
+            **settings,
+        )
+        try:
+            assert reached.wait(SECONDS)
+            pair.catch_up()
+            pair.fall_behind()
+            gate.set()
+            wait_until(lambda: rows() == [b"1", b"2", b"3"], "all rows are there")
+            pair.fail_over()
+            wait_until(lambda: answered(rows) == [b"1", b"2", b"3"], "they are there again")
+        finally:
+            gate.set()
+            stop.set()
+        working.result(SECONDS)
+    assert rows() == [b"1", b"2", b"3"]
+
+
+def answered(rows: Callable[[], list[bytes]]) -> list[bytes]:
+    try:
+        return rows()
+    except sqlalchemy.exc.OperationalError:
+        return []
+
+
+@pytest.mark.parametrize("share_members", [None, 1])
+def test_a_worker_of_transactions_is_told_that_one_is_lost(
+    pair: Pair, client: msgtx.Client, share_members: int | None
+) -> None:
+    """I9, I10: the producer's error ends the worker, and the next one makes the outputs again."""
+    client.topics.create("out", partitions=1)
+    settings = {} if share_members is None else {"share_members": share_members}
+    reached, gate, stop = threading.Event(), threading.Event(), threading.Event()
+
+    def values() -> list[bytes | None]:
+        return [record.value for record in client.read(client.snapshot(["out"]))]
+
+    def copy(record: msgtx.Record) -> bytes | None:
+        if record.value == b"1":
+            reached.set()
+            assert gate.wait(SECONDS)
+        return record.value
+
+    def work() -> object:
+        return client.process(
+            "t", to="out", transform=copy, group="workers" if settings else "g", transactional_id="w", stop=stop, **settings
+        )
+
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            working = threads.submit(work)
+            assert reached.wait(SECONDS)
+            pair.catch_up()
+            pair.fall_behind()
+            gate.set()
+            wait_until(lambda: values() == [b"1", b"2", b"3"], "all outputs are there")
+            pair.fail_over()
+            with pytest.raises(errors.TransactionsLost):
+                working.result(SECONDS)
+            working = threads.submit(work)
+            wait_until(lambda: values() == [b"1", b"2", b"3"], "they are there again")
+        finally:
+            gate.set()
+            stop.set()
+        working.result(SECONDS)
+
+
+# ── without a second server ──
+
+
+def test_members_in_a_shared_call_look_by_themselves(database_url: str) -> None:
+    """One has lost answers, the other has not: a call for both would hide it, as later answers raise the last number."""
+    with msgtx.connect(database_url) as client:
+        client.topics.create("t", partitions=1)
+        client.admin.shares.configure("s", {"auto_offset_reset": "earliest"})
+        with client.share_consumer("t", group="s") as lost, client.share_consumer("t", group="s") as kept:
+            for member in (lost, kept):
+                assert member.poll(0) == []
+            polls = client.runtime.share_polls.of("s")
+            numbers = [member._member.number for member in (lost, kept)]
+            for number, call in zip(numbers, (9, 0), strict=True):
+                assert number is not None
+                polls._losses._last[number] = _Last(call, (1, 1))
+            asked = [
+                member._acquisitions._next(number, [1], 1)[0] for member, number in zip((lost, kept), numbers, strict=True)
+            ]
+            assert polls._together(asked) == [None, None]
+            with refuses(errors.CommitsLost, group="s"):
+                lost.poll(0)
+            for member in (lost, kept):
+                assert member.poll(0) == []
