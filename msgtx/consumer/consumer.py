@@ -266,7 +266,6 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         found = self._wait_for_records(deadline)
         while found and self.committing.look_back():  # rolled back in another thread
             found = self._wait_for_records(deadline)
-        self.committing.look_for_losses()  # what a new primary has returned is handed out after that
         if found:
             self.committing.handed_out()
         return found
@@ -321,7 +320,8 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
                 return False
             if self.subscription.membership is not None:
                 self.subscription.membership.polled()  # also a poll that waits for longer than `max_poll_interval_ms`
-            if self._fetcher.ready and not self.subscription.is_due:
+            has_moved = self._calls.losses.are_due
+            if self._fetcher.ready and not (self.subscription.is_due or has_moved):
                 return True
             if self.stopping.asked:
                 return False
@@ -332,14 +332,16 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
             # Without a notification there is nothing new. Commits of a client that died before it notified are found
             # later.
             late = began >= looked + self.config.fetch_max_wait_ms / 1000
-            if late or at_once or not self._waiter.notified:
+            if late or at_once or has_moved or not self._waiter.notified:
                 named = None
             try:
                 with until(silence=self.config.request_timeout_ms / 1000):
                     self.subscription.follow_group()
-                    if self._fetcher.ready:
+                    if self._fetcher.ready and not has_moved:
                         return True
                     progress = self._fetcher.fetch(named)
+                    if has_moved:  # behind a fetch, which tells of records that are lost
+                        self.committing.look_for_losses()
                 self._failing_since, self._looked = None, began if named is None else looked
                 self.failing = None
             except MsgtxError as error:

@@ -16,7 +16,7 @@ from msgtx.store.groups.groups import CommittedOffset, committed_offsets
 from msgtx.types import OffsetAndMetadata
 
 # An offset that is older proves no loss: by then the group's offset may have expired, or have been changed by hand.
-LATELY_SECONDS: Final = 3_600.0
+RECENT_SECONDS: Final = 3_600.0
 
 
 class _Last(NamedTuple):
@@ -55,12 +55,18 @@ class CommitLosses:
         if is_behind(self._engine.server, self._engine.incarnation):
             self._engine.dedicated().close()
 
+    @property
+    def are_due(self) -> bool:
+        """Whether another primary answers than the one in which the last commits were stored or looked for."""
+        server = self._engine.server
+        return server != self._looked and server is not None and self._looked is not None
+
     def look(self, assigned: Collection[Assigned]) -> None:
         """Look in a new primary for the last commits on these partitions. Raise `CommitsLost`, once."""
-        server = self._engine.server
-        if self._looked is None or server is None or self._looked == server:
+        if not self.are_due:
             return
-        since = time.monotonic() - LATELY_SECONDS
+        server = self._engine.server
+        since = time.monotonic() - RECENT_SECONDS
         last = {each: at.offset for each, at in list(self._last.items()) if _counts(at, server, since)}
         wanted = [each for each in assigned if each.partition_id in last]
         found = self._found([each.partition_id for each in wanted])
@@ -87,6 +93,6 @@ class CommitLosses:
         return self._calls.asked(lambda connection: committed_offsets(connection, group, partition_ids))
 
 
-def _counts(last: _Last, server: tuple[int, int], since: float) -> bool:
+def _counts(last: _Last, server: tuple[int, int] | None, since: float) -> bool:
     """Return whether a commit of another primary was done, and lately."""
     return last.server not in {None, server} and last.at >= since and (last.riding is None or last.riding.committed)

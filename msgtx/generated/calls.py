@@ -963,7 +963,7 @@ KEPT_SEQUENCES: Final = Function(
     "kept_sequences", "in_producer_id int8, in_producer_epoch int4, partition_ids int4[]", tuple[list[int | Any]]
 )
 LAST_BATCH: Final = Function("last_batch", "in_app_id text, in_query_id text", tuple[int | Any])
-LAST_SHARE_CALL: Final = Function("last_share_call", "group_name text, in_member_number int8", tuple[int | Any])
+LAST_SHARE_CALL: Final = Function("last_share_call", "group_name text, in_member_number int8", tuple[int])
 LAST_STABLE_OFFSET: Final = Function("last_stable_offset", "in_partition_id int4", tuple[int])
 
 

@@ -41,15 +41,12 @@ class AnswerLosses:
         if not self.may_be_lost(connection, asked):
             return
         last = self._last[asked.member_number]
-        try:
-            found = last_share_call(connection, asked.group, asked.member_number)
-        except errors.AuthorizationFailed:  # its right was revoked: there is no proof
-            found = None
+        found = last_share_call(connection, asked.group, asked.member_number)
         self._last.pop(asked.member_number, None)
-        if found is not None and found < last.call_number:
+        if found < last.call_number:
             raise errors.CommitsLost(
-                f"share group {asked.group!r}: a failover has lost answers of this member that were acknowledged (calls"
-                f" {found + 1} to {last.call_number}): the group delivers their records again, perhaps counted as the first"
-                " time. The next poll goes on",
+                f"share group {asked.group!r}: a failover has lost answers of this member (up to its call"
+                f" {last.call_number}, the database has {found}): their records are delivered again, and may be counted as"
+                " delivered for the first time. The next poll goes on",
                 group=asked.group,
             )

@@ -19,7 +19,13 @@ from msgtx.store.fetch.snapshots import delete_snapshot, save_snapshot, saved_sn
 from msgtx.store.groups.groups import commit_offsets, committed_offsets
 from msgtx.store.groups.members import heartbeat, leave_group
 from msgtx.store.operator.installation import describe_installation
-from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares.answers import (
+    AnswerColumns,
+    acknowledge_in_session,
+    acknowledge_in_transaction,
+    acknowledge_records,
+    last_share_call,
+)
 from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,
@@ -145,6 +151,7 @@ def test_members_of_a_share_group_are_those_that_may_use_it(realm: Realm, partit
         lambda c: answer_in(c, Writer(c).name, answers),
         lambda c: append_and_decide(c, Writer(c).name, [], answers=answers),
         lambda c: acknowledge_in_session(c, answers),
+        lambda c: last_share_call(c, group.name, member),
     ]
     group.acquire("a", call=1)
     for step in steps:

@@ -1,8 +1,10 @@
 """After a failover that lost commits: consumers, members of share groups and workers are told (decision 0180)."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import psycopg
 import pytest
@@ -41,6 +43,13 @@ def client(pair: Pair) -> Iterator[msgtx.Client]:
         yield found
 
 
+def answered(call: Callable[[], list[Any]]) -> list[Any]:
+    """Return nothing where no primary answers."""
+    with contextlib.suppress(errors.DatabaseUnavailable, sqlalchemy.exc.OperationalError):
+        return call()
+    return []
+
+
 def next_value(reader: msgtx.Consumer | msgtx.ShareConsumer) -> bytes | None:
     (record,) = wait_until(lambda: reader.poll(1.0), "a record comes")
     assert isinstance(record, msgtx.Record)
@@ -77,6 +86,7 @@ def test_a_consumer_is_told_once_that_its_commit_is_lost(pair: Pair, client: msg
         assert next_value(reader) == b"2"
         reader.commit()
         pair.fail_over()
+        wait_until(lambda: answered(client.topics.list), "the client has found the new primary")
         with refuses(errors.CommitsLost, group="g", partition=0, offset=2):
             next_value(reader)
         if again:
@@ -141,13 +151,6 @@ def test_a_worker_makes_the_rows_again_that_were_lost_with_their_offsets(
     assert rows() == [b"1", b"2", b"3"]
 
 
-def answered(rows: Callable[[], list[bytes]]) -> list[bytes]:
-    try:
-        return rows()
-    except sqlalchemy.exc.OperationalError:
-        return []
-
-
 @pytest.mark.parametrize("share_members", [None, 1])
 def test_a_worker_of_transactions_is_told_that_one_is_lost(
     pair: Pair, client: msgtx.Client, share_members: int | None
@@ -180,10 +183,12 @@ def test_a_worker_of_transactions_is_told_that_one_is_lost(
             gate.set()
             wait_until(lambda: values() == [b"1", b"2", b"3"], "all outputs are there")
             pair.fail_over()
+            wait_until(lambda: answered(client.topics.list), "the client has found the new primary")
+            store(client, "t", b"4")
             with pytest.raises(errors.TransactionsLost):
                 working.result(SECONDS)
             working = threads.submit(work)
-            wait_until(lambda: values() == [b"1", b"2", b"3"], "they are there again")
+            wait_until(lambda: values() == [b"1", b"2", b"3", b"4"], "they are there again")
         finally:
             gate.set()
             stop.set()
@@ -214,3 +219,21 @@ def test_members_in_a_shared_call_look_by_themselves(database_url: str) -> None:
                 lost.poll(0)
             for member in (lost, kept):
                 assert member.poll(0) == []
+
+
+def test_what_was_not_committed_is_not_lost(database_url: str) -> None:
+    """A session that was rolled back, and a commit that the group still has."""
+    with msgtx.connect(database_url) as client, contextlib.closing(psycopg.connect(database_url)) as session:
+        client.topics.create("u", partitions=2)
+        with client.consumer(group="g", enable_auto_commit=False) as reader:
+            reader.assign([TopicPartition("u", 0), TopicPartition("u", 1)])
+            reader.commit({TopicPartition("u", 0): 0})
+            reader.commit({TopicPartition("u", 1): 0}, session=session)
+            session.rollback()
+            losses = reader._calls.losses
+            assert len(losses._last) == 2
+            losses._last = {each: last._replace(server=(1, 1)) for each, last in losses._last.items()}
+            losses._looked = (1, 1)
+            assert losses.are_due
+            assert reader.poll(0) == []
+            assert not losses.are_due

@@ -16,7 +16,12 @@ from msgtx.coordinator.sweep import sweep
 from msgtx.database.pool import Engine
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.groups.groups import delete_group
-from msgtx.store.shares.answers import acknowledge_in_session, acknowledge_in_transaction, acknowledge_records
+from msgtx.store.shares.answers import (
+    acknowledge_in_session,
+    acknowledge_in_transaction,
+    acknowledge_records,
+    last_share_call,
+)
 from msgtx.store.shares.shares import (
     Acquiring,
     acquire_records,
@@ -1075,6 +1080,20 @@ def test_a_call_that_overtakes_its_first_try_is_not_refused(
     assert before == [] if "acknowledge" in verb else before
     assert 0 not in group.acquire("b")
     assert connection.execute("select from msgtx.share_call where member_number = %s", [number]).rowcount == 1
+
+
+def test_a_members_last_answered_call_is_known_until_the_sweep_removes_it(connection: Connection, group: ShareGroup) -> None:
+    """A refused call is none, and a member that has left is known by it (decision 0180)."""
+    number = group.join("a")
+    assert last_share_call(connection, group.name, number) == 0
+    group.acquire("a", call=1)
+    answers = answers_of(group.name, number, (group.partition, 0, 0, "accept"))
+    assert acknowledge_records(connection, answers, call_number=2) == []
+    assert acknowledge_records(connection, answers, call_number=3) != []
+    assert last_share_call(connection, group.name, number) == 2
+    group.leave("a")
+    assert last_share_call(connection, group.name, number) == 2
+    assert last_share_call(connection, group.name, -1) == 0
 
 
 def test_a_refusal_is_one_whatever_number_another_member_has_reached(connection: Connection, group: ShareGroup) -> None:

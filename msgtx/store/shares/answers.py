@@ -65,10 +65,10 @@ def acknowledge_records(connection: RawConnection, answers: AnswerColumns, *, ca
     return [(error, OffsetRange(*row)) for error, _, *row in rows]
 
 
-def last_share_call(connection: RawConnection, group: str, member_number: int) -> int | None:
-    """Return the number of a member's last call whose answers were applied; 0: of none; None: it is not known."""
+def last_share_call(connection: RawConnection, group: str, member_number: int) -> int:
+    """Return the number of a member's last call whose answers were applied; 0: of none."""
     ((found,),) = call(connection, calls.LAST_SHARE_CALL, group, member_number)
-    return None if found is None else int(found)
+    return int(found)
 
 
 def acknowledge_in_transaction(
