@@ -160,8 +160,8 @@ def test_a_worker_of_transactions_is_told_that_one_is_lost(
     settings = {} if share_members is None else {"share_members": share_members}
     reached, gate, stop = threading.Event(), threading.Event(), threading.Event()
 
-    def values() -> list[bytes | None]:
-        return [record.value for record in client.read(client.snapshot(["out"]))]
+    def values() -> list[bytes]:
+        return sorted(record.value or b"" for record in client.read(client.snapshot(["out"])))
 
     def copy(record: msgtx.Record) -> bytes | None:
         if record.value == b"1":

@@ -1,5 +1,5 @@
--- last_share_call(group, member) → the number of the last call of this member whose answers were applied; 0: of none. After
--- a failover a member asks whether the database has its acknowledged answers; also one that it does not know any more.
+-- last_share_call(group, member) → the number of the last call of this member whose answers were applied; 0: of none.
+-- After a failover a member asks whether the database has its acknowledged answers; also one that it does not know any more.
 -- Reads share_call.
 -- right: consume
 -- plan: look-ups
