@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,22 @@ class Pair:
         """Kill the primary, and promote the standby with what it has."""
         self.stop_primary()
         self._promote()
+
+    def recover_to(self, moment: datetime) -> None:
+        """Kill both, and recover the standby, as a base backup, from the primary's WAL up to this moment."""
+        self.stop_primary()
+        self.stop_standby()
+        data = self.home / "standby" / "data"
+        user = binaries.account(data)
+        (data / "standby.signal").rename(data / "recovery.signal")
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"restore_command = 'cp {self.home}/primary/data/pg_wal/%f %p'\n")
+            settings.write(f"recovery_target_time = '{moment.isoformat()}'\nrecovery_target_action = promote\n")
+        user.own(data / "postgresql.auto.conf")
+        self.start_standby()
+        with self._standby() as recovered:
+            in_recovery = "select pg_is_in_recovery()"
+            wait_until(lambda: recovered.execute(in_recovery).fetchone() == (False,), "it is recovered")
 
     def stop_primary(self) -> None:
         """Kill the primary."""

@@ -286,6 +286,23 @@ def test_after_a_silent_host_the_next_one_is_tried_first(own_pair: Pair, url: st
             assert values(client) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("standby", ["walreceiver", ""], ids=["synchronous", "asynchronous"])
+def test_a_frozen_primary_that_goes_on_beside_the_new_one_acknowledges_only_without_a_synchronous_standby(
+    standby: str, own_pair: Pair, url: str
+) -> None:
+    """I1: all connections of the client still lead to the old primary. With the standby, it finds the new one."""
+    own_pair.confirm_by(standby)
+    timeout_ms = 500 if standby else 30_000  # without the standby, a late answer must not look like silence
+    with msgtx.connect(url) as client, client.producer(retry_backoff_ms=5, request_timeout_ms=timeout_ms) as producer:
+        producer.send("t", b"1").result(SECONDS)
+        own_pair.catch_up()
+        with own_pair.frozen():
+            own_pair.promote()
+        producer.send("t", b"2").result(SECONDS)
+    with msgtx.connect(own_pair.on_standby(url.partition("?")[0].replace(f"127.0.0.1:{own_pair.primary_port},", ""))) as new:
+        assert values(new) == ([b"1", b"2"] if standby else [b"1"])
+
+
 def test_a_server_that_was_moved_may_have_a_lower_timeline(own_pair: Pair, url: str) -> None:
     """pg_upgrade and logical replicas make another server; what they lost, the incarnation tells (decision 0097)."""
     with msgtx.connect(url) as client:

@@ -37,10 +37,13 @@ class Event:
         return found
 
 
-@pytest.fixture(scope="module", params=["lost", "kept"])
+@pytest.fixture(scope="module", params=["lost", "kept", "recovered"])
 def event(request: pytest.FixtureRequest, make_database: Callable[..., str]) -> Iterator[Event]:
-    """A primary that is lost with its last acknowledgements, or with none, since the standby had confirmed them."""
-    is_lossy = request.param == "lost"
+    """A primary that is lost with its last acknowledgements, or with none, since the standby had confirmed them.
+
+    Or it is replaced by a backup that is recovered to a moment before them.
+    """
+    is_lossy = request.param != "kept"
     with logged() as log, replicated() as pair, ExitStack() as ending:
         if not is_lossy:
             pair.confirm_by("walreceiver")
@@ -57,10 +60,15 @@ def event(request: pytest.FixtureRequest, make_database: Callable[..., str]) -> 
         pair.catch_up()
         if is_lossy:
             pair.fall_behind()
+        with pair.primary.administrator() as primary:
+            (moment,) = primary.execute("select clock_timestamp()").fetchall()[0]
         for _, steps in made.clients.values():
             next(steps)
         answered(pair)
-        pair.fail_over()
+        if request.param == "recovered":
+            pair.recover_to(moment)
+        else:
+            pair.fail_over()
         yield made
 
 
