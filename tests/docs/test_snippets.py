@@ -27,6 +27,7 @@ def alone(*languages: str) -> list[Snippet]:
 def run(snippet: Snippet) -> None:
     """Run a block; one that goes on forever, such as a worker with a record that it cannot handle, fails.
 
+    So does one that closes no client: psycopg warns of its connections later, in another test.
     Its workers wait a fifth of a second for more records, where a reader's wait for a second.
     """
     text = "\n" * snippet.line + snippet.text.replace('idle_timeout="1s"', 'idle_timeout="200ms"')
@@ -41,7 +42,9 @@ def run(snippet: Snippet) -> None:
     before = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(int(2 * PATIENCE_SECONDS))
     try:
-        exec(code, {"__name__": "__main__"})  # noqa: S102 - our own pages
+        names: dict[str, object] = {"__name__": "__main__"}
+        exec(code, names)  # noqa: S102 - our own pages
+        assert not [name for name, made in names.items() if isinstance(made, msgtx.Client) and not made.closed]
     except NotAtItsEnd as late:  # as itself, it would end the run of all tests
         raise AssertionError(f"{snippet.name} is not at its end") from late
     finally:
