@@ -57,6 +57,14 @@ class Pair:
             receivers = "select count(*) from pg_stat_wal_receiver"
             wait_until(lambda: standby.execute(receivers).fetchone() == (0,), "the standby receives nothing")
 
+    def follow(self, other: "Pair") -> None:
+        """Let the standby follow the server that the other pair's standby has become."""
+        address = sqlalchemy.make_url(embedded.superuser_url(other.home / "standby"))
+        source = f"host={address.host} port={address.port} user={address.username} password={address.password}"
+        with self._standby() as standby:
+            standby.execute(f"alter system set primary_conninfo = '{source}'")
+            standby.execute("select pg_reload_conf()")
+
     @contextlib.contextmanager
     def nothing_confirmed(self) -> Iterator[None]:
         """Let each COMMIT of the primary wait for a synchronous standby that is not there, until the end."""
@@ -108,6 +116,19 @@ class Pair:
             finally:
                 standby.execute("alter system reset hot_standby_feedback")
                 standby.execute("select pg_reload_conf()")
+
+    @contextlib.contextmanager
+    def another_standby(self) -> Iterator["Pair"]:
+        """Run a second standby of the primary. Returns the pair of these two."""
+        home = self.home / "another"
+        home.mkdir(mode=0o755)
+        (home / "primary").symlink_to(self.home / "primary")
+        standby = home / "standby"
+        _copy(self.home / "primary", standby, embedded.start(self.home / "primary").binaries)
+        try:
+            yield Pair(self.primary, home, self.primary_port, embedded.start(standby).port)
+        finally:
+            _kill(standby)
 
     def switch_over(self) -> None:
         """Stop the primary in order, which sends the standby the rest, and promote that."""

@@ -222,6 +222,7 @@ class OnStandby(Connection):
     """A connection to a standby. A call of a function there only reads, and may be repeated."""
 
     began_in_recovery: bool = False
+    beside: tuple[int, int] | None = None  # the primary (system identifier, timeline) that was known when it began
 
     @property
     def is_promoted(self) -> bool:

@@ -8,6 +8,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from msgtx import errors
@@ -22,16 +23,46 @@ Found = TypeVar("Found")
 log = logging.getLogger("msgtx.database")
 BEHIND: Final = "standby behind"  # reasons of errors
 TAKES_WRITES: Final = "another primary"
+OLD_TIMELINE: Final = "old timeline"
 # The same on a physical standby.
 WHERE: Final = (
     "select s.system_identifier, d.oid::pg_catalog.int8 from pg_catalog.pg_control_system() s, pg_catalog.pg_database d"
     " where d.datname = pg_catalog.current_database()"
+)
+# Of a standby: the timeline of its control file, which may be minutes late; that of the WAL that it receives, null without
+# pg_read_all_stats; how far it has replayed.
+TIMELINES: Final = (
+    "select greatest(c.timeline_id, r.min_recovery_end_timeline),"
+    " (select w.received_tli from pg_catalog.pg_stat_wal_receiver w), pg_catalog.pg_last_wal_replay_lsn()::pg_catalog.text"
+    " from pg_catalog.pg_control_checkpoint() c, pg_catalog.pg_control_recovery() r"
+)
+# Of the primary: where its timeline begins, null after a restart.
+BEGINS: Final = (
+    "select pg_catalog.pg_last_wal_replay_lsn()::pg_catalog.text,"
+    " coalesce(%s::pg_catalog.pg_lsn > pg_catalog.pg_last_wal_replay_lsn(), false)"
 )
 PAUSE_SECONDS: Final = 0.01  # between two looks at a standby that is behind, then twice as long each time
 MOST_PAUSE_SECONDS: Final = 0.5
 WARN_SECONDS: Final = 5.0  # before the log says that a caller waits for the standby
 # The refusals of what a standby may only not show yet.
 _MAY_COME: Final = (errors.UnknownTopicOrPartition, errors.GroupNotFound, errors.LogTruncated)
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A standby whose timeline is lower than the primary's, as far as it shows that."""
+
+    timeline: int  # of the primary
+    control: int  # of the standby's control file
+    received: int | None  # of the WAL that it receives; None: it receives none, or does not show that to the role
+    replayed: str | None
+    begins: str | None  # the primary's timeline; None: the primary was started again since
+    is_past: bool  # whether it has replayed more, of whichever timeline
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it shows what the primary never had."""
+        return self.is_past and self.received is not None
 
 
 class StandbyEngine(Engine):
@@ -59,8 +90,8 @@ class StandbyEngine(Engine):
 
     def is_current(self, connection: RawConnection) -> bool:
         """Return whether a connection leads to a standby that was not promoted since, or to the client's primary."""
-        if isinstance(connection, OnStandby) and connection.is_promoted:
-            return False
+        if isinstance(connection, OnStandby) and connection.began_in_recovery:
+            return not connection.is_promoted and connection.beside == self._primary.server
         return self._primary.is_current(connection)
 
     def ask_who_answers(self, connection: RawConnection) -> None:
@@ -77,6 +108,33 @@ class StandbyEngine(Engine):
                 reason=BEHIND,
             ) from error
         self._require_same_place(connection)
+        if (found := self.followed(connection)) is not None and found.is_old:
+            raise errors.DatabaseUnavailable(
+                f"read_url leads to a standby of an old primary: it receives WAL of timeline {found.received} and has"
+                f" replayed to {found.replayed}; timeline {found.timeline} of the primary begins at {found.begins}: make it"
+                " a standby of the primary (pg_rewind)",
+                reason=OLD_TIMELINE,
+            )
+        if isinstance(connection, OnStandby):
+            connection.beside = self._primary.server
+
+    def followed(self, connection: RawConnection) -> Followed | None:
+        """Return the timelines of a standby that are lower than the primary's; None: none is, or nobody says so."""
+        if not (isinstance(connection, OnStandby) and connection.began_in_recovery):
+            return None
+        if self._primary.server is None:
+            self._primary.dedicated().close()  # asks
+        if (server := self._primary.server) is None:
+            return None
+        try:
+            ((control, received, replayed),) = query(connection, TIMELINES)
+            if (control if received is None else received) >= server[1]:
+                return None
+            with self._primary.connection() as primary:
+                ((begins, is_past),) = query(primary, BEGINS, replayed)
+        except errors.AuthorizationFailed:  # some services do not show it
+            return None
+        return Followed(server[1], control, received, replayed, begins, is_past)
 
     def _require_same_place(self, connection: RawConnection) -> None:
         """Refuse a copy, which has the incarnation of the original. Some services do not show where a database is."""

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 
 import msgtx
 from msgtx import TopicPartition, aio, errors, metrics
 from msgtx.admin.shares import describe_now
 from msgtx.consumer import awaited
 from msgtx.database.pool import Engine
-from msgtx.database.standby import BEHIND, TAKES_WRITES
+from msgtx.database.standby import BEHIND, OLD_TIMELINE, TAKES_WRITES
 from msgtx.store.operator.installation import change_incarnation
 from msgtx.types import Finding, Level, RecordOutcome
 from tests.cli.program import Ended
@@ -24,7 +24,7 @@ from tests.client.steps import SECONDS, begun, store, values
 from tests.databases import connect, wait_until
 from tests.hooks import Hook
 from tests.refusals import refuses
-from tests.replication import Pair
+from tests.replication import Pair, replicated
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
@@ -505,3 +505,51 @@ def test_the_primary_may_be_read_while_the_standby_is_away(own_pair: Pair) -> No
         with refuses(errors.DatabaseUnavailable, reason=TAKES_WRITES):
             client.snapshot(["t"])
         assert [finding.level for finding in findings(client)] == [Level.PROBLEM]
+
+
+def test_a_standby_that_follows_an_old_primary_is_told_by_its_timeline() -> None:
+    """I5: it shows what the new primary never had. Roles that may see its WAL receiver are refused, others hear of it."""
+    with replicated() as own, own.another_standby() as another:
+        url = own.primary.create_database()
+        role = make_url(url).username
+        with own.primary.administrator() as administrator:
+            administrator.execute(f"grant pg_read_all_stats to {role}")
+        with msgtx.connect(url) as client:
+            client.topics.create("t")
+        own.catch_up()
+        another.catch_up()
+        with msgtx.connect(own.on_either(url), read_url=another.on_standby(url)) as client:
+            client.find("t")
+            own.fall_behind()
+            store(client, "t", b"never on the new one")
+            another.catch_up()
+            assert [record.value for record in client.find("t")] == [b"never on the new one"]
+            own.fail_over()
+            client.topics.list()  # the new primary answers
+            own.start_old_primary()
+            another.catch_up()  # it receives again
+            with refuses(errors.DatabaseUnavailable, reason=OLD_TIMELINE):
+                client.find("t")
+            assert [finding.level for finding in findings(client)] == [Level.PROBLEM]
+        with own.primary.administrator() as administrator:
+            administrator.execute(f"revoke pg_read_all_stats from {role}")
+        another.catch_up()
+        with msgtx.connect(own.on_standby(url), read_url=another.on_standby(url)) as client:
+            client.find("t")
+            (found,) = findings(client)
+            assert (found.level, found.data["control"], found.data["timeline"]) == (Level.WARNING, 1, 2)
+
+
+def test_a_standby_of_the_new_primary_is_none_of_an_old_one() -> None:
+    """Its control file names the old timeline until its next restart point."""
+    with replicated() as own, own.another_standby() as another:
+        url = own.primary.create_database()
+        with own.primary.administrator() as administrator:
+            administrator.execute(f"grant pg_read_all_stats to {make_url(url).username}")
+        with msgtx.connect(url) as client:
+            client.topics.create("t")
+        own.switch_over()  # both standbys get the rest
+        another.follow(own)
+        with msgtx.connect(own.on_standby(url), read_url=another.on_standby(url)) as client:
+            store(client, "t", b"on both")
+            wait_until(lambda: client.find("t") and not findings(client), "it follows the new primary")
