@@ -6,6 +6,7 @@ from msgtx.config import ConsumerConfig
 from msgtx.consumer.losses import CommitLosses
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.database.standby import past_lack
 from msgtx.errors import IllegalState
 from msgtx.receiving.calls import Calls
 from msgtx.store.groups.groups import commit_offsets
@@ -29,7 +30,7 @@ class ConsumerCalls(Calls):
             commit_offsets(connection, {group: offsets})
             self.losses.acknowledged(connection, offsets)
 
-        self.asked(commit)
+        past_lack(self.engine, lambda: self.asked(commit))
 
     def group(self) -> str:
         """Return the group's name. Raise `IllegalState` if there is none."""

@@ -89,6 +89,7 @@ class Committing:
                 "offsets were committed by hand since the last poll: use one way, commit() or the transaction",
                 reason="by hand",
             )
+        self.fetcher.await_primary()
         self.commits.settle()  # an older offset must not be written after the transaction's
         positions = self._handled()
         self._settle(positions)
@@ -130,6 +131,7 @@ class Committing:
             self.rides.require_not_overtaken()
         positions = self._handled() if wanted is None else wanted
         by_id = self._by_id(positions)
+        self.fetcher.await_primary()
         self.commits.settle()
         enlisted = enlist(session, self.engine)
         self.calls.losses.ask()

@@ -12,6 +12,7 @@ from msgtx.consumer.awaited import Awaited
 from msgtx.consumer.partition import Assigned
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.database.standby import LACK_SECONDS, MOST_PAUSE_SECONDS, PAUSE_SECONDS
 from msgtx.receiving.integrity import Integrity
 from msgtx.rules.partition import FetchState
 from msgtx.store.fetch.fetch import (
@@ -60,6 +61,8 @@ class Fetcher:
         self.commit_starts: CommitStarts | None = None
         self._next_look = 0.0  # for offsets that were not stable
         self._next_expiry = 0.0
+        self._primary_ends: dict[int, int] = {}  # of logs, as the primary has last shown them
+        self._lacked_since: dict[int, float] = {}  # partitions of which the standby shows more than the primary
         self.awaited = Awaited() if engine.standby is not None else None
 
     def assign(self, partitions: Iterable[Assigned]) -> None:
@@ -152,8 +155,12 @@ class Fetcher:
             with self._engine.connection() as connection:
                 if not self._begin_reading(connection):
                     return False
-        with self._engine.reading.connection() as connection:
-            progress = self._fetch(connection, chosen)
+        try:
+            with self._engine.reading.connection() as connection:
+                progress = self._fetch(connection, chosen)
+        except errors.AuthorizationFailed:  # the standby may not show a right yet
+            self._require_rights(self.awaited)
+            return False
         return progress or self._ask_for_ends(self.awaited)
 
     def _begin_reading(self, connection: RawConnection) -> bool:
@@ -246,12 +253,48 @@ class Fetcher:
                     continue
                 answer, at = ends.get(assigned.partition_id), assigned.next
                 awaited.asked(assigned.partition_id, 0 if answer is None else self._end(answer))
-                if answer is not None and at is not None and not assigned.buffered and not _holds(answer, at):
+                holds = answer is None or at is None or _holds(answer, at)
+                if holds:
+                    self._lacked_since.pop(assigned.partition_id, None)
+                if answer is not None and not holds and not assigned.buffered and not self._may_come(assigned, answer):
                     progress = self._fetched(assigned, answer) or progress
                 else:
                     awaited.shown(assigned.partition_id, assigned.end or 0)
         awaited.tell()
         return progress
+
+    def _require_rights(self, awaited: Awaited) -> None:
+        """Have the primary judge what the standby has refused. Raise `AuthorizationFailed` if it refuses that, too."""
+        asked = [each.partition_id for each in self.assigned.values() if not awaited.is_asked(each.partition_id)]
+        for partition_id, answer in self._ends(asked).items():
+            awaited.asked(partition_id, self._end(answer))
+        awaited.tell()
+
+    def await_primary(self) -> None:
+        """Wait until the primary shows what was read on the standby, for `LACK_SECONDS` at most: then it judges."""
+        if self.awaited is None:
+            return
+        deadline, pause = time.monotonic() + LACK_SECONDS, PAUSE_SECONDS
+        wanted = {a.partition_id: a.next.offset for a in self.assigned.values() if a.next is not None and a.next.token}
+        while True:
+            wanted = {each: offset for each, offset in wanted.items() if self._primary_ends.get(each, -1) < offset}
+            if not wanted or time.monotonic() > deadline:
+                return
+            found = {each: answer.log_end_offset for each, answer in self._ends(wanted).items()}
+            self._primary_ends |= found
+            if any(found.get(each, offset) < offset for each, offset in wanted.items()):
+                time.sleep(pause)
+                pause = min(2 * pause, MOST_PAUSE_SECONDS)
+            else:
+                return
+
+    def _may_come(self, assigned: Assigned, answer: FetchedPartition) -> bool:
+        """Return whether the primary may only not show yet what this reader has read on the standby."""
+        at = assigned.next
+        if at is None or at.token is None or answer.log_end_offset >= at.offset:
+            return False
+        now = time.monotonic()
+        return now < self._lacked_since.setdefault(assigned.partition_id, now) + LACK_SECONDS
 
     def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
         """Abort overdue transactions that hold one of these partitions back, also if others have more to read (I12).

@@ -43,9 +43,12 @@ BEGINS: Final = (
 )
 PAUSE_SECONDS: Final = 0.01  # between two looks at a standby that is behind, then twice as long each time
 MOST_PAUSE_SECONDS: Final = 0.5
+# For which the primary may not show what the standby does: a COMMIT is flushed and replayed before the primary shows it, and
+# the primary may wait for a synchronous standby in between.
+LACK_SECONDS: Final = 10.0
 WARN_SECONDS: Final = 5.0  # before the log says that a caller waits for the standby
 # The refusals of what a standby may only not show yet.
-_MAY_COME: Final = (errors.UnknownTopicOrPartition, errors.GroupNotFound, errors.LogTruncated)
+_MAY_COME: Final = (errors.UnknownTopicOrPartition, errors.GroupNotFound, errors.LogTruncated, errors.AuthorizationFailed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,11 @@ class StandbyEngine(Engine):
             connection.began_in_recovery = connection.info.parameter_status("in_hot_standby") == "on"
         try:
             super().ask_who_answers(connection)
+        except errors.AuthorizationFailed as error:
+            self._primary.dedicated().close()  # asks the same
+            raise errors.DatabaseUnavailable(
+                f"the standby of read_url has not replayed the rights of this role: {error}", reason=BEHIND
+            ) from error
         except errors.ConfigError as error:
             if error.reason != "no schema":
                 raise
@@ -190,8 +198,26 @@ def read_again(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> An
 
 def first_found(engine: Engine, look: Callable[[Engine], Sequence[Found]]) -> Sequence[Found]:
     """Return what `look` finds on the standby; if that is nothing, what it finds on the primary, where it may be newer."""
-    found = look(engine.reading)
+    try:
+        found = look(engine.reading)
+    except errors.AuthorizationFailed:  # a right may be newer, too
+        if engine.standby is None:
+            raise
+        found = ()
     return found if found or engine.standby is None else look(engine)
+
+
+def past_lack(engine: Engine, attempt: Callable[[], Answer]) -> Answer:
+    """Ask the primary about what was read on the standby, again as long as it may only not show that yet."""
+    deadline, pause = time.monotonic() + min(LACK_SECONDS, seconds_left()), PAUSE_SECONDS
+    while True:
+        try:
+            return attempt()
+        except errors.LogTruncated:
+            if engine.standby is None or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
 
 def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> Answer:
@@ -206,8 +232,8 @@ def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> An
     while True:
         try:
             return read_again(engine.reading, attempt)
-        except _MAY_COME as error:
-            if engine.standby is None:
+        except (*_MAY_COME, errors.DatabaseUnavailable) as error:
+            if engine.standby is None or (isinstance(error, errors.DatabaseUnavailable) and error.reason != BEHIND):
                 raise
             refusal = error
         if not asked:

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 from sqlalchemy import make_url, text
+from sqlalchemy.orm import Session
 
 import msgtx
 from msgtx import TopicPartition, aio, errors, metrics
@@ -25,6 +26,7 @@ from tests.databases import connect, wait_until
 from tests.hooks import Hook
 from tests.refusals import refuses
 from tests.replication import Pair, replicated
+from tests.roles import open_roles
 from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
@@ -62,9 +64,9 @@ def hook_of_standby(client: msgtx.Client) -> Hook:
     return Hook(standby)
 
 
-def reader(client: msgtx.Client, topic: str, **settings: object) -> msgtx.Consumer:
+def reader(client: msgtx.Client, *topics: str, **settings: object) -> msgtx.Consumer:
     given = {"auto_offset_reset": "earliest", "enable_auto_commit": False, **settings}
-    return client.consumer(topic, **given)  # type: ignore[arg-type]
+    return client.consumer(*topics, **given)  # type: ignore[arg-type]
 
 
 def polled(consumer: msgtx.Consumer, count: int) -> list[bytes | None]:
@@ -272,6 +274,91 @@ def test_a_topic_that_the_standby_does_not_show_is_waited_for(pair: Pair, client
     pair.catch_up()
     with refuses(errors.UnknownTopicOrPartition, topic=name):
         client.snapshot([name])
+
+
+@contextlib.contextmanager
+def shown_early(pair: Pair, url: str, topic: str) -> Iterator[Callable[[], None]]:
+    """Have the standby show record `1` before the primary does, whose COMMIT waits for another standby until the call."""
+    with msgtx.connect(url) as other, other.producer(enable_idempotence=False) as producer, pair.nothing_confirmed():
+        sent = producer.send(topic, b"1")
+
+        def confirm() -> None:
+            pair.confirm_by("")
+            sent.result(SECONDS)
+
+        try:
+            yield confirm
+        finally:
+            confirm()
+
+
+def looked_for(consumer: msgtx.Consumer) -> list[bytes | None]:
+    """Return the values of records that nobody was woken for."""
+    found: list[bytes | None] = []
+    wait_until(lambda: consumer._fetcher.woken(None) or found.extend(values(consumer.poll(0.1))) or found, "it is there")
+    return found
+
+
+def test_what_the_standby_shows_before_the_primary_is_not_lost(
+    pair: Pair, url: str, client: msgtx.Client, topic: str
+) -> None:
+    """I5: a COMMIT is flushed and replayed before the primary shows it."""
+    with reader(client, topic) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+        with shown_early(pair, url, topic) as confirm:
+            assert looked_for(consumer) == [b"1"]
+            consumer._fetcher.woken(None)
+            wait_until(lambda: consumer.poll(0.01) or consumer._fetcher._lacked_since, "the primary was asked, and lacks it")
+            confirm()
+            store(client, topic, b"2")
+            assert polled(consumer, 1) == [b"2"]
+
+
+@pytest.mark.parametrize("by", ["itself", "transaction", "session"])
+def test_what_the_standby_shows_before_the_primary_is_committed_when_that_shows_it(
+    pair: Pair, url: str, client: msgtx.Client, topic: str, by: str
+) -> None:
+    """I10, I11: such a commit is not refused as one of a lost record."""
+    group, partition, engine = unique("group"), TopicPartition(topic, 0), client.engine()
+    hook = Hook(client.runtime.engine)
+    producer = client.producer(transactional_id=unique("id"))
+    with contextlib.closing(producer), reader(client, group=group) as consumer, Session(engine) as session:
+        producer.init_transactions()
+        consumer.assign([partition])
+        assert polled(consumer, 1) == [b"0"]
+        with shown_early(pair, url, topic) as confirm:
+            assert looked_for(consumer) == [b"1"]
+            hook.at("after commit_offsets" if by == "itself" else "after fetch_batches", confirm, times=1)
+            if by == "itself":
+                consumer.commit()
+            elif by == "transaction":
+                with producer.transaction():
+                    producer.send_offsets_to_transaction(consumer)
+            else:
+                consumer.commit(session=session)
+                session.commit()
+    engine.dispose()
+    assert client.admin.groups.offsets(group)[partition].offset == 2
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_a_right_that_the_standby_does_not_show_is_waited_for(
+    pair: Pair, url: str, client: msgtx.Client, topic: str, has_another: bool
+) -> None:
+    """The primary alone refuses."""
+    with open_roles(pair.primary, url) as roles:
+        role = roles.make(*["consume:another"] * has_another)
+        own = roles.url_of(role)
+        pair.catch_up()
+        with pair.replay_paused() as resume:
+            roles.grant(role, f"consume:{topic}")
+            with msgtx.connect(own, read_url=pair.on_standby(own)) as guest, reader(guest, topic) as consumer:
+                assert consumer.poll(0.3) == []
+                Hook(guest.runtime.engine).at("after describe_topics", resume, times=1)
+                assert values(guest.read(guest.snapshot([topic]))) == [b"0"]
+                assert polled(consumer, 1) == [b"0"]
+        roles.revoke(role, f"consume:{topic}")
+        pair.catch_up()
 
 
 def test_an_overdue_transaction_is_aborted_on_the_primary(pair: Pair, client: msgtx.Client, topic: str) -> None:
