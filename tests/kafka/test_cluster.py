@@ -136,20 +136,24 @@ def unclean(kafka: Kafka, topic: str) -> None:
     """Make a topic of one partition that prefers an answer to its records: on two brokers, one of which is enough."""
     config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
     kafka.admin.create_topics([NewTopic(topic, 1, replica_assignment=[[1, 2]], config=config)])[topic].result(30)
-    wait_until(lambda: leader(kafka, topic) == 1, "a leader")
+    wait_until(lambda: leader(kafka, topic) == 1, "a leader", seconds=COPY_SECONDS)
 
 
 def fall_behind(cluster: SecureCluster, kafka: Kafka, topic: str) -> None:
     """Kill the follower, so that it lacks what is stored from now on."""
     cluster.kill(2)
-    wait_until(lambda: kafka.admin.list_topics(timeout=30).topics[topic].partitions[0].isrs == [1], "the leader is alone")
+    wait_until(
+        lambda: kafka.admin.list_topics(timeout=30).topics[topic].partitions[0].isrs == [1],
+        "the leader is alone",
+        seconds=COPY_SECONDS,
+    )
 
 
 def fail_over(cluster: SecureCluster, kafka: Kafka, topic: str) -> None:
     """Kill the leader, and have the follower lead."""
     cluster.kill(1)
     cluster.start(2)
-    wait_until(lambda: leader(kafka, topic) == 2, "an unclean election")
+    wait_until(lambda: leader(kafka, topic) == 2, "an unclean election", seconds=COPY_SECONDS)
     cluster.start(1)
 
 
@@ -206,5 +210,4 @@ def test_a_target_that_lost_records_in_an_unclean_election_is_told_of(
         with refuses(errors.LogTruncated, topic=topic, partition=0):
             copy(0)
     KafkaMirrors(cluster.url).reset(name)
-    kafka.delete(topic)
     assert copy(0) == 15
