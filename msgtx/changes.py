@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from msgtx import errors
-from msgtx.admin.shares import describe_now
 from msgtx.rows import PLACE_COLUMNS, mirror_row, printable, row_of
 from msgtx.rules.group import GroupStatus
 from msgtx.rules.names import did_you_mean
@@ -188,7 +187,7 @@ def _reset_preview(client: "Client", noun: str, group: str, target: "Target", sc
         _command(f"{noun} reset-offsets", [group], [*scope_words(scopes), *target_words(target)]),
         RESET_COLUMNS,
         rows,
-        refusal=_not_empty(_listed(client, group) if noun == "groups" else describe_now(client.runtime.engine, group)),
+        refusal=_not_empty(_listed(client, group) if noun == "groups" else share_now(client, group)),
         asks=bool(rows),
     )
 
@@ -286,8 +285,15 @@ def _not_empty(found: GroupDescription | GroupListing | ShareGroupDescription | 
 # ── share groups ──
 
 
+def share_now(client: "Client", group: str) -> ShareGroupDescription:
+    """Return a share group as the primary has it. The import is here: the help of a command needs no driver."""
+    from msgtx.admin.shares import describe_now
+
+    return describe_now(client.runtime.engine, group)
+
+
 def _preview_delete_share(client: "Client", *, group: str) -> Preview:
-    found = describe_now(client.runtime.engine, group)
+    found = share_now(client, group)
     if refusal := _not_empty(found):
         raise refusal
     names = ("topic", "partition", "start_offset", "next_offset")
@@ -309,7 +315,7 @@ def _delete_share(client: "Client", _: Control, *, group: str) -> None:
 
 
 def _preview_redrive(client: "Client", *, group: str, max_records: int | None, skip_missing: bool) -> Preview:
-    known = describe_now(client.runtime.engine, group).dead_letters  # None: the role may not see them
+    known = share_now(client, group).dead_letters  # None: the role may not see them
     counts = [count for count in (known, max_records) if count is not None]
     letters = min(counts) if counts else None
     shown = "the dead letters" if letters is None else counted(letters, "dead letter")

@@ -4,8 +4,7 @@ from typing import Any, Final
 
 import click
 
-from msgtx.admin.shares import describe_now
-from msgtx.changes import Control, apply, perform, preview
+from msgtx.changes import Control, apply, perform, preview, share_now
 from msgtx.cli.commands.resets import reset_group, reset_options
 from msgtx.cli.terminal import completion
 from msgtx.cli.terminal.confirmation import carry_out_each, confirmed, destructive
@@ -87,7 +86,7 @@ def configure(invocation: Invocation, /, group: str, **settings: Any) -> None:
     given |= {"dead_letter_topic": None} if given.get("dead_letter_topic") == "" else {}
     with connect(invocation) as client:
         client.admin.shares.configure(group, given)
-        _show(invocation, describe_now(client.runtime.engine, group))
+        _show(invocation, share_now(client, group))
 
 
 @command.command(
