@@ -154,6 +154,7 @@ class Answering:
             return
         refused: Sequence[Refused] | None = None
         if commit.member is not None:
+            self.member.prove()
             columns = self.holdings.columns_of(commit.member, commit.answers)
             if columns.partition_ids:
                 send = partial(

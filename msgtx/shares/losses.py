@@ -1,5 +1,6 @@
 """Answers of a share group's members that a failover has lost: looked for before a member asks anything else."""
 
+import time
 from typing import Final, NamedTuple
 
 from msgtx import errors
@@ -14,6 +15,8 @@ MOST_MEMBERS: Final = 1_000  # of one client and group: by then those that have 
 class _Last(NamedTuple):
     call_number: int
     server: tuple[int, int]  # system identifier and timeline of the primary that has acknowledged it
+    member_number: int  # whose call it was: a member that joins again has another number
+    may_be_removed: bool = False  # a sweep may have removed its row with the member
 
 
 class AnswerLosses:
@@ -29,11 +32,34 @@ class AnswerLosses:
             return
         if len(self._last) >= MOST_MEMBERS and asked.member_number not in self._last:
             self._last.pop(next(iter(self._last)), None)
-        self._last[asked.member_number] = _Last(asked.call_number, server)
+        self._last[asked.member_number] = _Last(asked.call_number, server, asked.member_number)
+
+    def unknown(self, connection: RawConnection, member_number: int, *, session_until: float) -> None:
+        """Note that the group does not know a member. `session_until`: before that its session cannot have ended.
+
+        A new primary that does not know it before that has lost its join. Else a sweep may have removed the member.
+        """
+        last = self._last.get(member_number)
+        is_lost = time.monotonic() < session_until and self._has_moved(connection, last)
+        if last is not None and not is_lost:
+            self._last[member_number] = last._replace(may_be_removed=True)
+
+    def joins_again(self, old: int, new: int) -> None:
+        """Have the member with the new number look for the answers of the old one."""
+        if (last := self._last.pop(old, None)) is not None:
+            self._last[new] = last
+
+    def left(self, member_number: int) -> None:
+        """Forget a member that has left: its rows are removed."""
+        self._last.pop(member_number, None)
 
     def may_be_lost(self, connection: RawConnection, asked: Acquiring | Acknowledging) -> bool:
         """Return whether another primary has acknowledged this member's last answers."""
-        last, server = self._last.get(asked.member_number), getattr(connection, "server", None)
+        return self._has_moved(connection, self._last.get(asked.member_number))
+
+    @staticmethod
+    def _has_moved(connection: RawConnection, last: _Last | None) -> bool:
+        server = getattr(connection, "server", None)
         return last is not None and server is not None and last.server != server
 
     def look(self, connection: RawConnection, asked: Acquiring | Acknowledging) -> None:
@@ -41,9 +67,9 @@ class AnswerLosses:
         if not self.may_be_lost(connection, asked):
             return
         last = self._last[asked.member_number]
-        found = last_share_call(connection, asked.group, asked.member_number)
+        found = last_share_call(connection, asked.group, last.member_number)
         self._last.pop(asked.member_number, None)
-        if found < last.call_number:
+        if found < last.call_number and (found or not last.may_be_removed):
             raise errors.CommitsLost(
                 f"share group {asked.group!r}: a failover has lost answers of this member (up to its call"
                 f" {last.call_number}, the database has {found}): their records are delivered again, and may be counted as"

@@ -17,6 +17,7 @@ from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
 from msgtx.errors import MsgtxError
 from msgtx.receiving.calls import Calls
 from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
+from msgtx.shares.losses import AnswerLosses
 from msgtx.store.groups.members import heartbeat, leave_group
 from msgtx.store.shares.shares import ShareMembership, join_share_group, new_member_number, tidy
 
@@ -26,8 +27,9 @@ log = logging.getLogger("msgtx.consumer")
 class ShareMember:
     """Joins, sends heartbeats, leaves."""
 
-    def __init__(self, config: ShareConsumerConfig, calls: Calls, topics: Sequence[str]) -> None:
+    def __init__(self, config: ShareConsumerConfig, calls: Calls, topics: Sequence[str], losses: AnswerLosses) -> None:
         self._calls = calls
+        self._losses = losses
         self._config = config
         self._topics = topics
         self._id = ""
@@ -61,7 +63,8 @@ class ShareMember:
         if self._joined is not None:
             self.gone()
         if not self._id:
-            self._id, self._number = new_member_id(), new_member_number()
+            old, self._id, self._number = self._number, new_member_id(), new_member_number()
+            self._losses.joins_again(old, self._number)
 
         def join(connection: RawConnection) -> ShareMembership:
             return join_share_group(
@@ -112,6 +115,8 @@ class ShareMember:
 
     def gone(self) -> None:
         """Note that the group does not know this member any more: the next `join` is another one's."""
+        if self._joined != self._unknown:  # else a failover may have lost it
+            self._losses.left(self._number)
         self._joined, self._id = None, ""
 
     def close(self, deadline: float) -> None:
@@ -148,6 +153,7 @@ class ShareMember:
                 number=next(self._numbers),
             )
         except errors.UnknownMember:
+            self._losses.unknown(connection, joined.number, session_until=self._heard_until)
             self._unknown = joined
         else:
             if joined == self._joined:

@@ -49,7 +49,7 @@ class GroupPolls:
         self._engine = engine
         self._lock = threading.Lock()
         self._calls: dict[int, SharedCalls[Asked, Acquisition]] = {}  # by the first partition asked
-        self._losses = AnswerLosses()
+        self.losses = AnswerLosses()
         self._turns = secrets.randbelow(1 << 16)  # so far; other clients begin with other partitions
         self._turn = -1
         self._place = -1
@@ -111,13 +111,13 @@ class GroupPolls:
 
     def _by_itself(self, asked: Asked) -> Acquisition:
         with self._engine.connection() as connection:
-            self._losses.look(connection, asked)
+            self.losses.look(connection, asked)
             if isinstance(asked, Acquiring):
                 found = acquire_records(connection, asked)
             else:
                 refused = acknowledge_records(connection, asked.answers, call_number=asked.call_number)
                 found = Acquisition([], refused, has_passed=False)
-            self._losses.acknowledged(connection, asked, found.refused)
+            self.losses.acknowledged(connection, asked, found.refused)
             return found
 
     def _again(self, asked: Asked) -> Acquisition:
@@ -125,12 +125,12 @@ class GroupPolls:
 
     def _together(self, several: Sequence[Asked]) -> Sequence[Acquisition | None]:
         with self._engine.connection() as connection:
-            if any(self._losses.may_be_lost(connection, each) for each in several):
+            if any(self.losses.may_be_lost(connection, each) for each in several):
                 return [None] * len(several)  # each looks by itself
             found = acquire_records_together(connection, several)
             for each, answer in zip(several, found, strict=True):
                 if answer is not None:
-                    self._losses.acknowledged(connection, each, answer.refused)
+                    self.losses.acknowledged(connection, each, answer.refused)
         if not any(found):  # a group ordered by key, for one, or a partition with records to deliver again
             self._unusual[several[0].partition_ids[0]] = time.monotonic() + TURN_SECONDS
         return found

@@ -58,7 +58,7 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord[K, V]], Generic[K, V
         self._topics = topics
         self._polls = polls.of(config.group)
         calls = Calls(engine, config)
-        self._member = ShareMember(config, calls, topics)
+        self._member = ShareMember(config, calls, topics, self._polls.losses)
         self.holdings = Holdings(config.group, implicit=config.acknowledgement_mode == "implicit")
         self.waiting_records = Waiting(self.holdings, deserializers)
         self.answering = Answering(

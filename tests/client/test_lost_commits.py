@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 import pytest
@@ -56,6 +56,18 @@ def next_value(reader: msgtx.Consumer | msgtx.ShareConsumer) -> bytes | None:
     return record.value
 
 
+# No heartbeat comes but those of the test.
+QUIET: Final[dict[str, Any]] = {"session_timeout_ms": 1_800_000, "heartbeat_interval_ms": 300_000}
+
+
+def beat(reader: msgtx.ShareConsumer) -> None:
+    """Send a heartbeat as the background thread does."""
+    member = reader._member
+    joined = member._joined
+    assert joined is not None
+    member._calls.asked(lambda connection: member._beat(connection, joined, member._id))
+
+
 def test_a_share_consumer_is_told_once_that_its_answers_are_lost(pair: Pair, client: msgtx.Client) -> None:
     """I17: the record comes again, and nothing else says so. A member whose answers are there goes on."""
     members = [client.share_consumer("t", group="s", max_poll_records=1) for _ in range(2)]
@@ -72,6 +84,22 @@ def test_a_share_consumer_is_told_once_that_its_answers_are_lost(pair: Pair, cli
     lost.close()
     assert {next_value(kept), next_value(kept)} == {b"2", b"3"}
     kept.close()
+
+
+def test_a_share_consumer_is_told_if_a_heartbeat_comes_first(pair: Pair, client: msgtx.Client) -> None:
+    """I17: the new primary lacks the member, too, so it joins again; what its old number has answered is looked for."""
+    with client.share_consumer("t", group="s", max_poll_records=1, **QUIET) as member:
+        pair.catch_up()
+        pair.fall_behind()
+        assert next_value(member) == b"1"
+        member.commit()
+        pair.fail_over()
+        wait_until(lambda: answered(client.topics.list), "the client has found the new primary")
+        beat(member)
+        assert member._member.number is None
+        with refuses(errors.CommitsLost, group="s"):
+            next_value(member)
+        assert next_value(member) == b"1"
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["rewind", "go on"])
@@ -216,7 +244,7 @@ def test_members_in_a_shared_call_look_by_themselves(database_url: str) -> None:
             numbers = [member._member.number for member in (lost, kept)]
             for number, call in zip(numbers, (9, 0), strict=True):
                 assert number is not None
-                polls._losses._last[number] = _Last(call, (1, 1))
+                polls.losses._last[number] = _Last(call, (1, 1), number)
             asked = [
                 member._acquisitions._next(number, places, 1)[0]
                 for member, number in zip((lost, kept), numbers, strict=True)
@@ -225,6 +253,39 @@ def test_members_in_a_shared_call_look_by_themselves(database_url: str) -> None:
             with refuses(errors.CommitsLost, group="s"):
                 lost.poll(0)
             assert len(lost.poll(SECONDS)) == 2
+
+
+@pytest.mark.parametrize("in_time", [True, False], ids=["lost", "removed"])
+@pytest.mark.parametrize("call", ["poll", "commit"])
+def test_answers_of_a_member_that_was_removed_are_not_lost(database_url: str, in_time: bool, call: str) -> None:
+    """A new primary without the member has lost it if its session cannot be over, else it proves nothing."""
+    with msgtx.connect(database_url) as client, psycopg.connect(database_url, autocommit=True) as database:
+        name = f"{call}-{in_time}"
+        client.topics.create(name, partitions=1)
+        client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
+        store(client, name, b"1", b"2")
+        with client.share_consumer(name, group=name, max_poll_records=1, **QUIET) as member:
+            assert next_value(member) == b"1"
+            member.commit()
+            if call == "commit":
+                assert next_value(member) == b"2"
+            losses, number = client.runtime.share_polls.of(name).losses, member._member.number
+            assert number is not None
+            losses._last[number] = losses._last[number]._replace(server=(1, 1))
+            for table in ("group_member", "share_call"):
+                database.execute(f"delete from msgtx.{table} where member_number = {number}")
+            if in_time:
+                beat(member)
+            else:
+                member._member._heard_until = 0.0
+            if call == "commit":
+                with pytest.raises(errors.InvalidRecordState):
+                    member.commit()
+            if in_time:
+                with refuses(errors.CommitsLost, group=name):
+                    member.poll(0)
+            assert next_value(member) == b"2"
+            assert not losses._last
 
 
 def test_what_was_not_committed_is_not_lost(database_url: str) -> None:
