@@ -44,8 +44,9 @@ _INTERNAL: Final = "XX000"
 _OF_AN_INDEX: Final = {"_bt_check_third_page", "index_form_tuple_context", "index_form_tuple"}  # never translated
 # Where PostgreSQL itself refuses to build what is larger than it can hold, with 54000 or XX000: allocations, texts, arrays.
 _OF_1_GB: Final = {"mcxt.c", "stringinfo.c", "arrayfuncs.c"}  # never translated
-# The server assigns no ids of transactions before VACUUM has frozen old rows. That passes, as a full disk does.
-_OUT_OF_IDS: Final = {"GetNewTransactionId", "GetNewMultiXactId"}  # never translated
+# The server assigns no ids of transactions before VACUUM has frozen old rows, or its queue of notifications is full. That
+# passes, as a full disk does.
+_USED_UP: Final = {"GetNewTransactionId", "GetNewMultiXactId", "PreCommit_Notify"}  # never translated
 _LOGIN: Final = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role "[^"]*" does not exist')
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # The error of a call that looked for a function by its number while an upgrade created it again: never translated
@@ -101,8 +102,8 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
     # a retry of "object not in prerequisite state" would only hide a bug until time is over.
     lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
-    is_out_of_ids = state == _TOO_LARGE and original.diag.source_function in _OUT_OF_IDS
-    if lost or is_out_of_ids or state[:2] in {"08", "53", "57", "58"} or state in _ENDED_BY_A_TIMEOUT:
+    is_used_up = state == _TOO_LARGE and original.diag.source_function in _USED_UP
+    if lost or is_used_up or state[:2] in {"08", "53", "57", "58"} or state in _ENDED_BY_A_TIMEOUT:
         if _LOGIN.search(message):
             return errors.LoginRefused(message)
         if 'database "' in message and "does not exist" in message:

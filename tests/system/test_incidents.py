@@ -1,6 +1,7 @@
 """Incidents of docs/operations/runbook.md, provoked: what doctor says, what clients see, and that the remedy works."""
 
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -44,7 +45,10 @@ def finding(client: msgtx.Client, subject: str) -> Finding | None:
     return next((found for found in client.admin.doctor() if found.subject == subject), None)
 
 
-def test_nothing_fails_when_the_queue_of_notifications_is_full(own: CrashServer, url: str) -> None:
+def test_nothing_fails_when_the_queue_of_notifications_is_full(
+    own: CrashServer, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A listener that connects meanwhile is refused by kind: its consumer polls, and no line is an error."""
     with own.server.administrator() as connection:
         connection.execute(f"alter system set max_notify_queue_pages = {PAGES}")
     own.crash()
@@ -53,6 +57,7 @@ def test_nothing_fails_when_the_queue_of_notifications_is_full(own: CrashServer,
         contextlib.closing(connect(url)) as holder,
         connect(url) as other,
         client.producer() as producer,
+        caplog.at_level(logging.DEBUG, "msgtx"),
         client.consumer("t", auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer,
     ):
         wait_until(lambda: consumer.poll(0.01) or consumer._waiter.notified, "notifications arrive")
@@ -74,12 +79,29 @@ def test_nothing_fails_when_the_queue_of_notifications_is_full(own: CrashServer,
             session.commit()
         engine.dispose()
         assert values(consumer.poll(SECONDS)) == [b"published"]
+        with msgtx.connect(url) as late, late.consumer("t", auto_offset_reset="earliest") as reader:
+            found: list[bytes | None] = []
+            wait_until(lambda: found.extend(values(reader.poll(0.1))) or len(found) == 2, "it reads both")
+            wait_until(lambda: refused(caplog), "its listener is refused")
+            assert not reader._waiter.notified
+        assert not errors_of(caplog)
         other.execute("select pg_terminate_backend(%s, 30000)", [holder.info.backend_pid])
         wait_until(lambda: finding(client, "notifications") is None, "the queue is empty")
         other.execute("notify theirs")
 
 
-def test_clients_wait_while_there_are_no_transaction_ids(own: CrashServer, url: str) -> None:
+def refused(caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether a listener was refused, and tries again."""
+    return any(record.getMessage().startswith("listening for wake-ups: ") for record in caplog.records)
+
+
+def errors_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
+
+
+def test_clients_wait_while_there_are_no_transaction_ids(
+    own: CrashServer, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """I1: a slot that nobody reads keeps VACUUM from freezing. What was sent meanwhile is stored after the remedy, once."""
     with own.server.administrator() as connection:
         connection.execute("alter system set wal_level = logical")
@@ -102,7 +124,13 @@ def test_clients_wait_while_there_are_no_transaction_ids(own: CrashServer, url: 
         sent = producer.send("t", b"sent")
         with pytest.raises(errors.DeliveryTimeout, match="wraparound"):
             hasty.send("t", b"never").result(SECONDS)
-        assert values(client.read(client.snapshot(["t"]))) == [b"before"] * 2
+        with (
+            caplog.at_level(logging.DEBUG, "msgtx"),
+            client.consumer("t", auto_offset_reset="earliest", enable_auto_commit=False) as reader,
+        ):
+            assert values(reader.poll(SECONDS)) == [b"before"] * 2
+            wait_until(lambda: refused(caplog), "its listener is refused")
+        assert not errors_of(caplog)
         assert not sent.done()
         with own.server.administrator(database) as connection:
             connection.execute("select pg_drop_replication_slot('theirs')")
