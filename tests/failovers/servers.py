@@ -71,6 +71,12 @@ class Servers:
         self.down.add(self.primary)
         return self.primary
 
+    def stop(self) -> str:
+        """Stop the primary in order, which sends its standbys the rest. Return its name."""
+        assert embedded.stop(self.folder / self.primary)
+        self.down.add(self.primary)
+        return self.primary
+
     def promote(self) -> int:
         """Promote the standby that has received most; the others follow it. Return when it began to take writes."""
         received = {name: self._received(name) for name in self.standbys}

@@ -1,4 +1,4 @@
-"""A primary with two synchronous standbys is killed twice, under one client of each kind (I1, I5, I6, I9, I10, I17)."""
+"""A primary with synchronous standbys is lost, or stopped, under one client of each kind (I1, I5, I6, I9, I10, I17)."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +41,25 @@ def test_every_kind_of_client_goes_on_when_the_primary_is_killed_and_nothing_is_
         assert not clients.judge()
     finally:
         clients.close()
+
+
+def test_every_kind_of_client_goes_on_through_a_switchover_and_back(
+    make_database: Callable[..., str], tmp_path: Path
+) -> None:
+    """The clients' objects survive, and only a user's own session is told. Each primary comes back as a standby."""
+    with servers(2) as pair:
+        clients = Clients(pair.on_all(pair.server.create_database()), make_database(), tmp_path)
+        try:
+            clients.start()
+            for _ in range(2):
+                old = pair.stop()
+                pair.promote()
+                pair.rejoin(old)  # until then, no COMMIT is confirmed
+                clients.await_answers(time.monotonic_ns())
+            clients.finish()
+            assert not clients.judge()
+        finally:
+            clients.close()
 
 
 def test_what_is_missing_or_there_twice_is_found(make_database: Callable[..., str], tmp_path: Path) -> None:
