@@ -215,7 +215,7 @@ class Client(Closing):
         """Return a new SQLAlchemy engine for this database, by psycopg. It is the caller's to dispose of.
 
         `reads_only`: for the standby of `read_url`, if one is named. `arguments`: of `sqlalchemy.create_engine`, over a
-        `pool_pre_ping` that outlives a restart of the server.
+        `pool_pre_ping` that outlives a restart of the server. Behind a pooler it prepares no statements.
         """
         return sqlalchemy.create_engine(**self._engine_arguments(reads_only, arguments))
 
@@ -231,7 +231,9 @@ class Client(Closing):
         engine = self.runtime.engine
         reads = arguments.flag("reads_only", reads_only)
         url, rest = sqlalchemy_url((engine.reading if reads else engine).parameters)
-        return {"url": url, "pool_pre_ping": True, **given, "connect_args": {**rest, **given.get("connect_args", {})}}
+        pooled = {"prepare_threshold": None} if engine.pooled else {}
+        connect_args = {**rest, **pooled, **given.get("connect_args", {})}
+        return {"url": url, "pool_pre_ping": True, **given, "connect_args": connect_args}
 
     def producer(
         self,

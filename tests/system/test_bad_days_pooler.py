@@ -62,6 +62,13 @@ def test_a_pooler_is_noticed_and_a_server_is_not_taken_for_one(pooled: Client, c
     assert not client.runtime.engine.pooled
     with client.runtime.engine.connection() as connection:
         assert connection.prepare_threshold == 0
+    for each in (pooled, client):
+        engine = each.engine()
+        with engine.connect() as session:
+            driver = session.connection.driver_connection
+            assert driver is not None
+            assert (driver.prepare_threshold is None) == (each is pooled)
+        engine.dispose()
 
 
 def test_every_program_does_behind_a_pooler_what_it_does_without(pooled: Client) -> None:
