@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psycopg
 import sqlalchemy
 
 from tests.databases import connect, wait_until
@@ -32,9 +33,11 @@ listen_port = {listen_port}
 unix_socket_dir =
 auth_type = any
 pool_mode = transaction
+admin_users = pgbouncer
 default_pool_size = {size}
 max_client_conn = 200
 server_idle_timeout = 600
+server_login_retry = 0.2
 logfile = {folder}/pgbouncer.log
 pidfile =
 """
@@ -46,6 +49,23 @@ class Pooler:
 
     port: int
     folder: Path
+    size: int
+
+    def lead_to(self, url: str) -> None:
+        """Let all databases be those of this address's server, as an administrator does after a failover."""
+        self._configure(url)
+        with psycopg.connect(f"host=127.0.0.1 port={self.port} dbname=pgbouncer user=pgbouncer", autocommit=True) as console:
+            console.execute("reload")
+            console.execute("reconnect")
+
+    def _configure(self, url: str) -> None:
+        address = sqlalchemy.make_url(url)
+        (self.folder / "pgbouncer.ini").write_text(
+            SETTINGS.format(
+                host=address.host, port=address.port, user=address.username, password=address.password, size=self.size,
+                listen_port=self.port, folder=self.folder,
+            )
+        )  # fmt: skip
 
     def url(self, url: str) -> str:
         """Return the address of a database through the pooler."""
@@ -61,14 +81,8 @@ def pooler(url: str, *, size: int = 3) -> Iterator[Pooler]:
     """Run PgBouncer in transaction mode before the server of this address, with `size` connections to each database."""
     program, libraries = find_program()
     folder = Path(tempfile.mkdtemp(prefix="msgtx-pooler-"))
-    address = sqlalchemy.make_url(url)
-    made = Pooler(_free_port(), folder)
-    (folder / "pgbouncer.ini").write_text(
-        SETTINGS.format(
-            host=address.host, port=address.port, user=address.username, password=address.password, size=size,
-            listen_port=made.port, folder=folder,
-        )
-    )  # fmt: skip
+    made = Pooler(_free_port(), folder, size)
+    made._configure(url)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)} if libraries else None
     as_user = None
     if os.geteuid() == 0:  # it refuses to run as root

@@ -263,7 +263,7 @@ def publish_psycopg(work: Work) -> None:
         _, value = work.value()
         with work.step(*OF_SESSIONS), work.sending("published", 1, value):
             if session is None or session.closed:
-                session = psycopg.connect(work.url)
+                session = psycopg.connect(work.url, prepare_threshold=None)  # also through a pooler
             with session.transaction():
                 session.execute("insert into row_psycopg values (%s)", [value.decode()])
                 msgtx.publish(session, "published", value, partition=1)

@@ -51,6 +51,10 @@ class Servers:
             f"postgresql://{address.username}:{address.password}@{hosts}/{address.database}?target_session_attrs=read-write"
         )
 
+    def on_primary(self, url: str) -> str:
+        """Return the address of a database on the server that takes writes now."""
+        return sqlalchemy.make_url(url).set(port=self.ports[self.primary]).render_as_string(hide_password=False)
+
     def confirm_by(self, names: str, name: str | None = None) -> None:
         """Let each COMMIT of a server, usually of the primary, wait for these standbys."""
         with self.administrator(name or self.primary) as server:

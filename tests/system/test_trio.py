@@ -1,5 +1,6 @@
 """A primary with synchronous standbys is lost, or stopped, under one client of each kind (I1, I5, I6, I9, I10, I17)."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ from tests.databases import connect
 from tests.failovers.clients import Clients
 from tests.failovers.servers import Servers, servers
 from tests.histories.anomalies import Name
+from tests.pooler import pooler
 
 pytestmark = pytest.mark.long
 
 KILLS: Final = 2
+SESSIONS: Final = 15  # of the server, for all clients behind a pooler
 
 
 @pytest.fixture
@@ -55,6 +58,29 @@ def test_every_kind_of_client_goes_on_through_a_switchover_and_back(
                 old = pair.stop()
                 pair.promote()
                 pair.rejoin(old)  # until then, no COMMIT is confirmed
+                clients.await_answers(time.monotonic_ns())
+            clients.finish()
+            assert not clients.judge()
+        finally:
+            clients.close()
+
+
+def test_every_kind_of_client_goes_on_behind_a_pooler_that_is_led_to_the_new_primary(
+    make_database: Callable[..., str], tmp_path: Path
+) -> None:
+    """The primary is killed, and the next one is stopped in order; the clients' address stays the pooler's."""
+    with contextlib.ExitStack() as ending:
+        pair = ending.enter_context(servers(2))
+        url = pair.server.create_database()
+        running = ending.enter_context(pooler(url, size=SESSIONS))
+        clients = Clients(running.url(url), make_database(), tmp_path)
+        try:
+            clients.start()
+            for lose in (pair.kill, pair.stop):
+                old = lose()
+                pair.promote()
+                running.lead_to(pair.on_primary(url))
+                pair.rejoin(old)
                 clients.await_answers(time.monotonic_ns())
             clients.finish()
             assert not clients.judge()
