@@ -79,6 +79,9 @@ class Into:
         """Have the next transaction hold one record; later ones hold more and more."""
         self.chunk = 1
 
+    def idle(self) -> None:
+        """Do nothing: no failure ends this work for good."""
+
     def set_aside(self, record: Record, error: Exception, *, deliveries: int) -> Done | Failed:
         """Commit a record's offset without it; with a dead letter, if there is a topic for them."""
         try:

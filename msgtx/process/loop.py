@@ -61,6 +61,9 @@ class Work(Protocol):
         """Have the next transaction hold one record; later ones hold more and more."""
         ...
 
+    def idle(self) -> None:
+        """Raise the error that has ended this work, where no records come that would meet it."""
+
     def finish(self) -> Done | None:
         """End the transaction whose end was not answered. Return it if it is committed."""
 
@@ -131,6 +134,7 @@ class Loop:
         if not records:
             if self.consumer.failing is not None:
                 raise fresh(self.consumer.failing)
+            self.work.idle()
             self.patience.answered()
             self._halts = 0
             self._idle_since = asked if self._idle_since is None else self._idle_since

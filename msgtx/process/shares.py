@@ -210,6 +210,7 @@ class _Loop:
             self.renewing.take_over()
             self.parts.append(records)
             return True
+        self.work.idle()
         self._answered()
         return idle_timeout is None or time.monotonic() - self.last_input < idle_timeout
 

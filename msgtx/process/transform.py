@@ -141,6 +141,10 @@ class Filler:
         """Have the next transaction hold one record; later ones hold more and more."""
         self.chunk, self.one = 1, True
 
+    def idle(self) -> None:
+        """Raise the error that has ended the producer, as `TransactionsLost` after a failover."""
+        self.producer._state.raise_fatal()
+
     def finish(self) -> Done | None:
         """Repeat the commit or the abort that was not answered; return the transaction if it is committed."""
         if not self.producer._finish_transaction():

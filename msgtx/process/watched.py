@@ -81,6 +81,7 @@ class _Watched:
         self._dead_letter = dead_letter
         self.take_one = work.take_one
         self.start = work.start
+        self.idle = work.idle
         self.finish = work.finish
         self.ends = work.ends
 

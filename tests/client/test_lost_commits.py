@@ -211,10 +211,9 @@ def test_a_worker_of_transactions_is_told_that_one_is_lost(
             gate.set()
             wait_until(lambda: values() == [b"1", b"2", b"3"], "all outputs are there")
             pair.fail_over()
-            wait_until(lambda: answered(client.topics.list), "the client has found the new primary")
-            store(client, "t", b"4")
-            with pytest.raises(errors.TransactionsLost):
+            with pytest.raises(errors.TransactionsLost):  # without another record
                 working.result(SECONDS)
+            store(client, "t", b"4")
             working = threads.submit(work)
             wait_until(lambda: values() == [b"1", b"2", b"3", b"4"], "they are there again")
         finally:
@@ -253,6 +252,40 @@ def test_members_in_a_shared_call_look_by_themselves(database_url: str) -> None:
             with refuses(errors.CommitsLost, group="s"):
                 lost.poll(0)
             assert len(lost.poll(SECONDS)) == 2
+
+
+@pytest.mark.parametrize("share_members", [None, 1])
+def test_an_idle_worker_of_transactions_is_told_what_has_ended_its_producer(
+    database_url: str, share_members: int | None
+) -> None:
+    """I10: no record comes with which it would hear of it."""
+    name = f"idle-{share_members}"
+    committed, stop = threading.Event(), threading.Event()
+    settings: dict[str, Any] = {"stop": stop, "on_commit": lambda _: committed.set()}
+    with msgtx.connect(database_url) as client, ThreadPoolExecutor(1) as threads:
+        for topic in (name, f"{name}-out"):
+            client.topics.create(topic, partitions=1)
+        if share_members is not None:
+            settings["share_members"] = share_members
+            client.admin.shares.configure(name, {"auto_offset_reset": "earliest"})
+        store(client, name, b"1")
+        working = threads.submit(
+            client.process,
+            name,
+            to=f"{name}-out",
+            transform=lambda record: record.value,
+            group=name,
+            transactional_id=name,
+            **settings,
+        )
+        try:
+            assert committed.wait(SECONDS)
+            (producer,) = [each for each in client.runtime._open if isinstance(each, msgtx.Producer) and not each.closed]
+            producer._state.fail(errors.TransactionsLost("a failover has lost it"))
+            with pytest.raises(errors.TransactionsLost):
+                working.result(SECONDS)
+        finally:
+            stop.set()
 
 
 @pytest.mark.parametrize("in_time", [True, False], ids=["lost", "removed"])
