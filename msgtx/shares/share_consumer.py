@@ -262,9 +262,16 @@ class ShareConsumer(Reader[ShareConsumerConfig, ShareRecord[K, V]], Generic[K, V
         try:
             self.answering.have_pending(deadline)
             self._integrity.require()
-            self.answering.commit_last()
+            try:
+                self.answering.commit_last()
+            except errors.CommitsLost as lost:  # earlier ones; the last ones may still be stored
+                self._tell_closing(lost)
+                self.answering.commit_last()
         except MsgtxError as error:
-            log.warning("share group %r: closing: %s", self.config.group, error)
+            self._tell_closing(error)
+
+    def _tell_closing(self, error: MsgtxError) -> None:
+        log.warning("share group %r: closing: %s", self.config.group, error)
 
     def _leave(self, deadline: float) -> None:
         self._member.close(deadline)

@@ -288,6 +288,27 @@ def test_an_idle_worker_of_transactions_is_told_what_has_ended_its_producer(
             stop.set()
 
 
+def test_a_share_consumer_that_is_closed_after_a_loss_sends_its_last_answers(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I17: what was lost are earlier answers."""
+    with msgtx.connect(database_url) as client:
+        client.topics.create("closed", partitions=1)
+        client.admin.shares.configure("closed", {"auto_offset_reset": "earliest"})
+        store(client, "closed", b"1", b"2", b"3")
+        settings: dict[str, Any] = {"group": "closed", "max_poll_records": 1, "acknowledgement_mode": "explicit"}
+        with client.share_consumer("closed", **settings) as member:
+            member.acknowledge(*member.poll(SECONDS))
+            member.commit()
+            member.acknowledge(*member.poll(SECONDS))
+            losses, number = client.runtime.share_polls.of("closed").losses, member._member.number
+            assert number is not None
+            losses._last[number] = _Last(9, (1, 1), number)
+        assert "lost answers" in caplog.text
+        with client.share_consumer("closed", **settings) as other:
+            assert next_value(other) == b"3"
+
+
 @pytest.mark.parametrize("in_time", [True, False], ids=["lost", "removed"])
 @pytest.mark.parametrize("call", ["poll", "commit"])
 def test_answers_of_a_member_that_was_removed_are_not_lost(database_url: str, in_time: bool, call: str) -> None:
