@@ -61,12 +61,16 @@ KAFKA_ERRORS: Final[dict[int, type[MsgtxError]]] = {
         UnknownTopicOrPartition,
     ),
 }
+# The client knows an older leader of a partition, and keeps to it.
+STALE: Final = frozenset({
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+})  # fmt: skip
 # Of the way to a broker, or of a cluster that elects a leader; librdkafka marks only some of them as retriable.
-AWAY: Final = frozenset({
+AWAY: Final = STALE | frozenset({
     KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
     KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._WAIT_COORD, KafkaError._NOENT, KafkaError._DESTROY,
     KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
-    KafkaError.BROKER_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.BROKER_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     KafkaError.KAFKA_STORAGE_ERROR, KafkaError.CONCURRENT_TRANSACTIONS, KafkaError.THROTTLING_QUOTA_EXCEEDED,
@@ -164,6 +168,8 @@ class Cluster:
         code, told = error.code(), error.str()
         if self._admin is not None:
             self._admin.poll(0)  # calls `_complain`
+        if code in STALE:
+            self._admin = None  # a new one asks who leads
         complaint = self._complaint
         if code in AWAY and complaint is not None:
             if complaint.code() in LOGIN:

@@ -1,5 +1,6 @@
 """A mirror's target in Kafka: a portion and its progress are one transaction, and one mirror of a name writes."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -257,3 +258,18 @@ def test_a_topic_of_progress_that_forgets_is_refused(broker: Broker, kafka: Kafk
             make().take_over()
     finally:
         kafka.alter("__msgtx_mirrors", cleanup_policy="compact")
+
+
+def test_who_leads_is_asked_anew_after_a_broker_was_restarted(broker: Broker, kafka: Kafka) -> None:
+    """A client of Kafka keeps the leader's epoch that it knows, however often the broker says that there is a newer one."""
+    cluster, place = Cluster(parse_kafka(broker.url)), TopicPartition(kafka.topic(1), 0)
+
+    def end() -> int | None:
+        with contextlib.suppress(errors.KafkaUnavailable), cluster.asking("looking"):
+            return kafka_progress.ends_of(cluster, [place])[place]
+        return None
+
+    assert end() == 0
+    broker.kill()
+    broker.start()
+    assert wait_until(lambda: end() == 0, "the broker answers")

@@ -5,7 +5,9 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -15,6 +17,8 @@ from tests.mirror.conftest import columns
 PARTITIONS: Final = 3
 Contents = Mapping[tuple[str, int], Sequence[tuple[object, ...]]]
 IN_EACH: Final = 8  # records of a transaction
+COPY_SECONDS: Final = 120.0  # for a mirror that begins, and servers that were killed
+LOOK_SECONDS: Final = 0.1
 MIRROR: Final = """
 import sys
 import msgtx
@@ -34,19 +38,31 @@ def contents(client: msgtx.Client, topic: str) -> Contents:
     return found
 
 
-def fill(client: msgtx.Client, topic: str, transactions: int, over: threading.Event | None = None) -> None:
-    """Store transactions over all partitions, every fifth of them aborted, until `over`. The key names the transaction."""
-    drawn = random.Random(1)
+def fill(
+    client: msgtx.Client,
+    topic: str,
+    transactions: int,
+    over: threading.Event | None = None,
+    *,
+    records: int = IN_EACH,
+    run: int = 0,
+    pause_seconds: float = 0.0,
+) -> None:
+    """Store transactions over all partitions, every fifth of them aborted, until `over`.
+
+    The key names the transaction. `run`: its first part, another one for each call. `pause_seconds`: between transactions.
+    """
+    drawn = random.Random(run)
     with client.producer(transactional_id=f"fill-{topic}") as producer:
         for number in range(transactions):
-            if over is not None and over.is_set():
+            if over is not None and over.wait(pause_seconds):
                 return
             producer.begin_transaction()
-            for each in range(IN_EACH):
+            for each in range(records):
                 producer.send(
                     topic,
                     None if drawn.random() < 0.1 else drawn.randbytes(drawn.randrange(200)),
-                    key=b"%d" % number,
+                    key=transaction_key(run, number, records),
                     partition=each % PARTITIONS,
                     timestamp=1_700_000_000_000 + number,
                     headers=[("n", b"%d" % each), ("none", None)] if drawn.random() < 0.3 else None,
@@ -55,6 +71,17 @@ def fill(client: msgtx.Client, topic: str, transactions: int, over: threading.Ev
                 producer.abort_transaction()
             else:
                 producer.commit_transaction()
+
+
+def transaction_key(run: int, number: int, records: int) -> bytes:
+    """Return the key of all records of a transaction, which says how many they are."""
+    return b"%d-%d/%d" % (run, number, records)
+
+
+def torn(found: Contents) -> Collection[bytes]:
+    """Return the keys of transactions of which another number of records is there than they have."""
+    counts = Counter(one[0] for partition in found.values() for one in partition)
+    return [key for key, count in counts.items() if isinstance(key, bytes) and count != int(key.partition(b"/")[2])]
 
 
 @contextlib.contextmanager
@@ -89,3 +116,16 @@ def require_same(found: Contents, expected: Contents) -> None:
             f"{place}: {one[differing]} and not {other[differing]} at {differing} of {len(one)}, {len(other)}"
         )
         assert len(one) == len(other), place
+
+
+def size(found: Contents) -> int:
+    """Return how many records there are."""
+    return sum(map(len, [*found.values()]))
+
+
+def require_copied(read: Callable[[], Contents], expected: Contents) -> None:
+    """Read until as many records are there, and compare: Kafka answers a commit before each partition knows of it."""
+    deadline = time.monotonic() + COPY_SECONDS
+    while size(found := read()) < size(expected) and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    require_same(found, expected)
