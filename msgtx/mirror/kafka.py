@@ -62,4 +62,5 @@ def _described(name: str, one: StoredMirror) -> MirrorDescription:
         lag_records=one.lag.records,
         lag_ms=one.lag.age_ms,
         places=tuple(MirrorPlace(*at, place.offset) for at, place in sorted(one.progress.places.items())),
+        error=one.error,
     )

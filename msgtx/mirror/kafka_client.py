@@ -61,14 +61,14 @@ KAFKA_ERRORS: Final[dict[int, type[MsgtxError]]] = {
         UnknownTopicOrPartition,
     ),
 }
-# The client knows an older leader of a partition, and keeps to it.
+# The client knows an older leader of a partition or none, and keeps to it until it reads the metadata again.
 STALE: Final = frozenset({
-    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT,
 })  # fmt: skip
 # Of the way to a broker, or of a cluster that elects a leader; librdkafka marks only some of them as retriable.
 AWAY: Final = STALE | frozenset({
     KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
-    KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._WAIT_COORD, KafkaError._NOENT, KafkaError._DESTROY,
+    KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._WAIT_COORD, KafkaError._DESTROY,
     KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
     KafkaError.BROKER_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
     KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -168,8 +168,6 @@ class Cluster:
         code, told = error.code(), error.str()
         if self._admin is not None:
             self._admin.poll(0)  # calls `_complain`
-        if code in STALE:
-            self._admin = None  # a new one asks who leads
         complaint = self._complaint
         if code in AWAY and complaint is not None:
             if complaint.code() in LOGIN:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from confluent_kafka import IsolationLevel, KafkaError, TopicCollection
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from msgtx.errors import ConfigError, KafkaUnavailable, UnknownTopicOrPartition
-from msgtx.mirror.kafka_client import Cluster, message_offset
+from msgtx.mirror.kafka_client import STALE, Cluster, message_offset
 from msgtx.mirror.kafka_stored import MIRRORS_TOPIC, StoredMirror, decode
 from msgtx.types import TopicPartition
 
@@ -22,6 +22,7 @@ MIRRORS_TOPIC_SETTINGS: Final = {
     "segment.bytes": str(16 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
+LEADERS_SECONDS: Final = 0.05  # between two looks for leaders
 TRANSACTIONAL_ID: Final = "msgtx-mirror-"  # followed by the name of the mirror
 
 
@@ -78,7 +79,22 @@ def topic_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
 
 
 def ends_of(cluster: Cluster, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-    """Return the offsets behind the last records of partitions, decided or not."""
+    """Return the offsets behind the last records of partitions, decided or not.
+
+    New leaders are asked for by reading the metadata: after a broker was restarted, or for a new partition.
+    """
+    deadline = time.monotonic() + cluster.answer_seconds
+    while True:
+        try:
+            return _ends_by_known_leaders(cluster, places)
+        except KafkaException as error:
+            if error.args[0].code() not in STALE or time.monotonic() > deadline:
+                raise
+        time.sleep(LEADERS_SECONDS)
+        cluster.admin.list_topics(timeout=cluster.answer_seconds)
+
+
+def _ends_by_known_leaders(cluster: Cluster, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     if not places:
         return {}
     asked = {KafkaPartition(*at): OffsetSpec.latest() for at in places}

@@ -11,7 +11,7 @@ from msgtx.types import TopicPartition
 
 MIRRORS_TOPIC: Final = "__msgtx_mirrors"
 FORMAT: Final = 1
-PLAIN_FIELDS: Final = ("run", "source_address", "host", "process", "started_at", "moved_at", "seen_at", "records")
+PLAIN_FIELDS: Final = ("run", "source_address", "host", "process", "started_at", "moved_at", "seen_at", "records", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class StoredMirror:
     """A mirror as the topic has it: its progress, the run that wrote it, and where that run is. Times in milliseconds.
 
     `run`: another one has another text. `records`: that were copied since the mirror began. `ends`: of the target,
-    behind the records that were written last.
+    behind the records that were written last. `error`: why the run has ended.
     """
 
     progress: Progress
@@ -41,6 +41,7 @@ class StoredMirror:
     records: int
     lag: Lag
     ends: Mapping[TopicPartition, TargetEnd] = field(default_factory=dict)
+    error: str | None = None
 
 
 def encode(mirror: StoredMirror) -> bytes:

@@ -62,22 +62,9 @@ class KafkaTarget:
 
     def take_over(self) -> Progress:
         """See `Target.take_over`."""
-        self._origin.require("the mirror")
-        self._give_up()
-        before = self._stored
-        if before is not None:
-            # Looked at first: the producer that follows fences another mirror that has taken over.
-            self._require_ours(self._look())
-        kafka_progress.make_mirrors_topic(self._cluster)
-        producer = self._cluster.producer(kafka_progress.TRANSACTIONAL_ID + self._name, self._note_failure)
-        with self._cluster.asking(f"taking over the mirror {self._name!r}"):
-            producer.init_transactions(self._cluster.answer_seconds)
-        now = _now()
-        found = self._look()
-        if before is not None:
-            self._require_ours(found)  # from here on no other mirror writes
+        found, before, now = self._claim(), self._stored, _now()
         ends = self._kept(found.ends if found else {})
-        self._producer, self._counts = producer, {}
+        self._counts = {}
         self._write(
             StoredMirror(
                 found.progress if found else Progress(revision="0"),
@@ -110,13 +97,38 @@ class KafkaTarget:
         self._write(replace(self._written(), lag=lag))
 
     def give_up(self, error: Exception) -> None:
-        """See `Target.give_up`; there is no place for it."""
+        """See `Target.give_up`. It is not noted after an error that says that the cluster takes nothing of this mirror."""
+        if isinstance(error, MirrorFenced | KafkaUnavailable):
+            return
+        stored = self._stored if self._producer is not None else None
+        if stored is None:
+            stored = self._claim()
+        if stored is not None:
+            self._write(replace(stored, error=str(error)))
 
     def close(self) -> None:
         """See `Target.close`."""
         if not self._origin.is_parent:
             self._give_up()
             self._cluster.close()
+
+    def _claim(self) -> StoredMirror | None:
+        """Fence every other mirror of this name, and return what the cluster has of it after that."""
+        self._origin.require("the mirror")
+        self._give_up()
+        is_again = self._stored is not None
+        if is_again:
+            # Looked at first: the producer that follows fences another mirror that has taken over.
+            self._require_ours(self._look())
+        kafka_progress.make_mirrors_topic(self._cluster)
+        producer = self._cluster.producer(kafka_progress.TRANSACTIONAL_ID + self._name, self._note_failure)
+        with self._cluster.asking(f"taking over the mirror {self._name!r}"):
+            producer.init_transactions(self._cluster.answer_seconds)
+        found = self._look()
+        if is_again:
+            self._require_ours(found)  # from here on no other mirror writes
+        self._producer = producer
+        return found
 
     def _written(self) -> StoredMirror:
         """Return what this run wrote last."""

@@ -221,5 +221,6 @@ def test_a_target_that_lost_records_in_an_unclean_election_is_told_of(
     for _ in range(2):  # also by the next run
         with refuses(errors.LogTruncated, topic=topic, partition=0):
             copy(0)
+    assert "lost records" in str(KafkaMirrors(cluster.url).describe(name).error)
     KafkaMirrors(cluster.url).reset(name)
     assert copy(0) == 15

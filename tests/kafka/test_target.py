@@ -250,6 +250,25 @@ def test_mirrors_are_listed_and_a_reset_fences_one(broker: Broker, make: Make, u
     assert make().take_over().places == {}
 
 
+def test_why_a_mirror_has_ended_is_listed_until_it_runs_again(
+    broker: Broker, kafka: Kafka, make: Make, unique: Callable[[str], str]
+) -> None:
+    topic, target = unique("topic"), make()
+    before = target.write(target.take_over(), portion(topic, [record(topic, 0)], end=1))
+    kafka.delete(topic)
+    with refuses(errors.UnknownTopicOrPartition, topic=topic) as refused:
+        target.write(target.take_over(), portion(topic, [record(topic, 3)], end=2))
+    target.give_up(refused.value)
+    assert KafkaMirrors(broker.url).describe(target._name).error == str(refused.value)
+    again = make()
+    again.give_up(errors.LogTruncated("lost"))  # also before it has taken over
+    assert KafkaMirrors(broker.url).describe(target._name).error == "lost"
+    assert again.take_over().places == before.places
+    assert KafkaMirrors(broker.url).describe(target._name).error is None
+    target.give_up(errors.MirrorFenced("fenced"))  # it would fence the other one
+    again.note(Lag(0, 0))
+
+
 def test_a_topic_of_progress_that_forgets_is_refused(broker: Broker, kafka: Kafka, make: Make) -> None:
     make().take_over()
     try:

@@ -23,7 +23,7 @@ NUMBERS = st.integers(0, 2**62)
 MIRROR = StoredMirror(Progress("source", {}, "1"), "run", "postgresql://host/db", "host", 1, 2, 3, 4, 5, Lag(0, 0))
 
 
-@given(st.none() | st.text(), PLACES, ENDS, st.text(), NUMBERS, NUMBERS)
+@given(st.none() | st.text(), PLACES, ENDS, st.text(), NUMBERS, NUMBERS, st.none() | st.text())
 def test_a_mirror_is_read_as_it_was_written(
     source: str | None,
     places: dict[TopicPartition, SourcePlace],
@@ -31,9 +31,10 @@ def test_a_mirror_is_read_as_it_was_written(
     text: str,
     count: int,
     lag: int,
+    error: str | None,
 ) -> None:
     progress = Progress(source, places, str(count))
-    mirror = StoredMirror(progress, text, text, text, count, 2, 3, 4, count, Lag(lag, lag), ends)
+    mirror = StoredMirror(progress, text, text, text, count, 2, 3, 4, count, Lag(lag, lag), ends, error)
     assert decode(encode(mirror)) == mirror
 
 
