@@ -10,7 +10,7 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.awaited import Awaited
 from msgtx.consumer.partition import Assigned
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import RawConnection, seconds_left
 from msgtx.database.pool import Engine
 from msgtx.database.standby import LACK_SECONDS, MOST_PAUSE_SECONDS, PAUSE_SECONDS
 from msgtx.receiving.integrity import Integrity
@@ -25,6 +25,7 @@ from msgtx.store.fetch.fetch import (
 )
 from msgtx.store.fetch.holders import Holder, expired_any, stable_ends, stable_offsets
 from msgtx.store.fetch.records import uncollected
+from msgtx.store.find import BEHIND_ALL
 from msgtx.types import Isolation, Record, TopicPartition
 
 log = logging.getLogger("msgtx.consumer")
@@ -61,8 +62,9 @@ class Fetcher:
         self.commit_starts: CommitStarts | None = None
         self._next_look = 0.0  # for offsets that were not stable
         self._next_expiry = 0.0
+        self._primary: tuple[int, int] | None = None  # whose `_primary_ends` these are
         self._primary_ends: dict[int, int] = {}  # of logs, as the primary has last shown them
-        self._lacked_since: dict[int, float] = {}  # partitions of which the standby shows more than the primary
+        self._lacked: dict[int, tuple[int, float]] = {}  # the offset that the primary does not show yet, and since when
         self.awaited = Awaited() if engine.standby is not None else None
 
     def assign(self, partitions: Iterable[Assigned]) -> None:
@@ -222,23 +224,30 @@ class Fetcher:
             answer = ends.get(partition_id)
             if partition_id in known:
                 del wanted[partition_id]
-            elif answer is not None and _holds(answer, positions[partition_id]):
+            elif answer is not None and (
+                _holds(answer, positions[partition_id]) or self._may_come(wanted[partition_id], answer)
+            ):
                 awaited.asked(partition_id, self._end(answer))
                 del wanted[partition_id]
             elif answer is not None:
                 answers[partition_id] = answer
 
-    def _ends(self, partition_ids: Collection[int]) -> dict[int, FetchedPartition]:
-        """Ask the primary for the ends of partitions, and whether it holds the positions there."""
+    def _ends(self, partition_ids: Collection[int], at: Position | None = None) -> dict[int, FetchedPartition]:
+        """Ask the primary for the ends of partitions, and whether it holds the positions there.
+
+        `at`: ask for this position, which needs the right to consume; the ends alone need any right.
+        """
         if not partition_ids:
             return {}
         positions = {
-            each.partition_id: each.next or Position(0)
+            each.partition_id: at or each.next or Position(0)
             for each in self.assigned.values()
             if each.partition_id in partition_ids
         }
         with self._engine.connection() as connection:
-            return fetch(connection, positions, isolation=self._config.isolation, max_bytes=0, max_rows=0)
+            return fetch(
+                connection, positions, isolation=self._config.isolation, max_bytes=0, max_rows=0 if at is None else 1
+            )
 
     def _ask_for_ends(self, awaited: Awaited) -> bool:
         """Ask the primary for the ends of partitions that the standby may not show yet. Returns whether a position moved.
@@ -255,7 +264,7 @@ class Fetcher:
                 awaited.asked(assigned.partition_id, 0 if answer is None else self._end(answer))
                 holds = answer is None or at is None or _holds(answer, at)
                 if holds:
-                    self._lacked_since.pop(assigned.partition_id, None)
+                    self._lacked.pop(assigned.partition_id, None)
                 if answer is not None and not holds and not assigned.buffered and not self._may_come(assigned, answer):
                     progress = self._fetched(assigned, answer) or progress
                 else:
@@ -266,7 +275,7 @@ class Fetcher:
     def _require_rights(self, awaited: Awaited) -> None:
         """Have the primary judge what the standby has refused. Raise `AuthorizationFailed` if it refuses that, too."""
         asked = [each.partition_id for each in self.assigned.values() if not awaited.is_asked(each.partition_id)]
-        for partition_id, answer in self._ends(asked).items():
+        for partition_id, answer in self._ends(asked, Position(BEHIND_ALL)).items():
             awaited.asked(partition_id, self._end(answer))
         awaited.tell()
 
@@ -274,11 +283,13 @@ class Fetcher:
         """Wait until the primary shows what was read on the standby, for `LACK_SECONDS` at most: then it judges."""
         if self.awaited is None:
             return
-        deadline, pause = time.monotonic() + LACK_SECONDS, PAUSE_SECONDS
+        deadline, pause = time.monotonic() + min(LACK_SECONDS, seconds_left()), PAUSE_SECONDS
         wanted = {a.partition_id: a.next.offset for a in self.assigned.values() if a.next is not None and a.next.token}
         while True:
+            if self._primary != self._engine.server:
+                self._primary, self._primary_ends = self._engine.server, {}
             wanted = {each: offset for each, offset in wanted.items() if self._primary_ends.get(each, -1) < offset}
-            if not wanted or time.monotonic() > deadline:
+            if not wanted or time.monotonic() + pause > deadline:
                 return
             found = {each: answer.log_end_offset for each, answer in self._ends(wanted).items()}
             self._primary_ends |= found
@@ -294,7 +305,13 @@ class Fetcher:
         if at is None or at.token is None or answer.log_end_offset >= at.offset:
             return False
         now = time.monotonic()
-        return now < self._lacked_since.setdefault(assigned.partition_id, now) + LACK_SECONDS
+        offset, since = self._lacked.pop(assigned.partition_id, (at.offset, now))
+        if not answer.log_end_offset < offset <= at.offset:  # that one has come
+            offset, since = at.offset, now
+        if now >= since + LACK_SECONDS:
+            return False
+        self._lacked[assigned.partition_id] = offset, since
+        return True
 
     def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
         """Abort overdue transactions that hold one of these partitions back, also if others have more to read (I12).

@@ -116,6 +116,10 @@ class StandbyEngine(Engine):
                 reason=BEHIND,
             ) from error
         self._require_same_place(connection)
+        if isinstance(connection, OnStandby):
+            if connection.began_in_recovery and self._primary.server is None:
+                self._primary.dedicated().close()  # asks
+            connection.beside = self._primary.server  # it may move while the standby is judged
         if (found := self.followed(connection)) is not None and found.is_old:
             raise errors.DatabaseUnavailable(
                 f"read_url leads to a standby of an old primary: it receives WAL of timeline {found.received} and has"
@@ -123,16 +127,12 @@ class StandbyEngine(Engine):
                 " a standby of the primary (pg_rewind)",
                 reason=OLD_TIMELINE,
             )
-        if isinstance(connection, OnStandby):
-            connection.beside = self._primary.server
 
     def followed(self, connection: RawConnection) -> Followed | None:
         """Return the timelines of a standby that are lower than the primary's; None: none is, or nobody says so."""
         if not (isinstance(connection, OnStandby) and connection.began_in_recovery):
             return None
-        if self._primary.server is None:
-            self._primary.dedicated().close()  # asks
-        if (server := self._primary.server) is None:
+        if (server := connection.beside) is None:
             return None
         try:
             ((control, received, replayed),) = query(connection, TIMELINES)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -15,9 +16,11 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import TopicPartition, aio, errors, metrics
 from msgtx.admin.shares import describe_now
-from msgtx.consumer import awaited
+from msgtx.consumer import awaited, fetcher
+from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
-from msgtx.database.standby import BEHIND, OLD_TIMELINE, TAKES_WRITES
+from msgtx.database.standby import BEHIND, LACK_SECONDS, OLD_TIMELINE, TAKES_WRITES, Followed, StandbyEngine
+from msgtx.store.fetch.fetch import FetchedPartition
 from msgtx.store.operator.installation import change_incarnation
 from msgtx.types import Finding, Level, RecordOutcome
 from tests.cli.program import Ended
@@ -308,10 +311,79 @@ def test_what_the_standby_shows_before_the_primary_is_not_lost(
         with shown_early(pair, url, topic) as confirm:
             assert looked_for(consumer) == [b"1"]
             consumer._fetcher.woken(None)
-            wait_until(lambda: consumer.poll(0.01) or consumer._fetcher._lacked_since, "the primary was asked, and lacks it")
+            wait_until(lambda: consumer.poll(0.01) or consumer._fetcher._lacked, "the primary was asked, and lacks it")
             confirm()
             store(client, topic, b"2")
             assert polled(consumer, 1) == [b"2"]
+
+
+def forget_asked(consumer: msgtx.Consumer) -> None:
+    """Forget what the primary has answered: it is asked by the next fetch that finds less."""
+    lacking = consumer._fetcher.awaited
+    assert lacking is not None
+    lacking.keep([])
+    consumer._fetcher._lacked.clear()
+
+
+class Clock:
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_what_another_standby_has_shown_before_the_primary_is_not_lost(
+    pair: Pair, url: str, client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: the next one does not show it either."""
+    with reader(client, topic) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+        with shown_early(pair, url, topic) as confirm:
+            assert looked_for(consumer) == [b"1"]
+            forget_asked(consumer)
+            monkeypatch.setattr(Engine, "reading", property(lambda engine: engine))  # a standby that shows as little
+            consumer._fetcher.woken(None)
+            wait_until(lambda: consumer.poll(0.01) or consumer._fetcher._lacked, "the primary was asked, and lacks it")
+            confirm()
+            store(client, topic, b"2")
+            assert polled(consumer, 1) == [b"2"]
+
+
+def test_steady_traffic_that_the_primary_shows_later_is_not_lost(
+    client: msgtx.Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: each time that the primary is asked, it lacks another record. One that never comes is lost, again after 10 s."""
+    clock, asked = Clock(), 0
+    monkeypatch.setattr(awaited, "ASK_SECONDS", 0.0)
+    with reader(client, topic) as consumer:
+
+        def lacks_the_last(partition_ids: list[int]) -> dict[int, FetchedPartition]:
+            nonlocal asked
+            (assigned,) = consumer._fetcher.assigned.values()
+            assert assigned.next is not None
+            asked += len(partition_ids)
+            end = assigned.next.offset - 1
+            return dict.fromkeys(partition_ids, FetchedPartition(0, end, end, end, None, True, None, False, []))
+
+        def ask() -> None:
+            before = asked
+            wait_until(lambda: consumer._fetcher.woken(None) or consumer.poll(0.01) or asked > before, "it is asked")
+
+        assert polled(consumer, 1) == [b"0"]
+        monkeypatch.setattr(fetcher, "time", clock)
+        monkeypatch.setattr(consumer._fetcher, "_ends", lacks_the_last)
+        for value in (b"1", b"2", b"3"):
+            store(client, topic, value)
+            assert looked_for(consumer) == [value]
+            ask()
+            clock.now += LACK_SECONDS - 1
+        for _ in range(2):
+            ask()
+            clock.now += LACK_SECONDS
+            with refuses(errors.LogTruncated, topic=topic, offset=4):
+                ask()
+            consumer.rewind()
+            assert polled(consumer, 4) == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("by", ["itself", "transaction", "session"])
@@ -339,6 +411,43 @@ def test_what_the_standby_shows_before_the_primary_is_committed_when_that_shows_
                 session.commit()
     engine.dispose()
     assert client.admin.groups.offsets(group)[partition].offset == 2
+
+
+def test_the_primary_is_awaited_within_the_time_of_the_call(pair: Pair, url: str, client: msgtx.Client, topic: str) -> None:
+    """It is asked again after it has moved: the new one may show less."""
+    hook = Hook(client.runtime.engine)
+    with reader(client, topic) as consumer:
+        assert polled(consumer, 1) == [b"0"]
+        with shown_early(pair, url, topic):
+            assert looked_for(consumer) == [b"1"]
+            asked = hook.seen["before fetch_batches"]
+            with until(time.monotonic()):
+                consumer._fetcher.await_primary()
+            assert hook.seen["before fetch_batches"] == asked
+        consumer._fetcher.await_primary()
+        consumer._fetcher._primary = (0, 0)  # the primary has moved since
+        asked = hook.seen["before fetch_batches"]
+        consumer._fetcher.await_primary()
+        assert hook.seen["before fetch_batches"] == asked + 1
+
+
+@pytest.mark.parametrize("by_standby", [False, True])
+@pytest.mark.parametrize("right", ["produce", "observe"])
+def test_a_reader_without_the_right_to_consume_is_refused(
+    pair: Pair, url: str, topic: str, right: str, by_standby: bool
+) -> None:
+    """I16: other rights show it the end of the log."""
+    with open_roles(pair.primary, url) as roles:
+        role = roles.make(f"{right}:{topic}")
+        own = roles.url_of(role)
+        pair.catch_up()
+        read_url = pair.on_standby(own) if by_standby else None
+        with (
+            msgtx.connect(own, read_url=read_url) as guest,
+            reader(guest, topic) as consumer,
+            refuses(errors.AuthorizationFailed),
+        ):
+            polled(consumer, 1)
 
 
 @pytest.mark.parametrize("has_another", [False, True])
@@ -625,6 +734,25 @@ def test_a_standby_that_follows_an_old_primary_is_told_by_its_timeline() -> None
             client.find("t")
             (found,) = findings(client)
             assert (found.level, found.data["control"], found.data["timeline"]) == (Level.WARNING, 1, 2)
+
+
+def test_a_standby_is_judged_again_if_the_primary_moves_meanwhile(
+    client: msgtx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: it may not follow the new one."""
+    primary, standby = client.runtime.engine, client.runtime.engine.standby
+    assert isinstance(standby, StandbyEngine)
+    judged = standby.followed
+    with monkeypatch.context() as patch:
+
+        def moves(connection: RawConnection) -> Followed | None:
+            found = judged(connection)
+            patch.setattr(primary, "server", (0, 0))
+            return found
+
+        patch.setattr(standby, "followed", moves)
+        with contextlib.closing(standby.dedicated()) as connection:
+            assert not standby.is_current(connection)
 
 
 def test_a_standby_of_the_new_primary_is_none_of_an_old_one() -> None:
