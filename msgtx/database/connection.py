@@ -147,6 +147,7 @@ class Connection(psycopg.Connection[Any]):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.opened_at = time.monotonic()
         self._heard = _Heard()
         self.add_notice_handler(self._heard.hear)
 

@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ FromPool = TypeVar("FromPool")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
 POOL_TIMEOUT_SECONDS: Final = 30.0
+# How long a connection to a pooler is used, which may lead it to another primary: each new one asks who answers.
+POOLED_SECONDS: Final = 1.0
 # A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 IS_STANDBY: Final = "select pg_catalog.pg_is_in_recovery()"
@@ -337,7 +340,9 @@ class Engine(Closing):
 
     def _is_usable(self, connection: Any) -> bool:
         # To an idle connection nothing comes but its end (or a changed setting, seldom): a look at the socket is enough.
-        return not connection.closed and not readable([connection.pgconn.socket], 0) and self.is_current(connection)
+        if connection.closed or readable([connection.pgconn.socket], 0) or not self.is_current(connection):
+            return False
+        return not self.pooled or time.monotonic() - connection.opened_at < POOLED_SECONDS
 
     def _refuse_unusable(self, connection: RawConnection, *_: object) -> None:
         """Have the pool replace a connection that has ended while idle, leads to an old primary, or commits nothing."""

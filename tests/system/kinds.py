@@ -390,7 +390,9 @@ def _published(at: Place, publish: Callable[[bytes], Any]) -> Steps:
 
 
 def publish_with_sqlalchemy(at: Place) -> Steps:
-    made = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(at.url), pool_pre_ping=True)
+    made = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(at.url, prepare_threshold=None), pool_pre_ping=True
+    )
     with contextlib.closing(_Disposed(made)):
 
         def publish(value: bytes) -> None:
@@ -403,7 +405,7 @@ def publish_with_sqlalchemy(at: Place) -> Steps:
 
 def publish_with_psycopg(at: Place) -> Steps:
     def publish(value: bytes) -> None:
-        with psycopg.connect(at.url) as connection:
+        with psycopg.connect(at.url, prepare_threshold=None) as connection:
             msgtx.publish(connection, "t", value)
 
     return (yield from _published(at, publish))
@@ -411,7 +413,7 @@ def publish_with_psycopg(at: Place) -> Steps:
 
 def publish_with_asyncpg(at: Place) -> Steps:
     async def publish(value: bytes) -> None:
-        connection = await asyncpg.connect(at.url)
+        connection = await asyncpg.connect(at.url, statement_cache_size=0)
         try:
             async with connection.transaction():
                 await aio.publish(connection, "t", value)

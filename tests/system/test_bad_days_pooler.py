@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import TopicPartition, errors, orm
 from msgtx.client import Client
-from msgtx.database.pool import Engine
+from msgtx.database import connection as connections
+from msgtx.database.pool import POOLED_SECONDS, Engine
 from tests.cli.program import Ended
 from tests.databases import Connection, backend, connect, wait_until
 from tests.faults import Faults
@@ -69,6 +70,15 @@ def test_a_pooler_is_noticed_and_a_server_is_not_taken_for_one(pooled: Client, c
             assert driver is not None
             assert (driver.prepare_threshold is None) == (each is pooled)
         engine.dispose()
+
+
+def test_a_connection_to_a_pooler_is_used_for_a_second(pooled: Client) -> None:
+    """I1: the next one asks who answers, and so notices that the pooler leads to another primary."""
+    with pooled.runtime.engine.connection() as one:
+        assert isinstance(one, connections.Connection)
+        one.opened_at -= POOLED_SECONDS
+    with pooled.runtime.engine.connection() as other:
+        assert other is not one
 
 
 def test_every_program_does_behind_a_pooler_what_it_does_without(pooled: Client) -> None:
