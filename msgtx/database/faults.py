@@ -45,6 +45,10 @@ FAULT_BY_SQLSTATE: Final = {
 # Of the process, and a session that the function has closed.
 _OF_ENVIRONMENT: Final = (MemoryError, ImportError, sqlalchemy.exc.ResourceClosedError, sqlalchemy.exc.NoSuchModuleError)
 _DRIVERS: Final = ("asyncpg", "psycopg", "psycopg2", "pg8000")
+PROGRAM_LIMIT: Final = "54000"
+# The server assigns no ids of transactions before VACUUM has frozen old rows, or its queue of notifications is full. That
+# passes, as a full disk does. These functions of PostgreSQL raise it, with PROGRAM_LIMIT: never translated.
+USED_UP: Final = {"GetNewTransactionId", "GetNewMultiXactId", "PreCommit_Notify"}
 _RECONNECT: Final = "8s2b"  # SQLAlchemy's code: "Can't reconnect until invalid transaction is rolled back"
 
 
@@ -77,6 +81,8 @@ def _own_fault(error: BaseException) -> Fault:
     if not isinstance(error, Exception | BaseExceptionGroup):
         return Fault.INTERRUPT
     state = _sqlstate(error)
+    if state == PROGRAM_LIMIT and _source_function(error) in USED_UP:
+        return Fault.OUTAGE
     if state:
         return FAULT_BY_SQLSTATE.get(state, FAULT_BY_SQLSTATE.get(state[:2], Fault.RECORD))
     if isinstance(error, _OF_ENVIRONMENT):
@@ -91,6 +97,12 @@ def _sqlstate(error: BaseException) -> str:
         if isinstance(state, str) and len(state) == 5:
             return state
     return ""
+
+
+def _source_function(error: BaseException) -> str | None:
+    """Return the function of PostgreSQL that raised an error, as psycopg, psycopg2 and asyncpg name it."""
+    diagnosis = getattr(error, "diag", None)
+    return getattr(diagnosis, "source_function", None) or getattr(error, "server_source_function", None)
 
 
 def _is_lost(error: BaseException) -> bool:

@@ -13,6 +13,7 @@ from psycopg import errors as pg
 from msgtx import errors
 from msgtx.database.asyncpg import Asyncpg
 from msgtx.database.connection import Connection, RawConnection
+from msgtx.database.faults import PROGRAM_LIMIT, USED_UP
 from msgtx.database.schema import privileges
 
 # SQLSTATEs of msgtx's own functions: "MX" and Kafka's number, or MX000 and the name of the class as a column.
@@ -39,14 +40,10 @@ _CANCELED: Final = "57014"
 _OUT_OF_MEMORY: Final = "53200"
 _LOCK_TABLE: Final = "max_locks_per_transaction"  # a setting's name: never translated
 _SERIALIZATION: Final = "40001"
-_TOO_LARGE: Final = "54000"
 _INTERNAL: Final = "XX000"
 _OF_AN_INDEX: Final = {"_bt_check_third_page", "index_form_tuple_context", "index_form_tuple"}  # never translated
 # Where PostgreSQL itself refuses to build what is larger than it can hold, with 54000 or XX000: allocations, texts, arrays.
 _OF_1_GB: Final = {"mcxt.c", "stringinfo.c", "arrayfuncs.c"}  # never translated
-# The server assigns no ids of transactions before VACUUM has frozen old rows, or its queue of notifications is full. That
-# passes, as a full disk does.
-_USED_UP: Final = {"GetNewTransactionId", "GetNewMultiXactId", "PreCommit_Notify"}  # never translated
 _LOGIN: Final = re.compile(r'authentication failed|no password supplied|no pg_hba.conf entry|role "[^"]*" does not exist')
 _FULL: Final = re.compile("too many (connections|clients)|connection slots are reserved")  # a refused one has no SQLSTATE
 # The error of a call that looked for a function by its number while an upgrade created it again: never translated
@@ -89,9 +86,9 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     if state == _SERIALIZATION and connection is not None and not isinstance(connection, Connection):
         # The user's own SQL transaction, which only the user can repeat: it fails as with a statement of the user's.
         return sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error)
-    if state == _TOO_LARGE and original.diag.source_function in _OF_AN_INDEX:
+    if state == PROGRAM_LIMIT and original.diag.source_function in _OF_AN_INDEX:
         return errors.InvalidRequest(f"a name is too long: {message}")
-    if state in {_TOO_LARGE, _INTERNAL} and original.diag.source_file in _OF_1_GB:
+    if state in {PROGRAM_LIMIT, _INTERNAL} and original.diag.source_file in _OF_1_GB:
         return errors.RecordTooLarge(f"PostgreSQL holds no value of more than 1 GB ({message}): send or commit less at once")
     if not state and isinstance(original, psycopg.DataError):
         return errors.InvalidRequest(message)  # psycopg cannot say it: a NUL character in a text
@@ -102,7 +99,7 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
     # Without a state, the connection itself failed. Other states of psycopg's OperationalError are no passing condition:
     # a retry of "object not in prerequisite state" would only hide a bug until time is over.
     lost = not state and isinstance(original, pg.OperationalError | psycopg.InterfaceError)
-    is_used_up = state == _TOO_LARGE and original.diag.source_function in _USED_UP
+    is_used_up = state == PROGRAM_LIMIT and original.diag.source_function in USED_UP
     if lost or is_used_up or state[:2] in {"08", "53", "57", "58"} or state in _ENDED_BY_A_TIMEOUT:
         if _LOGIN.search(message):
             return errors.LoginRefused(message)

@@ -30,6 +30,18 @@ def of_asyncpg(name: str, text: str, state: str | None = None) -> Exception:
     return kind(text)  # type: ignore[no-any-return]
 
 
+class OutOfIds(pg.ProgramLimitExceeded):
+    """As psycopg has it from a server."""
+
+    diag = SimpleNamespace(source_function="GetNewTransactionId")  # type: ignore[assignment]
+
+
+def out_of_ids_of_asyncpg() -> Exception:
+    error = of_asyncpg("ProgramLimitExceededError", "database is not accepting commands", "54000")
+    error.server_source_function = "GetNewMultiXactId"  # type: ignore[attr-defined]
+    return error
+
+
 def caused(error: Exception) -> Exception:
     try:
         raise ValueError("the order could not be stored") from error
@@ -83,6 +95,7 @@ CHAINS: list[Callable[[Any], BaseException]] = [
         (pg.DiskFull(), OUTAGE),
         (pg.IdleInTransactionSessionTimeout(), OUTAGE),
         (pg.ConnectionFailure(), OUTAGE),
+        (OutOfIds(), OUTAGE),
         (pg.IoError(), OUTAGE),
         (psycopg.OperationalError("the connection is closed"), OUTAGE),
         (pg.QueryCanceled(), ENVIRONMENT),
@@ -111,6 +124,7 @@ def test_a_drivers_error_is_recognised_wherever_it_comes_from(chain: int, error:
         (of_asyncpg("ConnectionDoesNotExistError", "connection was closed in the middle of operation", "08003"), OUTAGE),
         (of_asyncpg("InterfaceError", "connection is closed"), OUTAGE),
         (of_asyncpg("InterfaceError", "cannot use Connection.transaction() in a manually started transaction"), RECORD),
+        (out_of_ids_of_asyncpg(), OUTAGE),
         (of_asyncpg("UniqueViolationError", "duplicate key value", "23505"), RECORD),
         (SimpleNamespace(pgcode="40001"), TRANSIENT),
         (wrapped(psycopg.InterfaceError("gone"), invalidated=True), OUTAGE),

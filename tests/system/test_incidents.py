@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 import msgtx
 from msgtx import Finding, Level, errors
 from msgtx.database.embedded import binaries
+from msgtx.database.faults import fault_of
 from tests.client.steps import SECONDS, values
 from tests.databases import connect, wait_until
 from tests.faults import CrashServer, crash_server
@@ -132,6 +133,9 @@ def test_clients_wait_while_there_are_no_transaction_ids(
             wait_until(lambda: refused(caplog), "its listener is refused")
         assert not errors_of(caplog)
         assert not sent.done()
+        with psycopg.connect(url) as session, pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
+            session.execute("create table theirs ()")
+        assert fault_of(refused.value) is errors.Fault.OUTAGE  # a worker waits, too
         with own.server.administrator(database) as connection:
             connection.execute("select pg_drop_replication_slot('theirs')")
             databases = connection.execute("select datname from pg_database where datallowconn").fetchall()
