@@ -162,6 +162,8 @@ def test_members_of_a_share_group_are_those_that_may_use_it(realm: Realm, partit
         with contextlib.suppress(errors.InvalidRecordState):  # the first answer has taken it
             step(billing)
     assert group.spans == []
+    assert last_share_call(realm.connection, group.name, member) > 0
+    assert last_share_call(realm.guest("consume:group:others-shared", "consume"), "others-shared", member) == 0
 
 
 def test_a_consumer_sees_the_lag_and_the_members_of_the_groups_that_it_uses(realm: Realm, partition: int) -> None:
