@@ -286,7 +286,7 @@ class LogTruncated(AbortableError):
 class CommitsLost(AbortableError):
     """A failover has lost offsets that this consumer has committed, or its answers to a share group.
 
-    The next poll goes on. What was made of the records may be made once more: by a share group at once, by a consumer group
+    The next call goes on. What was made of the records may be made once more: by a share group at once, by a consumer group
     after `rewind`, or when the partition changes hands; `commit` again prevents that.
     """
 

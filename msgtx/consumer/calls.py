@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from msgtx.config import ConsumerConfig
+from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.losses import CommitLosses
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
@@ -17,16 +18,21 @@ from msgtx.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 class ConsumerCalls(Calls):
     """Makes the calls of one consumer."""
 
-    def __init__(self, engine: Engine, config: ConsumerConfig, topics: Topics, topics_now: TopicsNow) -> None:
+    def __init__(
+        self, engine: Engine, config: ConsumerConfig, topics: Topics, topics_now: TopicsNow, *, fetcher: Fetcher
+    ) -> None:
         super().__init__(engine, config)
         self._topics = topics
         self._topics_now = topics_now
-        self.losses = CommitLosses(engine, config, self)
+        self.losses = CommitLosses(engine, config, fetcher)
 
     def commit_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
-        """Commit offsets, by partition id, and wait."""
+        """Commit offsets, by partition id, and wait. Raise `CommitsLost` if a failover has lost earlier ones."""
 
         def commit(connection: RawConnection) -> None:
+            # Later offsets would hide the loss. On this connection: with a pool of one there is no other.
+            if (lost := self.losses.look(connection)) is not None:
+                raise lost
             commit_offsets(connection, {group: offsets})
             self.losses.acknowledged(connection, offsets)
 

@@ -111,7 +111,11 @@ class Committing:
         self.subscription.taken_away.clear()
         self._settle(positions)
         if wait:
-            self.commits.commit(group, by_id)
+            try:
+                self.commits.commit(group, by_id)
+            except errors.CommitsLost:
+                self.calls.losses.told()
+                raise
         else:
             self.commits.hand_over(group, by_id)
 
@@ -137,7 +141,7 @@ class Committing:
         self.calls.losses.ask()
         self.look_for_losses()
         ride = self.rides.add(enlisted, offset_rows(group, by_id), lost=lost, refusal=refusal)
-        self.calls.losses.riding(ride.riding, by_id)
+        self.calls.losses.riding(ride, by_id)
         self._settle(positions)
         return ride
 
@@ -173,7 +177,14 @@ class Committing:
 
     def look_for_losses(self) -> None:
         """Raise `CommitsLost`, once, if a failover has lost the last commit of a partition."""
-        self.calls.losses.look(self.fetcher.assigned.values())
+        losses = self.calls.losses
+        if not losses.are_due:
+            return
+        self.commits.settle()  # what waits is refused now, and not written after the caller has been told
+        lost = self.calls.asked(losses.look)
+        losses.told()
+        if lost is not None:
+            raise lost
 
     def take_back(self) -> None:
         """Have the next poll return the records again that could not ride."""

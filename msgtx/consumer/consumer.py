@@ -51,8 +51,8 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         observers: Observers | None = None,
     ) -> None:
         super().__init__("consumer", config, listener, observers)
-        calls = ConsumerCalls(engine, config, topics, topics_now)
         self._fetcher = Fetcher(engine, config, self._integrity)
+        calls = ConsumerCalls(engine, config, topics, topics_now, fetcher=self._fetcher)
         self._calls = calls
         self._commits = Commits(self._write_offsets, timeout=config.request_timeout_ms / 1000)
         self._positions = Positions(config, calls, self._fetcher, self._commits)
@@ -422,7 +422,8 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log.
 
         A subscribed consumer commits as a member: after the group gave it up, `UnknownMember` is raised until a poll
-        has joined again. A consumer with assigned partitions commits to a group without members.
+        has joined again. A consumer with assigned partitions commits to a group without members. `CommitsLost`: a failover
+        has lost earlier offsets, and these are not written.
 
         `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection`, psycopg's `Connection` or Django's, on the same
         database. The offsets are committed with its next commit, and gone with its rollback: rows that are made of records

@@ -1,19 +1,20 @@
-"""Offsets of a consumer that a failover has lost: looked for before records are returned from the new primary."""
+"""Offsets of a consumer that a failover has lost: looked for before it commits in the new primary, or reads on there."""
 
 import time
-from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
-from msgtx.consumer.partition import Assigned
+from msgtx.consumer.fetcher import Fetcher
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.receiving.calls import Calls
 from msgtx.session.moves import is_behind
-from msgtx.session.riding import Riding
-from msgtx.store.groups.groups import CommittedOffset, committed_offsets
+from msgtx.store.groups.groups import committed_offsets
 from msgtx.types import OffsetAndMetadata
+
+if TYPE_CHECKING:
+    from msgtx.consumer.rides import Ride
 
 # An offset that is older proves no loss: by then the group's offset may have expired, or have been changed by hand.
 RECENT_SECONDS: Final = 3_600.0
@@ -23,31 +24,34 @@ class _Last(NamedTuple):
     offset: int
     server: tuple[int, int] | None  # the primary that has acknowledged it
     at: float
-    riding: Riding | None  # in whose session it was committed
+    ride: "Ride | None"  # in whose session it was committed
+    before: "_Last | None" = None  # the last commit as long as that session has not committed
 
 
 class CommitLosses:
     """The last commits of one consumer (decision 0180); none of one that commits automatically: it does so again."""
 
-    def __init__(self, engine: Engine, config: ConsumerConfig, calls: Calls) -> None:
+    def __init__(self, engine: Engine, config: ConsumerConfig, fetcher: Fetcher) -> None:
         self._engine = engine
         self._config = config
-        self._calls = calls
+        self._fetcher = fetcher
         self._last: dict[int, _Last] = {}  # by partition id
         self._looked: tuple[int, int] | None = None  # the primary in which nothing has to be looked for
 
     def acknowledged(self, connection: RawConnection, offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Note that offsets are committed."""
-        self._note(offsets, getattr(connection, "server", None), None)
+        self._note(offsets, _server_of(connection), None)
 
-    def riding(self, riding: Riding, offsets: Mapping[int, OffsetAndMetadata]) -> None:
+    def riding(self, ride: "Ride", offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Note that a session is to commit offsets."""
-        self._note(offsets, self._engine.server, riding)
+        self._note(offsets, self._engine.server, ride)
 
-    def _note(self, offsets: Mapping[int, OffsetAndMetadata], server: tuple[int, int] | None, riding: Riding | None) -> None:
+    def _note(self, offsets: Mapping[int, OffsetAndMetadata], server: tuple[int, int] | None, ride: "Ride | None") -> None:
         if not self._config.enable_auto_commit:
             now = time.monotonic()
-            self._last |= {each: _Last(at.offset, server, now, riding) for each, at in offsets.items()}
+            for each, at in offsets.items():
+                before = None if ride is None else _beneath(self._last.get(each))
+                self._last[each] = _Last(at.offset, server, now, ride, before)
             self._looked = self._looked or server
 
     def ask(self) -> None:
@@ -58,41 +62,51 @@ class CommitLosses:
     @property
     def are_due(self) -> bool:
         """Whether another primary answers than the one in which the last commits were stored or looked for."""
-        server = self._engine.server
-        return server != self._looked and server is not None and self._looked is not None
+        return self._looked is not None and self._engine.server not in {None, self._looked}
 
-    def look(self, assigned: Collection[Assigned]) -> None:
-        """Look in a new primary for the last commits on these partitions. Raise `CommitsLost`, once."""
-        if not self.are_due:
-            return
-        server = self._engine.server
-        since = time.monotonic() - RECENT_SECONDS
-        last = {each: at.offset for each, at in list(self._last.items()) if _counts(at, server, since)}
-        wanted = [each for each in assigned if each.partition_id in last]
-        found = self._found([each.partition_id for each in wanted])
-        self._last.clear()
-        self._looked = server
+    def look(self, connection: RawConnection) -> errors.CommitsLost | None:
+        """Return the error if this primary lacks the last commit on an assigned partition; again, until `told`."""
+        server, since, group = _server_of(connection), time.monotonic() - RECENT_SECONDS, self._config.group
+        done = {each: _done(last) for each, last in list(self._last.items())}
+        last = {each: at for each, at in done.items() if at and at.at >= since and at.server not in {None, server}}
+        wanted = [each for each in list(self._fetcher.assigned.values()) if each.partition_id in last]
+        if server is None or group is None or not wanted:
+            return None
+        found = committed_offsets(connection, group, [each.partition_id for each in wanted])
         for each in wanted:
-            offset, kept = last[each.partition_id], found.get(each.partition_id)
+            offset, kept = last[each.partition_id].offset, found.get(each.partition_id)
             if kept is not None and (kept.pending or (kept.at is not None and kept.at.offset >= offset)):
                 continue
             there = "none" if kept is None or kept.at is None else kept.at.offset
-            raise errors.CommitsLost(
-                f"group {self._config.group!r}: a failover has lost the commit of {each.topic_partition} at offset {offset};"
+            return errors.CommitsLost(
+                f"group {group!r}: a failover has lost the commit of {each.topic_partition} at offset {offset};"
                 f" the group is at {there}. Call commit() again if what was made of the records is still there, or rewind()"
                 " if it was lost, too, as in the same database",
-                group=self._config.group,
+                group=group,
                 at=each.topic_partition,
                 offset=offset,
             )
+        return None
 
-    def _found(self, partition_ids: list[int]) -> dict[int, CommittedOffset]:
-        group = self._config.group
-        if not partition_ids or group is None:
-            return {}
-        return self._calls.asked(lambda connection: committed_offsets(connection, group, partition_ids))
+    def told(self) -> None:
+        """Note that the caller knows what this primary lacks of the commits so far."""
+        self._last.clear()
+        self._looked = self._engine.server
 
 
-def _counts(last: _Last, server: tuple[int, int] | None, since: float) -> bool:
-    """Return whether a commit of another primary was done, and lately."""
-    return last.server not in {None, server} and last.at >= since and (last.riding is None or last.riding.committed)
+def _server_of(connection: RawConnection) -> tuple[int, int] | None:
+    return getattr(connection, "server", None)
+
+
+def _done(last: _Last | None) -> _Last | None:
+    """Return the newest commit that was done."""
+    while last is not None and last.ride is not None and not last.ride.riding.committed:
+        last = last.before
+    return last
+
+
+def _beneath(last: _Last | None) -> _Last | None:
+    """Return what a commit in a session keeps of the commits before it: the newest one done, and those undecided since."""
+    while last is not None and last.ride is not None and last.ride.is_lost:
+        last = last.before
+    return last._replace(before=None) if last is not None and _done(last) is last else last

@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 import pytest
@@ -13,11 +13,14 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
 from msgtx import TopicPartition, errors
+from msgtx.consumer.losses import CommitLosses
+from msgtx.consumer.losses import _Last as CommitLast
 from msgtx.shares.losses import _Last
 from tests.client.steps import SECONDS, store
 from tests.databases import wait_until
 from tests.refusals import refuses
 from tests.replication import Pair, replicated
+from tests.store.steps import unique
 
 pytestmark = pytest.mark.slow
 T0 = TopicPartition("t", 0)
@@ -342,6 +345,16 @@ def test_answers_of_a_member_that_was_removed_are_not_lost(database_url: str, in
             assert not losses._last
 
 
+def move(losses: CommitLosses) -> None:
+    """Have all commits so far been acknowledged by another primary."""
+
+    def elsewhere(last: CommitLast | None) -> CommitLast | None:
+        return last and last._replace(server=(1, 1), before=elsewhere(last.before))
+
+    losses._last = {each: moved for each, last in losses._last.items() if (moved := elsewhere(last))}
+    losses._looked = (1, 1)
+
+
 def test_what_was_not_committed_is_not_lost(database_url: str) -> None:
     """A session that was rolled back, and a commit that the group still has."""
     with msgtx.connect(database_url) as client, contextlib.closing(psycopg.connect(database_url)) as session:
@@ -353,8 +366,98 @@ def test_what_was_not_committed_is_not_lost(database_url: str) -> None:
             session.rollback()
             losses = reader._calls.losses
             assert len(losses._last) == 2
-            losses._last = {each: last._replace(server=(1, 1)) for each, last in losses._last.items()}
-            losses._looked = (1, 1)
+            move(losses)
             assert losses.are_due
             assert reader.poll(0) == []
             assert not losses.are_due
+
+
+class Two(NamedTuple):
+    """Two consumers of both partitions of a topic, without members. `reader` has committed 1 there, then `other` 0."""
+
+    reader: msgtx.Consumer
+    other: msgtx.Consumer
+    both: list[TopicPartition]
+
+    def commits(self, offset: int) -> dict[TopicPartition, int]:
+        return dict.fromkeys(self.both, offset)
+
+    @property
+    def stored(self) -> list[int]:
+        return [at.offset for at in self.other.committed().values() if at is not None]
+
+
+@pytest.fixture
+def two(database_url: str) -> Iterator[Two]:
+    topic, group = unique("t"), unique("g")
+    with msgtx.connect(database_url, pool_size=1) as client:
+        client.topics.create(topic, partitions=2)
+        both = [TopicPartition(topic, each) for each in range(2)]
+        with client.producer() as producer:
+            for each in both * 2:
+                producer.send(topic, b"", partition=each.partition)
+        settings = {"group": group, "enable_auto_commit": False}
+        with client.consumer(**settings) as reader, client.consumer(**settings) as other:
+            found = Two(reader, other, both)
+            for consumer, offset in ((reader, 1), (other, 0)):
+                consumer.assign(both)
+                consumer.commit(found.commits(offset))
+            yield found
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_a_session_that_was_rolled_back_hides_no_lost_commit(database_url: str, two: Two, sessions: int) -> None:
+    """Positions of partitions ride of which its batch had no records: nobody would read them again."""
+    for _ in range(sessions):
+        with contextlib.closing(psycopg.connect(database_url)) as session:
+            for _ in range(2):
+                two.reader.commit(two.commits(2), session=session)
+            session.rollback()
+        two.reader.seek_to_end()
+    move(two.reader._calls.losses)
+    with refuses(errors.CommitsLost, partition=0, offset=1):
+        two.reader.poll(0)
+    assert two.reader.poll(0) == []
+
+
+def test_a_savepoint_that_was_rolled_back_hides_no_lost_commit(database_url: str, two: Two) -> None:
+    """The session was not decided yet when the savepoint took its place."""
+    engine = sqlalchemy.create_engine(database_url.replace("postgresql:", "postgresql+psycopg:", 1))
+    with Session(engine) as session:
+        two.reader.commit(two.commits(2), session=session)
+        with session.begin_nested() as savepoint:
+            two.reader.commit(two.commits(2), session=session)
+            savepoint.rollback()
+        session.commit()
+    engine.dispose()
+    two.reader.seek_to_end()
+    two.other.commit(two.commits(1))
+    move(two.reader._calls.losses)
+    with refuses(errors.CommitsLost, partition=0, offset=2):
+        two.reader.poll(0)
+
+
+def test_a_commit_that_is_first_in_a_new_primary_hears_of_the_loss(two: Two) -> None:
+    """Once, and it writes nothing: later offsets would hide the loss."""
+    move(two.reader._calls.losses)
+    with refuses(errors.CommitsLost, partition=0, offset=1):
+        two.reader.commit(two.commits(2))
+    assert two.stored == [0, 0]
+    two.reader.commit(two.commits(2))
+    assert two.stored == [2, 2]
+    assert two.reader.poll(0) == []
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_commit_in_the_background_leaves_the_loss_to_the_next_poll(two: Two, is_written: bool) -> None:
+    """Also if the poll comes first: `rewind` would find what is written after it."""
+    move(two.reader._calls.losses)
+    commits, ids = two.reader._commits, [each.partition_id for each in two.reader._fetcher.assigned.values()]
+    commits._queue.append((two.reader.group_metadata(), dict.fromkeys(ids, msgtx.OffsetAndMetadata(2))))
+    if is_written:
+        commits.settle()
+    with refuses(errors.CommitsLost, partition=0, offset=1):
+        two.reader.poll(0)
+    two.reader.rewind()
+    assert two.stored == [0, 0]
+    assert len(two.reader.poll(0)) > 0

@@ -133,9 +133,9 @@ def test_clients_wait_while_there_are_no_transaction_ids(
             wait_until(lambda: refused(caplog), "its listener is refused")
         assert not errors_of(caplog)
         assert not sent.done()
-        with psycopg.connect(url) as session, pytest.raises(psycopg.errors.ProgramLimitExceeded) as refused:
+        with psycopg.connect(url) as session, pytest.raises(psycopg.errors.ProgramLimitExceeded) as theirs:
             session.execute("create table theirs ()")
-        assert fault_of(refused.value) is errors.Fault.OUTAGE  # a worker waits, too
+        assert fault_of(theirs.value) is errors.Fault.OUTAGE  # a worker waits, too
         with own.server.administrator(database) as connection:
             connection.execute("select pg_drop_replication_slot('theirs')")
             databases = connection.execute("select datname from pg_database where datallowconn").fetchall()
