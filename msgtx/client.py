@@ -1048,8 +1048,7 @@ def connect(
         with engine.connection() as raw:
             found = describe_installation(raw)
             require_version(found)
-            engine.expect(found.incarnation)
-            engine.ask_who_answers(raw)
+            engine.begin_with(raw, found.incarnation)
     except BaseException:
         engine.close()
         raise

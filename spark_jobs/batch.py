@@ -14,6 +14,7 @@ from msgtx.database.pool import Engine
 from msgtx.declared.spark import TRANSACTION_TIMEOUT
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.outage import again, persevering
+from msgtx.spark_jobs.runtime.primary import primary_of
 from msgtx.spark_jobs.writing.attempt import Target, explained
 from msgtx.store.operator.installation import require_incarnation
 from msgtx.store.spark import (
@@ -69,7 +70,9 @@ def make_target(
         return require_incarnation(connection, snapshot)
 
     incarnation = persevering(engine, look)
-    return Target(engine.url, incarnation, topic, transaction_timeout_ms, partitioner, engine.outage_timeout)
+    return Target(
+        engine.url, incarnation, topic, transaction_timeout_ms, partitioner, engine.outage_timeout, primary_of(engine)
+    )
 
 
 def begins_again(engine: Engine, batch: BatchName, *, run_id: str = "") -> bool:
@@ -161,13 +164,13 @@ def _were_accepted(engine: Engine, accepted: list[Attempt]) -> bool:
 
 
 def abort(engine: Engine, batch: BatchName, *, of_any_query: bool = False) -> int:
-    """Abort the undecided attempts of a batch; nothing of a committed one. If the database is away, timeouts will do it.
+    """Abort the undecided attempts of a batch; nothing of a committed one. If that fails, timeouts will do it.
 
     `of_any_query`: for a caller that does not know its query.
     """
     try:
         with engine.connection() as connection:
             return abort_batch(connection, batch, of_any_query=of_any_query)
-    except errors.RetriableError as error:
+    except (errors.RetriableError, errors.FailedOver) as error:
         log.warning("%s: its transactions could not be aborted, their timeouts will end them: %s", batch, error)
         return 0

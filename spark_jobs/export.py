@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from msgtx import errors
 from msgtx.client import Client
 from msgtx.client import connect as connect_client
+from msgtx.settings import OnFailover
 from msgtx.spark_jobs.read import read_committed
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.folder import Folder
@@ -75,6 +76,7 @@ def export(
     url: str | None = None,
     read_url: str | None = None,
     by_date: bool = False,
+    on_failover: OnFailover | None = None,
 ) -> ExportReport:
     """Write the records committed to topics since the last run as Parquet into a folder, on any file system of Spark.
 
@@ -85,7 +87,7 @@ def export(
     """
     names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     folder = Folder(spark, target)
-    with connect_client(url) as client:
+    with connect_client(url, on_failover=on_failover) as client:
         engine = patient(client.runtime.engine, BATCH_OUTAGE_SECONDS)
         return again(engine, lambda: _exported(spark, client, folder, names, read_url=read_url, by_date=by_date))
 

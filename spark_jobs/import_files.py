@@ -21,13 +21,14 @@ from msgtx.client import connect as connect_client
 from msgtx.database.calls import driver_of
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.settings import OnFailover
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS
 from msgtx.spark_jobs.files.rows import WHOLE_ROW, Columns, read_files
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.folder import File, files_of
 from msgtx.spark_jobs.runtime.launch import launch
 from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, again, patient, persevering
-from msgtx.spark_jobs.sink import write_transactional
+from msgtx.spark_jobs.sink import write_batch
 from msgtx.store.spark import BatchName, decide_batch, flush_committed, is_batch_committed
 
 __all__ = ["Columns", "ImportReport", "import_files"]
@@ -67,6 +68,7 @@ def import_files(
     batch_bytes: int = BATCH_BYTES,
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     told: Callable[[int, int], None] = lambda done, total: None,
+    on_failover: OnFailover | None = None,
 ) -> ImportReport:
     """Write the rows of files to a topic. A file that was imported before, under this `app_id`, is passed by.
 
@@ -82,7 +84,7 @@ def import_files(
     numbers = itertools.count()
     files = files_of(spark, [paths] if isinstance(paths, str) else list(paths))
     kind = format or _format(files)
-    with connect_client(url) as client:
+    with connect_client(url, on_failover=on_failover) as client:
         engine = patient(client.runtime.engine, BATCH_OUTAGE_SECONDS)
         again(engine, lambda: client.topics.describe(topic))
         missing = _not_imported(engine, app, files)
@@ -95,12 +97,13 @@ def import_files(
             try:
                 with translated():
                     rows = read_files(spark, batch, kind, columns=columns, options=said)
-                    written = write_transactional(
+                    written = write_batch(
+                        engine,
                         rows,
                         topic,
                         app_id=name.app_id,
                         batch_id=name.batch_id,
-                        url=client.secret_url,
+                        read=None,
                         statements=_fences(app, name, batch),
                         transaction_timeout_ms=transaction_timeout_ms,
                     )

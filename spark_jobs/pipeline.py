@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from msgtx import errors
 from msgtx.database.connection import until
-from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.boundary import Span
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements
@@ -25,7 +24,8 @@ from msgtx.spark_jobs.reading.ends import Ends
 from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
 from msgtx.spark_jobs.runtime.failure import translated
 from msgtx.spark_jobs.runtime.launch import launch
-from msgtx.spark_jobs.runtime.outage import again, outage_timeout_of, patient, persevering
+from msgtx.spark_jobs.runtime.outage import again, outage_timeout_of, persevering
+from msgtx.spark_jobs.runtime.primary import driver_engine
 from msgtx.spark_jobs.sink import Read, write_batch
 from msgtx.store.fetch.cuts import spans_of_transactions
 from msgtx.store.fetch.fetch import LATEST, list_offsets
@@ -73,12 +73,13 @@ def run(
     `transform` gets a DataFrame as of `read_committed` and returns one; `to` is the topic, else each row names its own.
     `once`: all that is committed when the run begins, then the end; else until `stop`. `max_offsets`: of one batch, more
     only to hold a whole transaction. `options`: `starting_offsets` for a new group, `min_partitions`, `include_headers`,
-    `read_url` and others of `read_committed`. The group may have no members. `outage_timeout`: raise after so many seconds
-    without the database (None: wait as long as it takes). Raise the errors of `read_committed` and `write_transactional`.
+    `read_url`, `on_failover` and others of `read_committed`. The group may have no members. `outage_timeout`: raise after
+    so many seconds without the database (None: wait as long as it takes). Raise the errors of `read_committed` and
+    `write_transactional`.
     """
     limit = outage_timeout_of(outage_timeout, default=None)
     asked = replace(parse({"subscribe": topics, "group": group, "url": url, **options}), outage_timeout=limit)
-    with patient(open_engine(url), limit) as engine:
+    with driver_engine(url, outage_timeout=limit, on_failover=asked.on_failover) as engine:
         pipeline = _Pipeline(
             spark,
             engine,

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own name for it
 from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx.database import jdbc
-from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.errors import ConfigError
 from msgtx.rules.ranges import PartitionRange
@@ -23,7 +22,8 @@ from msgtx.spark_jobs.reading import offsets
 from msgtx.spark_jobs.reading.columns import COLUMNS, HEADER
 from msgtx.spark_jobs.reading.read_options import ReadOptions, parse
 from msgtx.spark_jobs.runtime.failure import translated
-from msgtx.spark_jobs.runtime.outage import again, patient
+from msgtx.spark_jobs.runtime.outage import again
+from msgtx.spark_jobs.runtime.primary import driver_engine
 from msgtx.types import Snapshot
 
 HEADERS: Final = StructField("headers", ArrayType(HEADER, False))
@@ -62,7 +62,7 @@ def read_committed(
             **options,
         }
     )  # fmt: skip
-    with patient(open_engine(asked.url, pool_size=1), asked.outage_timeout) as engine:
+    with driver_engine(asked.url, outage_timeout=asked.outage_timeout, on_failover=asked.on_failover, pool_size=1) as engine:
         return planned_frame(spark, engine, again(engine, lambda: offsets.plan(engine, asked)), asked)
 
 

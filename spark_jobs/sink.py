@@ -10,13 +10,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as spark_types
 
 from msgtx import errors
-from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
+from msgtx.settings import OnFailover
 from msgtx.spark_jobs.batch import TRANSACTION_TIMEOUT_MS, BatchReport, Statements, abort, begins_again, decide, make_target
 from msgtx.spark_jobs.reading.columns import found_column
 from msgtx.spark_jobs.runtime.connect import is_orphan, named_to_tasks
 from msgtx.spark_jobs.runtime.micro_batch import batch_of_driver, written_batch
-from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of, patient, persevering
+from msgtx.spark_jobs.runtime.outage import BATCH_OUTAGE_SECONDS, outage_timeout_of, persevering
+from msgtx.spark_jobs.runtime.primary import driver_engine, on_failover_of
 from msgtx.spark_jobs.writing.attempt import Target, kept_alive, write_attempt
 from msgtx.store.spark import Attempt, BatchName, BatchRange, StreamBatch
 from msgtx.store.topics.topics import require_partitions
@@ -42,6 +43,7 @@ def write_transactional(
     statements: Statements | None = None,
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     partitioner: str = "crc32",
+    on_failover: OnFailover | None = None,
     outage_timeout: Duration | None = None,
 ) -> BatchReport:
     """Write a DataFrame exactly once: all its records, the group's offsets and `statements` in one commit, or none of it.
@@ -56,8 +58,9 @@ def write_transactional(
     `statements(connection)` runs the user's own SQL just before the decision, at READ COMMITTED; after a lost answer it runs
     again, and is taken back if the first time counted. A batch that takes longer than `transaction_timeout_ms` (at most
     `transaction_max_timeout_ms` of the installation) is aborted. In an outage of the database it waits, up to
-    `outage_timeout` (seconds, or `5min`): by default a minute, and in a stream as long as it lasts. Raise
-    `InvalidRequest` for wrong columns, `UnknownTopicOrPartition`, `IncarnationChanged`.
+    `outage_timeout` (seconds, or `5min`): by default a minute, and in a stream as long as it lasts. `on_failover`:
+    as of `msgtx.connect`, for this batch. Raise `InvalidRequest` for wrong columns, `UnknownTopicOrPartition`,
+    `IncarnationChanged`, `FailedOver`.
     """
     stream = batch_of_driver(df, batch_id, query_id)
     if query_id is not None and stream is None:
@@ -65,7 +68,7 @@ def write_transactional(
     if group is not None and snapshot is None and stream is None:
         raise errors.InvalidRequest("the offsets of a group are the ends of a snapshot: give snapshot=, too")
     limit = outage_timeout_of(outage_timeout, default=BATCH_OUTAGE_SECONDS if stream is None else None)
-    with patient(open_engine(url), limit) as engine:
+    with driver_engine(url, outage_timeout=limit, on_failover=on_failover_of(on_failover)) as engine:
         return write_batch(
             engine,
             df,

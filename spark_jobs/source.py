@@ -19,7 +19,6 @@ from pyspark.sql.types import ArrayType, StructField, StructType
 
 from msgtx import errors
 from msgtx.database.connection import RawConnection
-from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.ranges import PartitionRange, packed
 from msgtx.spark_jobs.reading import arrow, offsets, read_options, table
@@ -28,7 +27,8 @@ from msgtx.spark_jobs.reading.read_options import ReadOptions
 from msgtx.spark_jobs.runtime.jvm_log import speak_up
 from msgtx.spark_jobs.runtime.kept import lent
 from msgtx.spark_jobs.runtime.micro_batch import stream_batch
-from msgtx.spark_jobs.runtime.outage import again, patient, persevering
+from msgtx.spark_jobs.runtime.outage import again, persevering
+from msgtx.spark_jobs.runtime.primary import Primary, driver_engine, primary_of
 from msgtx.store.spark import StreamBatch, record_range
 from msgtx.store.topics.topics import describe_topics
 
@@ -97,11 +97,15 @@ class Noted:
     number: int
     ranges: Mapping[int, tuple[int, int]]
     url: str = field(repr=False)
+    primary: Primary | None
 
 
 @dataclass(repr=True)
 class ReadPartition(InputPartition):
-    """The ranges of one task, read one after the other. `url`: of the database that it reads from."""
+    """The ranges of one task, read one after the other. `url`: of the database that it reads from.
+
+    `primary`: the only one that may answer there, as of `primary_of`.
+    """
 
     ranges: tuple[PartitionRange, ...]
     incarnation: str
@@ -109,6 +113,7 @@ class ReadPartition(InputPartition):
     fail_on_data_loss: bool
     url: str = field(repr=False)
     outage_timeout: float | None = None
+    primary: Primary | None = None
     noted: Noted | None = None
 
 
@@ -121,7 +126,10 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks' ranges: [nothing] is a task that reads nothing."""
-        with patient(open_engine(self.options.url, pool_size=1), self.options.outage_timeout) as engine:
+        asked = self.options
+        with driver_engine(
+            asked.url, outage_timeout=asked.outage_timeout, on_failover=asked.on_failover, pool_size=1
+        ) as engine:
             return again(engine, lambda: self._planned(engine))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -132,11 +140,16 @@ class BatchReader(DataSourceReader):
         plan = offsets.plan(engine, self.options)
         types = timestamp_types(engine, plan.ranges)
         with offsets.reader(engine, self.options, plan) as reader:
-            return tasks(plan, self.options, types, reader.url)
+            return tasks(plan, self.options, types, reader.url, primary_of(reader))
 
 
 def tasks(
-    plan: offsets.Plan, options: ReadOptions, types: Mapping[str, int], url: str, noted: Noted | None = None
+    plan: offsets.Plan,
+    options: ReadOptions,
+    types: Mapping[str, int],
+    url: str,
+    primary: Primary | None,
+    noted: Noted | None = None,
 ) -> list[ReadPartition]:
     """Return the tasks' ranges: small ones share a task, unless `minPartitions` gives the number of tasks."""
     parts = packed(plan.split(options), at_least=options.min_partitions or LEAST_TASKS, most=SMALL_TASK)
@@ -148,6 +161,7 @@ def tasks(
             options.fail_on_data_loss,
             url,
             options.outage_timeout,
+            primary,
             noted,
         )
         for part in parts
@@ -187,7 +201,7 @@ def read(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBat
     """Yield the records of one task's range, on an executor."""
     if not isinstance(partition, ReadPartition):
         return  # Spark's own, where nothing is planned
-    with lent(partition.url, partition.incarnation, partition.outage_timeout) as engine:
+    with lent(partition.url, partition.incarnation, partition.outage_timeout, partition.primary) as engine:
         if partition.noted is not None:
             note(engine, partition, partition.noted)
         for each in partition.ranges:
@@ -224,6 +238,6 @@ def note(engine: Engine, partition: ReadPartition, noted: Noted) -> None:
             source_id=noted.source_id if named else "",  # no decision is known by the source's own name
         )
 
-    other = lent(noted.url, partition.incarnation, partition.outage_timeout)
+    other = lent(noted.url, partition.incarnation, partition.outage_timeout, noted.primary)
     with contextlib.nullcontext(engine) if noted.url == engine.url else other as target:
         persevering(target, write)

@@ -30,6 +30,14 @@ def command(invocation: Invocation, *, topics: tuple[str, ...], target: str, by_
     with running(invocation, "export") as spark:
         from msgtx.spark_jobs.export import export
 
-        report = export(spark, topics, target, url=invocation.url, read_url=invocation.read_url, by_date=by_date)
+        report = export(
+            spark,
+            topics,
+            target,
+            url=invocation.url,
+            read_url=invocation.read_url,
+            by_date=by_date,
+            on_failover=invocation.on_failover,
+        )
     row = {"batch": report.batch, "records": report.records, "files": report.files, "bytes": report.bytes}
     show_one(invocation.format, {**row, "snapshot": str(report.snapshot)})

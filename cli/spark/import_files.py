@@ -115,6 +115,7 @@ def command(
             app_id=app_id,
             batch_bytes=batch_size * MIB,
             transaction_timeout_ms=transaction_timeout_ms,
+            on_failover=invocation.on_failover,
             told=lambda done, total: tell(done, f"of {total / MIB:,.0f} MiB"),
         )
     show_one(invocation.format, row_of(report))

@@ -107,6 +107,7 @@ def command(
                 starting_offsets=starting_offsets,
                 include_headers=include_headers,
                 read_url=invocation.read_url,
+                on_failover=invocation.on_failover,
                 outage_timeout=outage_timeout,
             )
     show_one(invocation.format, row_of(report))

@@ -255,6 +255,11 @@ class Engine(Closing):
         """Refuse connections to another incarnation from now on: each new one is asked."""
         self._incarnation = incarnation
 
+    def begin_with(self, connection: RawConnection, incarnation: uuid.UUID) -> None:
+        """Expect this incarnation, and remember the primary that answers on this connection."""
+        self.expect(incarnation)
+        self.ask_who_answers(connection)
+
     @property
     def incarnation(self) -> uuid.UUID | None:
         """The one that is expected."""

@@ -49,6 +49,10 @@ _URL: Final = Option(
     "the database, as of `msgtx.connect`; without it `MSGTX_DATABASE_URL` of the driver counts",
     kafka="`kafka.bootstrap.servers`",
 )
+_ON_FAILOVER: Final = Option(
+    "on_failover",
+    "as of `msgtx.connect`; by default the setting of the driver counts ([after a failover](#after-a-failover))",
+)
 _OUTAGE_TIMEOUT: Final = Option(
     "outage_timeout",
     "how long to wait for a database that is away; a stream waits as long as it takes",
@@ -110,6 +114,7 @@ SOURCE: Final[Options] = (
     _URL,
     Option("read_url", "a replica from which tasks read"),
     Option("replica_timeout_ms", "how long to wait until the replica has what is to be read", "1min", "1min"),
+    _ON_FAILOVER,
     _OUTAGE_TIMEOUT,
 )
 
@@ -141,5 +146,6 @@ SINK: Final[Options] = (
         kafka="`kafka.partitioner.class`",
     ),
     _URL,
+    _ON_FAILOVER,
     _OUTAGE_TIMEOUT,
 )

@@ -15,7 +15,9 @@ from typing import Final, Literal, TypeVar, cast
 from msgtx import units
 from msgtx.declared.spark import IGNORED, REFUSED, SINK, SOURCE, Options, defaults
 from msgtx.errors import ConfigError
+from msgtx.settings import OnFailover
 from msgtx.spark_jobs.runtime.outage import outage_timeout_of
+from msgtx.spark_jobs.runtime.primary import on_failover_of
 from msgtx.types import Snapshot, TopicPartition
 
 log: Final = logging.getLogger("msgtx.spark")
@@ -72,6 +74,7 @@ class ReadOptions:
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
     cut_delay_ms: int
+    on_failover: OnFailover
     outage_timeout: float | None  # seconds
 
 
@@ -113,6 +116,7 @@ def parse(options: Mapping[str, object], *, streaming: bool = False) -> ReadOpti
         min_offsets_per_trigger=_number(given, "minOffsetsPerTrigger"),
         max_trigger_delay_ms=milliseconds_of(given, "maxTriggerDelay"),
         cut_delay_ms=milliseconds_of(given, "cut_delay_ms"),
+        on_failover=on_failover_of(given.get("on_failover")),
         outage_timeout=outage_timeout_of(given.get("outage_timeout")),
     )
     _refuse_wrong_ends(found, streaming=streaming)

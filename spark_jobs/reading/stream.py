@@ -16,14 +16,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.database.opening import open_engine
 from msgtx.database.pool import Engine
 from msgtx.rules.boundary import Span
 from msgtx.rules.ranges import PartitionRange
 from msgtx.spark_jobs.reading import offsets, read_options
 from msgtx.spark_jobs.reading.ends import Ends
 from msgtx.spark_jobs.reading.idle import Idle
-from msgtx.spark_jobs.runtime.outage import again, patient
+from msgtx.spark_jobs.runtime.outage import again
+from msgtx.spark_jobs.runtime.primary import driver_engine, primary_of
 from msgtx.spark_jobs.source import Noted, ReadPartition, checked, read, tasks, timestamp_types
 from msgtx.store.fetch import fetch
 from msgtx.store.fetch.cuts import spans_of_transactions
@@ -110,7 +110,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _database(self) -> Engine:
         if self._engine is None:
-            self._engine = patient(open_engine(self.options.url, pool_size=1), self.options.outage_timeout)
+            asked = self.options
+            self._engine = driver_engine(
+                asked.url, outage_timeout=asked.outage_timeout, on_failover=asked.on_failover, pool_size=1
+            )
         return self._engine
 
     def _initial_offset(self) -> Offset:
@@ -222,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = self._without_remade(reached, ids_reached, places)
         plan = offsets.between(engine, options, replace(begun, ends={**begun.ends, **firsts}), reached)
         with offsets.reader(engine, options, plan) as reader:
-            url = reader.url
+            url, primary = reader.url, primary_of(reader)
         types = timestamp_types(engine, plan.ranges)
         bounds = {
             each.partition_id: (begun.ends.get(each.topic_partition, 0), reached.ends[each.topic_partition])
@@ -234,11 +237,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             next(self._plans),
             {partition_id: (first, last) for partition_id, (first, last) in bounds.items() if first < last},
             engine.url,
+            primary_of(engine),
         )
-        parts = tasks(plan, options, types, url, noted)
+        parts = tasks(plan, options, types, url, primary, noted)
         if not parts and noted.ranges:
             # A range that was removed before it was read has no records, and still moves the group's offset.
-            parts = [ReadPartition((), plan.incarnation, {}, options.fail_on_data_loss, url, options.outage_timeout, noted)]
+            parts = [
+                ReadPartition(
+                    (), plan.incarnation, {}, options.fail_on_data_loss, url, options.outage_timeout, primary, noted
+                )
+            ]
         return parts
 
     def _follow(self, start: Offset) -> None:

@@ -16,12 +16,13 @@ from typing import Final
 from msgtx import errors
 from msgtx.database.pool import Engine
 from msgtx.spark_jobs.runtime.outage import patient
+from msgtx.spark_jobs.runtime.primary import Primary
 from msgtx.store.operator.installation import describe_installation
 
 # Between two batches of a stream that is not idle; Spark itself ends workers that were idle for a minute.
 KEEP_SECONDS: Final = 10.0
 
-_Key = tuple[int, str, str | None, float | None]
+_Key = tuple[int, str, str | None, float | None, Primary | None]
 
 
 @dataclass(slots=True)
@@ -36,9 +37,14 @@ _lock: Final = threading.Lock()
 
 
 @contextlib.contextmanager
-def lent(url: str, incarnation: str | None, outage_timeout: float | None = None) -> Iterator[Engine]:
-    """Check out this process's engine for a database, of one connection. Raise `IncarnationChanged` if it changed."""
-    key = (os.getpid(), url, incarnation, outage_timeout)
+def lent(
+    url: str, incarnation: str | None, outage_timeout: float | None = None, primary: Primary | None = None
+) -> Iterator[Engine]:
+    """Check out this process's engine for a database, of one connection. Raise `IncarnationChanged` if it changed.
+
+    Raise `FailedOver` if another primary answers than this one; None: any may.
+    """
+    key = (os.getpid(), url, incarnation, outage_timeout, primary)
     with _lock:
         kept = _kept.get(key)
         if kept is not None:
@@ -50,6 +56,8 @@ def lent(url: str, incarnation: str | None, outage_timeout: float | None = None)
         made = patient(Engine(url, pool_size=1), outage_timeout)
         if incarnation is not None:
             made.expect(uuid.UUID(incarnation))
+        if primary is not None:
+            made.server, made.on_failover = primary, "stop"
         with _lock:
             kept = _kept.setdefault(key, _Kept(made))
             kept.users += 1

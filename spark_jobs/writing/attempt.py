@@ -27,6 +27,7 @@ from msgtx.database.wire import BatchColumns
 from msgtx.rules.partitioner import PARTITIONERS
 from msgtx.spark_jobs.runtime.kept import lent
 from msgtx.spark_jobs.runtime.outage import persevering
+from msgtx.spark_jobs.runtime.primary import Primary
 from msgtx.spark_jobs.writing.content import bytes_of, check_content, headers_of, milliseconds_of, numbered, pieces, placed
 from msgtx.store.append.append import APPEND_UNFLUSHED, PARTITIONS_AT_ONCE, append_arguments, read_appended
 from msgtx.store.append.rows import OpenRow
@@ -52,6 +53,7 @@ class Target:
     transaction_timeout_ms: int
     partitioner: str
     outage_timeout: float | None = None
+    primary: Primary | None = None  # the only one that may answer, as of `primary_of`
 
 
 def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchName) -> Attempt | None:
@@ -65,7 +67,7 @@ def write_attempt(rows: Iterable[pa.RecordBatch], target: Target, batch: BatchNa
     if first is None:
         return None
     with (
-        lent(target.url, target.incarnation, target.outage_timeout) as engine,
+        lent(target.url, target.incarnation, target.outage_timeout, target.primary) as engine,
         kept_alive(engine, batch, timeout_ms=target.transaction_timeout_ms),
     ):
         return AttemptWriter(engine, target, batch).write(chain([first], filled))

@@ -8,8 +8,10 @@ from typing import Final
 from msgtx.arguments import LARGEST_INT8
 from msgtx.declared.spark import SINK, SOURCE, defaults
 from msgtx.errors import ConfigError
+from msgtx.settings import OnFailover
 from msgtx.spark_jobs.reading.read_options import milliseconds_of, named
 from msgtx.spark_jobs.runtime.outage import outage_timeout_of
+from msgtx.spark_jobs.runtime.primary import on_failover_of
 
 # Spark's own, and those of sources: a table or view has one set of options for SELECT and INSERT.
 OF_OTHERS: Final = ("checkpointLocation", "queryName", "path", *(one.name for one in SOURCE))
@@ -29,6 +31,7 @@ class WriteOptions:
     version: int | None
     transaction_timeout_ms: int
     partitioner: str
+    on_failover: OnFailover
     outage_timeout: float | None  # seconds
 
 
@@ -63,6 +66,7 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         version=_number(given, "txnVersion"),
         transaction_timeout_ms=milliseconds_of(given, "transaction_timeout_ms", least=1),
         partitioner=given["partitioner"],
+        on_failover=on_failover_of(given.get("on_failover")),
         outage_timeout=outage_timeout_of(given.get("outage_timeout")),
     )
 

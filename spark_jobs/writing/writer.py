@@ -14,11 +14,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from msgtx import errors
-from msgtx.database.opening import open_engine
 from msgtx.spark_jobs.batch import abort, decide, make_target
 from msgtx.spark_jobs.runtime.kept import lent
 from msgtx.spark_jobs.runtime.micro_batch import stream_batch, written_batch
-from msgtx.spark_jobs.runtime.outage import patient
+from msgtx.spark_jobs.runtime.primary import Primary, driver_engine
 from msgtx.spark_jobs.sink import sink_columns
 from msgtx.spark_jobs.writing import write_options
 from msgtx.spark_jobs.writing.attempt import Target, write_attempt
@@ -32,6 +31,7 @@ class Written(WriterCommitMessage):
 
     batch: BatchName
     run_id: str
+    primary: Primary | None
     attempt: Attempt | None
 
 
@@ -57,17 +57,18 @@ class _Writer:
             )
         named = batch if stream is None else batch._replace(query_id=stream.query_id)
         run_id = "" if stream is None else stream.run_id
-        return Written(named, run_id, write_attempt(map(self._chosen, rows), self.target, named))
+        attempt = write_attempt(map(self._chosen, rows), self.target, named)
+        return Written(named, run_id, self.target.primary, attempt)
 
     def decided(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None], *, whole_query: bool) -> None:
         """Decide, with the names that tasks told: Spark has at least one task write, even nothing."""
         written = [each for each in messages if isinstance(each, Written)]
-        names = {(each.batch, each.run_id) for each in written}
+        names = {(each.batch, each.run_id, each.primary) for each in written}
         assert len(names) <= 1, names
         if not names and whole_query:
             return  # no task, and so nothing read or written
-        named, run_id = next(iter(names), (batch, ""))
-        with lent(self.target.url, self.target.incarnation, self.target.outage_timeout) as engine:
+        named, run_id, primary = next(iter(names), (batch, "", self.target.primary))
+        with lent(self.target.url, self.target.incarnation, self.target.outage_timeout, primary) as engine:
             decide(
                 engine,
                 named,
@@ -81,7 +82,7 @@ class _Writer:
     def aborted(self, batch: BatchName, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Abort. Where no task has ended, the query is not known: then it is for every one of the application."""
         named = next((each.batch for each in messages if isinstance(each, Written)), None)
-        with lent(self.target.url, self.target.incarnation, self.target.outage_timeout) as engine:
+        with lent(self.target.url, self.target.incarnation, self.target.outage_timeout, self.target.primary) as engine:
             abort(engine, named or batch, of_any_query=named is None)
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -89,7 +90,9 @@ class _Writer:
 
 
 def _target(options: WriteOptions) -> Target:
-    with patient(open_engine(options.url, pool_size=1), options.outage_timeout) as engine:
+    with driver_engine(
+        options.url, outage_timeout=options.outage_timeout, on_failover=options.on_failover, pool_size=1
+    ) as engine:
         return make_target(
             engine,
             options.topic,

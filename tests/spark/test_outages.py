@@ -199,8 +199,8 @@ def test_a_job_waits_for_a_database_that_is_away(
         name = "connect_client" if hasattr(module, "connect_client") else "connect"
         connect = getattr(module, name)
 
-        def connected(url: str) -> msgtx.Client:
-            client: msgtx.Client = connect(url)
+        def connected(url: str, **options: Any) -> msgtx.Client:
+            client: msgtx.Client = connect(url, **options)
             leave()
             return client
 
