@@ -20,6 +20,9 @@ from msgtx.types import Isolation, Record, TopicPartition
 
 ANSWER_BYTES: Final = 8 * 1024 * 1024  # of one answer: bounds what a portion may have beyond its limit
 MOST_HELD_BYTES: Final = 64 * 1024 * 1024  # of a portion in memory: a larger one is read again as it is written
+# Python's share of a row of the log, and of a record or a header with a small key and value; measured with tracemalloc.
+ROW_BYTES: Final = 400
+RECORD_BYTES: Final = 130
 MOST_LOOKS: Final = 100  # for a cut during which no topic changes
 
 Batches = dict[int, list[FetchedBatch]]
@@ -33,9 +36,9 @@ class _Held:
         self.fits = True
         self._bytes = 0
 
-    def add(self, partition_id: int, batches: list[FetchedBatch], size: int) -> None:
+    def add(self, partition_id: int, batches: list[FetchedBatch]) -> None:
         """Keep batches that were read behind the others."""
-        self._bytes += size
+        self._bytes += sum(map(_held_bytes, batches))
         self.fits = self.fits and self._bytes <= MOST_HELD_BYTES
         if self.fits:
             self.batches.setdefault(partition_id, []).extend(batches)
@@ -81,7 +84,7 @@ class DatabaseSource:
         read = _records(held.batches, partitions, positions, ends)
         return Portion(
             source=str(self._engine.incarnation),
-            records=read if held.fits else self._read_again(partitions, positions, ends),
+            records=read if held.fits else self._read_again(partitions, positions, ends, places),
             places=places,
             topics={
                 name: TopicShape(len(topic.partition_ids), topic.settings)
@@ -92,9 +95,16 @@ class DatabaseSource:
         )
 
     def _read_again(
-        self, partitions: Mapping[int, TopicPartition], positions: Mapping[int, Position], ends: Mapping[int, int]
+        self,
+        partitions: Mapping[int, TopicPartition],
+        positions: Mapping[int, Position],
+        ends: Mapping[int, int],
+        places: Mapping[TopicPartition, SourcePlace],
     ) -> Iterator[Record]:
-        """Yield the records of a portion that does not fit into memory, as it is written."""
+        """Yield the records of a portion that does not fit into memory, as it is written.
+
+        Raise behind the last one if the source has another history by then than when the portion was made.
+        """
         reached = dict(positions)
         while left := {each: at for each, at in reached.items() if at.offset < ends[each]}:
             with self._engine.connection() as connection:
@@ -104,6 +114,9 @@ class DatabaseSource:
             batches = {each: answer.batches for each, answer in answers.items()}
             yield from _records(batches, partitions, positions, ends)
             reached |= {each: Position(answer.position, answer.token) for each, answer in answers.items()}
+        with self._engine.connection() as connection:
+            if _places(connection, positions, ends, partitions) != places:
+                raise _has_changed()
 
     def wait(self, timeout: float) -> None:
         """See `Source.wait`."""
@@ -128,7 +141,7 @@ class DatabaseSource:
             cut = stable_cut(connection, partitions, {each: at.offset for each, at in positions.items()})
             if topics_version(connection) == self._version:
                 return partitions, positions, cut
-        raise errors.DatabaseUnavailable("the topics of the source change all the time", reason="topics change")
+        raise errors.RetriableError("the topics of the source change all the time", reason="topics change")
 
     def _look_at_topics(self, connection: RawConnection) -> None:
         """Look at the topics if they have changed. Raise `UnknownTopicOrPartition` for a missing one that was named."""
@@ -251,16 +264,15 @@ def _read_on(
             raise _has_changed()
         for partition_id, answer in answers.items():
             reached[partition_id] = Position(answer.position, answer.token)
-            read = sum(map(_bytes_of, answer.batches))
-            held.add(partition_id, answer.batches, read)
-            size += read
+            held.add(partition_id, answer.batches)
+            size += sum(map(_bytes_of, answer.batches))
             count += sum(len(batch.values) for batch in answer.batches)
         if count >= limits.records:
             return
 
 
 def _fetched(connection: RawConnection, positions: Mapping[int, Position], most: int) -> dict[int, FetchedPartition]:
-    """Read on from positions. Raise `DatabaseUnavailable` if something there is gone since the last look at the history."""
+    """Read on from positions. Raise `RetriableError` if something there is gone since the last look at the history."""
     answers = fetch(connection, positions, isolation=Isolation.READ_COMMITTED, max_bytes=most, total_bytes=most)
     for each, at in positions.items():
         if each not in answers or answers[each].truncated or answers[each].log_start_offset > at.offset:
@@ -268,13 +280,18 @@ def _fetched(connection: RawConnection, positions: Mapping[int, Position], most:
     return answers
 
 
-def _has_changed() -> errors.DatabaseUnavailable:
+def _has_changed() -> errors.RetriableError:
     """Return an error after which the next look at the history says what has happened."""
-    return errors.DatabaseUnavailable("records of the source were removed while they were read", reason="removed")
+    return errors.RetriableError("records of the source were removed while they were read", reason="removed")
 
 
 def _bytes_of(batch: FetchedBatch) -> int:
     return sum(len(value) for column in (batch.keys, batch.values, batch.header_values) for value in column or () if value)
+
+
+def _held_bytes(batch: FetchedBatch) -> int:
+    """Return about how much memory a batch takes."""
+    return ROW_BYTES + RECORD_BYTES * (len(batch.values) + len(batch.header_keys or ())) + _bytes_of(batch)
 
 
 def _places(

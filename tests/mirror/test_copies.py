@@ -9,6 +9,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.mirror import source
+from msgtx.store.fetch.fetch import FetchedBatch
 from tests.hooks import Hook, away
 from tests.mirror.conftest import contents
 from tests.refusals import refuses
@@ -250,7 +251,7 @@ def test_a_portion_that_does_not_fit_into_memory_is_read_as_it_is_written(
     monkeypatch.setattr(source, "ANSWER_BYTES", 1)
     send_chain(make, wide)
     hook, name, reads = Hook(client.runtime.engine), unique("mirror"), [0]
-    copy(wide, name=unique("mirror"), max_records=1, max_bytes=1, pattern="none")
+    copy(wide, name=unique("mirror"), max_records=1, max_bytes=1)
     target.topics.delete(wide)
     half = hook.seen["before fetch_batches"] * 3 // 4  # while it is written
 
@@ -264,6 +265,51 @@ def test_a_portion_that_does_not_fit_into_memory_is_read_as_it_is_written(
     assert reads[0] > half
     assert report.transactions == 1
     assert contents(target, wide) == contents(client, wide)
+
+
+def test_what_is_read_as_it_is_written_is_of_one_history(
+    client: msgtx.Client,
+    target: msgtx.Client,
+    wide: str,
+    copy: Copy,
+    make: Make,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The source loses a partition in a failover after the mirror has read it, and gets other records there (I15)."""
+    monkeypatch.setattr(source, "MOST_HELD_BYTES", 1)
+    monkeypatch.setattr(source, "ANSWER_BYTES", 1)
+    with (producer := make()).transaction():
+        for partition in (0, 1):
+            producer.send(wide, b"lost", partition=partition)
+            producer.flush()
+    hook, reads = Hook(client.runtime.engine), [0]
+
+    def fail_over() -> None:
+        reads[0] += hook.seen["after flush_log"] == 1
+        if reads[0] == 2:
+            with client.runtime.engine.transaction() as connection:
+                connection.exec_driver_sql(
+                    "delete from msgtx.record_batch b using msgtx.partition p, msgtx.topic t"
+                    " where p.partition_id = b.partition_id and p.partition_index = 0"
+                    f" and t.topic_id = p.topic_id and t.name = '{wide}'"
+                )
+            for _ in range(2):
+                client.producer().send(wide, b"other", partition=0).result()
+
+    with hook.at("before fetch_batches", fail_over):
+        copy(wide, name=unique("mirror"))
+    assert reads[0] >= 2
+    assert [record[1] for record in contents(client, wide)[wide, 0]] == [b"other"] * 2
+    assert contents(target, wide) == contents(client, wide)
+
+
+def test_records_without_key_and_value_take_memory_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MOST_HELD_BYTES", 100_000)
+    held, batch = source._Held(), FetchedBatch(0, 999, "1", None, 0, None, [None] * 1_000, None, None, None, None, None)
+    held.add(1, [batch])
+    assert not held.fits
+    assert not held.batches
 
 
 @pytest.mark.parametrize("on_removed", ["stop", "skip"])
@@ -291,7 +337,7 @@ def test_records_that_are_removed_while_they_are_read_are_not_left_out_in_silenc
 
     with hook.at("before fetch_batches", remove):
         if on_removed == "skip":
-            copy(wide, name=name, on_removed="skip")
+            copy(wide, name=name, on_removed="skip", outage_timeout=0)  # it is no outage
         else:
             with refuses(errors.OffsetOutOfRange, topic=wide, partition=0, offset=1, limit=2):
                 copy(wide, name=name)
