@@ -5,9 +5,11 @@ A kind of database or cluster has a class for each end. The loop of the mirror k
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgtx.types import Record, TopicPartition
+
+NOTE_SECONDS: Final = 5.0  # between two notes of a mirror that it lives
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ KAFKA_ERRORS: Final[dict[int, type[MsgtxError]]] = {
 STALE: Final = frozenset({
     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT,
 })  # fmt: skip
-# Of the way to a broker, or of a cluster that elects a leader; librdkafka marks only some of them as retriable.
+# Of the way to a broker, or of a cluster that elects a leader; librdkafka marks only some of them as retriable. All that
+# Kafka documents as retriable, but for what a mirror never asks and what may stay: an unknown topic, a corrupt message.
 AWAY: Final = STALE | frozenset({
     KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE,
     KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._WAIT_COORD, KafkaError._DESTROY,
@@ -74,6 +75,8 @@ AWAY: Final = STALE | frozenset({
     KafkaError.NOT_CONTROLLER, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     KafkaError.KAFKA_STORAGE_ERROR, KafkaError.CONCURRENT_TRANSACTIONS, KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.LISTENER_NOT_FOUND, KafkaError.INCONSISTENT_TOPIC_ID,
+    KafkaError.FETCH_SESSION_ID_NOT_FOUND, KafkaError.INVALID_FETCH_SESSION_EPOCH,
 })  # fmt: skip
 
 

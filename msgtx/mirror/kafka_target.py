@@ -149,16 +149,17 @@ class KafkaTarget:
             )
 
     def _kept(self, ends: Mapping[TopicPartition, TargetEnd]) -> dict[TopicPartition, TargetEnd]:
-        """Return the ends that still hold: not those of a topic that was deleted, or made again by a person.
+        """Return the ends that still hold: not those of a topic that was made again by a person.
 
-        Raise `LogTruncated` for a partition that has lost records since.
+        Those of a topic that the broker does not know, maybe not yet, are not compared. Raise `LogTruncated` for a partition
+        that has lost records since.
         """
         with self._cluster.asking("looking for the ends of topics"):
             self._ids = kafka_progress.topic_ids(self._cluster, {at.topic for at in ends})
-            same = {at: end for at, end in ends.items() if self._ids.get(at.topic) == end.topic_id}
-            now = kafka_progress.ends_of(self._cluster, same.keys())
-        for at, end in same.items():
-            self._require_end(at, now[at], end.offset)
+            same = {at: end for at, end in ends.items() if self._ids.get(at.topic, end.topic_id) == end.topic_id}
+            now = kafka_progress.ends_of(self._cluster, [at for at in same if at.topic in self._ids])
+        for at, end in now.items():
+            self._require_end(at, end, same[at].offset)
         return same
 
     def _ends_behind(
@@ -170,11 +171,13 @@ class KafkaTarget:
         self._flush(producer)
         if unknown := {at.topic for at in sent} - self._ids.keys():
             self._ids |= kafka_progress.topic_ids(self._cluster, unknown)
+            if missing := unknown - self._ids.keys():
+                raise KafkaUnavailable(f"{self._cluster.address} has not heard of the topic {min(missing)}")
         now = kafka_progress.ends_of(self._cluster, sent.keys())
         for at, end in now.items():
-            if at in before:
+            if at in before and before[at].topic_id == self._ids[at.topic]:
                 self._require_end(at, end, before[at].offset + sent[at])
-        return {**before, **{at: TargetEnd(self._ids.get(at.topic, ""), end) for at, end in now.items()}}
+        return {**before, **{at: TargetEnd(self._ids[at.topic], end) for at, end in now.items()}}
 
     def _flush(self, producer: Producer) -> None:
         """Return when Kafka has all records that were sent."""

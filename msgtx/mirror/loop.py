@@ -12,13 +12,12 @@ from msgtx.database.faults import AGAIN, fault_of
 from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS, Outages, Wait
 from msgtx.errors import Fault
 from msgtx.mirror.asked import Asked
-from msgtx.mirror.ends import Lag, Portion, PortionLimits, Source, Target
+from msgtx.mirror.ends import NOTE_SECONDS, Lag, Portion, PortionLimits, Source, Target
 from msgtx.pauses import POLL_SECONDS, pause
 from msgtx.settings import StopSignal
 from msgtx.types import MirrorReport, Record
 
 log = logging.getLogger("msgtx.mirror")
-NOTE_SECONDS: Final = 5.0  # between two notes of a mirror that writes nothing
 # Between two looks while open transactions overlap: each goes through all that is behind them.
 LONGEST_HELD_SECONDS: Final = 1.0
 MOST_RETRIES: Final = 100  # after failures that may pass at once, before somebody has to act

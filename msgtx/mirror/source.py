@@ -21,8 +21,8 @@ from msgtx.types import Isolation, Record, TopicPartition
 ANSWER_BYTES: Final = 8 * 1024 * 1024  # of one answer: bounds what a portion may have beyond its limit
 MOST_HELD_BYTES: Final = 64 * 1024 * 1024  # of a portion in memory: a larger one is read again as it is written
 # Python's share of a row of the log, and of a record or a header with a small key and value; measured with tracemalloc.
-ROW_BYTES: Final = 400
-RECORD_BYTES: Final = 130
+HELD_ROW_BYTES: Final = 400
+HELD_RECORD_BYTES: Final = 130
 MOST_LOOKS: Final = 100  # for a cut during which no topic changes
 
 Batches = dict[int, list[FetchedBatch]]
@@ -291,7 +291,7 @@ def _bytes_of(batch: FetchedBatch) -> int:
 
 def _held_bytes(batch: FetchedBatch) -> int:
     """Return about how much memory a batch takes."""
-    return ROW_BYTES + RECORD_BYTES * (len(batch.values) + len(batch.header_keys or ())) + _bytes_of(batch)
+    return HELD_ROW_BYTES + HELD_RECORD_BYTES * (len(batch.values) + len(batch.header_keys or ())) + _bytes_of(batch)
 
 
 def _places(

@@ -1,5 +1,6 @@
 """A msgtx database as the target of a mirror: records and progress are decided by one COMMIT (I6)."""
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -12,7 +13,7 @@ from msgtx.database.calls import driver_of
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
 from msgtx.declared.settings import TOPIC
-from msgtx.mirror.ends import Lag, Portion, Progress, SourcePlace
+from msgtx.mirror.ends import NOTE_SECONDS, Lag, Portion, Progress, SourcePlace
 from msgtx.producer.producer import Producer
 from msgtx.rules.partitioner import by_crc32
 from msgtx.session.opened import opened
@@ -98,9 +99,13 @@ class DatabaseTarget:
             count = 0
             if first is not None:
                 with producer.transaction(session=connection):
+                    noted = time.monotonic()
                     for record in _all(first, records):
                         self._send(producer, record)
                         count += 1
+                        if time.monotonic() > noted + NOTE_SECONDS:  # on another connection: others see that it lives
+                            self.note(portion.lag)
+                            noted = time.monotonic()
             revision = advance_mirror(
                 driver_of(connection),
                 self._name,

@@ -9,6 +9,7 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.mirror import source
+from msgtx.mirror import target as written
 from msgtx.store.fetch.fetch import FetchedBatch
 from tests.hooks import Hook, away
 from tests.mirror.conftest import contents
@@ -301,6 +302,24 @@ def test_what_is_read_as_it_is_written_is_of_one_history(
         copy(wide, name=unique("mirror"))
     assert reads[0] >= 2
     assert [record[1] for record in contents(client, wide)[wide, 0]] == [b"other"] * 2
+    assert contents(target, wide) == contents(client, wide)
+
+
+def test_a_mirror_is_heard_of_while_it_writes_a_large_step(
+    client: msgtx.Client,
+    target: msgtx.Client,
+    wide: str,
+    copy: Copy,
+    unique: Unique,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(written, "NOTE_SECONDS", -1.0)
+    with client.producer() as producer:
+        for number in range(3):
+            producer.send(wide, b"%d" % number, partition=0)
+    hook = Hook(target.runtime.engine)
+    assert copy(wide, name=unique("mirror")).records == 3
+    assert hook.seen["after note_mirror"] >= 3
     assert contents(target, wide) == contents(client, wide)
 
 

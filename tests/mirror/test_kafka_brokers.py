@@ -1,0 +1,41 @@
+"""Brokers of Kafka that elect a leader, or have not heard of a topic yet: a mirror waits, and forgets nothing."""
+
+from typing import Final
+
+import pytest
+from confluent_kafka import KafkaError
+
+from msgtx.errors import KafkaUnavailable, LogTruncated
+from msgtx.mirror import kafka_progress
+from msgtx.mirror.kafka import KafkaTarget
+from msgtx.mirror.kafka_address import parse_kafka
+from msgtx.mirror.kafka_client import Cluster
+from msgtx.mirror.kafka_stored import TargetEnd
+from msgtx.types import TopicPartition
+from tests.refusals import refuses
+
+ADDRESS: Final = parse_kafka("kafka://127.0.0.1:1")
+AT: Final = TopicPartition("t", 0)
+# Kafka 4.3 calls these retriable, and a mirror can meet them.
+RETRIABLE: Final = (5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 70, 71, 72, 74, 75, 78, 89, 103)
+
+
+@pytest.mark.parametrize("code", RETRIABLE)
+def test_what_kafka_calls_retriable_is_waited_for(code: int) -> None:
+    assert type(Cluster(ADDRESS).error(KafkaError(code), "reading")) is KafkaUnavailable
+
+
+@pytest.mark.parametrize(
+    ("ids", "kept"), [({"t": "1"}, True), ({}, True), ({"t": "2"}, False)], ids=["same", "not known", "made again"]
+)
+def test_an_end_is_forgotten_only_if_the_topic_was_made_again(
+    monkeypatch: pytest.MonkeyPatch, ids: dict[str, str], kept: bool
+) -> None:
+    """I14."""
+    monkeypatch.setattr(kafka_progress, "topic_ids", lambda *_: ids)
+    monkeypatch.setattr(kafka_progress, "ends_of", lambda _, places: dict.fromkeys(places, 7))
+    target, ends = KafkaTarget(ADDRESS, "m", source_address=""), {AT: TargetEnd("1", 7)}
+    assert target._kept(ends) == (ends if kept else {})
+    if ids == {"t": "1"}:
+        with refuses(LogTruncated, topic="t", partition=0, offset=8, limit=7):
+            target._kept({AT: TargetEnd("1", 8)})
