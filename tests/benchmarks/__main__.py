@@ -46,6 +46,7 @@ TARGETS = {
     "r13-workers": ("work_queues", "workers"),
     "r13-burdens": ("work_queues", "burdens"),
     "r15-failover": ("failover", "failover"),
+    "r16-mirrors": ("mirroring", "mirroring"),
 }
 
 
