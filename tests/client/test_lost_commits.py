@@ -4,6 +4,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -15,6 +16,7 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.consumer.losses import CommitLosses
 from msgtx.consumer.losses import _Last as CommitLast
+from msgtx.shares import losses as share_losses
 from msgtx.shares.losses import _Last
 from tests.client.steps import SECONDS, store
 from tests.databases import wait_until
@@ -461,3 +463,13 @@ def test_a_commit_in_the_background_leaves_the_loss_to_the_next_poll(two: Two, i
     two.reader.rewind()
     assert two.stored == [0, 0]
     assert len(two.reader.poll(0)) > 0
+
+
+def test_members_that_have_not_answered_for_long_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer keeps its member, whenever that first answered."""
+    monkeypatch.setattr(share_losses, "MOST_MEMBERS", 2)
+    losses, connection = share_losses.AnswerLosses(), SimpleNamespace(server=(1, 1))
+    for number in (1, 2, 1, 3):
+        answers = SimpleNamespace(answers=["accept"])
+        losses.acknowledged(connection, SimpleNamespace(member_number=number, call_number=1, answers=answers), [])  # type: ignore[arg-type]
+    assert [*losses._last] == [1, 3]
