@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from psycopg.pq.abc import PGresult
 
 import msgtx
 from msgtx.database.calls import query
+from msgtx.database.wire import Arriving
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.append.append_once import KeyedRecord, append_once
 from msgtx.store.fetch.wakeups import look, prepare_looks, remove_wake_ups, seen, tell_readers, woken_since
@@ -19,7 +21,7 @@ from msgtx.store.transactions.decide import decide
 from msgtx.store.transactions.producers import fence_producer
 from msgtx.store.transactions.seal import Kind, Sealed, complete_prepared, decide_sealed, seal
 from msgtx.store.transactions.transactions import end_transaction
-from tests.databases import Clock, Connection, Sessions
+from tests.databases import Clock, Connection, Sessions, wait_until
 from tests.store.batches import attempt
 from tests.store.sharing import ShareGroup
 from tests.store.steps import Writer, batch, count, ends, expire_transaction, new_partition, new_topic, plain, unique
@@ -57,14 +59,20 @@ def test_looks_whose_answers_nobody_waits_for_find_the_same(connection: Connecti
     for partition in (first, None, second, None):
         if partition is not None:
             plain(connection, partition, b"a")
-        look(session.pgconn, snapshot)
-        snapshot, words = seen(session.pgconn)
+        snapshot, words = seen(looked(session, snapshot))
         found.append(words)
     assert found == [str(first), None, str(second), None]
     query(session, "deallocate all")
-    look(session.pgconn, snapshot)
     with pytest.raises(OSError, match="msgtx_look"):
-        seen(session.pgconn)
+        seen(looked(session, snapshot))
+
+
+def looked(session: Connection, snapshot: str) -> list[PGresult]:
+    """Look, and return the answer when it is there."""
+    raw, arriving = session.pgconn, Arriving()
+    look(raw, snapshot)
+    found: list[PGresult] = wait_until(lambda: (raw.consume_input(), arriving.take(raw))[1], "the answer")
+    return found
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
