@@ -13,9 +13,9 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from msgtx.database.connection import RawConnection, readable
+from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
-from msgtx.database.wire import Arriving
+from msgtx.database.wire import Arriving, readable
 from msgtx.errors import MsgtxError
 from msgtx.store.fetch.wakeups import MOST_TOLD, send_notification, tell_readers
 

@@ -13,7 +13,6 @@ PostgreSQL answers it with success and a WARNING, and a failover may lose it (de
 import contextlib
 import functools
 import math
-import select
 import socket
 import threading
 import time
@@ -76,14 +75,6 @@ def until(deadline: float | Callable[[], float] = math.inf, *, silence: float | 
 def seconds_left() -> float:
     """Return how long calls may still take here; infinity without a deadline."""
     return max(0.0, _limits.get().deadline() - time.monotonic())
-
-
-def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
-    """Wait until one of these can be read from, at most `seconds`. Returns those that can; any number, unlike `select`."""
-    look = select.poll()
-    for each in descriptors:
-        look.register(each, select.POLLIN)
-    return {descriptor for descriptor, _ in look.poll(max(0.0, 1_000 * seconds))}
 
 
 class Pipeline(psycopg.Pipeline):

@@ -26,10 +26,11 @@ from msgtx import errors, forks
 from msgtx.closing import Closing
 from msgtx.database import address
 from msgtx.database.calls import query
-from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, readable, seconds_left
+from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, seconds_left
 from msgtx.database.moves import tell_of_move
 from msgtx.database.outages import Outages
 from msgtx.database.translation import READ_ONLY, translated
+from msgtx.database.wire import readable
 from msgtx.settings import OnFailover
 
 log = logging.getLogger("msgtx.database")

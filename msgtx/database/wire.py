@@ -9,6 +9,7 @@ import json
 import re
 import select
 import struct
+import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -282,6 +283,14 @@ def numbered(statement: str) -> bytes:
     return re.sub("%s", lambda _: f"${next(numbers)}", statement).encode()
 
 
+def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
+    """Wait until one of these can be read from, at most `seconds`. Returns those that can; any number, unlike `select`."""
+    look = select.poll()
+    for each in descriptors:
+        look.register(each, select.POLLIN)
+    return {descriptor for descriptor, _ in look.poll(max(0.0, 1_000 * seconds))}
+
+
 class Arriving:
     """The answer to a statement that was sent, as it arrives: it is never waited for.
 
@@ -289,18 +298,27 @@ class Arriving:
     A part of an answer, even its last byte, may be a network's delay behind the others.
     """
 
+    END_SECONDS: Final = 0.1
+
     def __init__(self) -> None:
         self._results: list[pq.abc.PGresult] = []
 
     def take(self, raw: pq.abc.PGconn) -> list[pq.abc.PGresult] | None:
-        """Return the results if the whole answer has arrived, else None: ask again after the next `consume_input`."""
-        while not raw.is_busy():
-            result = raw.get_result()
-            if result is None:
-                results, self._results = self._results, []
-                return results
-            self._results.append(result)
-        return None
+        """Return the results if the whole answer has arrived, else None: ask again after the next `consume_input`.
+
+        The end of an answer that has begun is waited for a moment, without the lock: PostgreSQL sends an error ahead.
+        """
+        deadline = time.monotonic() + self.END_SECONDS
+        while True:
+            while not raw.is_busy():
+                result = raw.get_result()
+                if result is None:
+                    results, self._results = self._results, []
+                    return results
+                self._results.append(result)
+            if not self._results or not readable([raw.socket], deadline - time.monotonic()):
+                return None
+            raw.consume_input()
 
 
 Answer = TypeVar("Answer")

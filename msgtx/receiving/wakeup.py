@@ -18,10 +18,10 @@ from typing import Final
 
 from msgtx.background import BackgroundThread
 from msgtx.database.calls import LISTEN, query
-from msgtx.database.connection import RawConnection, readable, until
+from msgtx.database.connection import RawConnection, until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
-from msgtx.database.wire import Arriving
+from msgtx.database.wire import Arriving, readable
 from msgtx.errors import AuthorizationFailed, ThreadNotStarted
 from msgtx.store.fetch.wakeups import look, notify, prepare_looks, remove_wake_ups, seen
 

@@ -16,7 +16,7 @@ import pytest
 import msgtx
 from msgtx import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, errors
 from msgtx.coordinator.compactor import Compactor
-from msgtx.database.connection import readable
+from msgtx.database.wire import readable
 from msgtx.receiving.sole_use import SoleUse
 from msgtx.store.fetch.fetch import FetchedBatch
 from tests.client.steps import SECONDS, asleep, listens, lose_rows, store

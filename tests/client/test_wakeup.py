@@ -21,8 +21,8 @@ from msgtx.coordinator.notifier import (
     NOTIFY_ANSWER_SECONDS,
     Notifier,
 )
-from msgtx.database.connection import readable
 from msgtx.database.pool import Engine
+from msgtx.database.wire import readable
 from msgtx.receiving.wakeup import POLL_LEAST_SECONDS, POLL_MOST_SECONDS, Listener, Waiter
 from msgtx.store.append.append import append
 from msgtx.store.fetch.fetch import fetch
