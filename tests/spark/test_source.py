@@ -205,7 +205,7 @@ def test_a_password_is_nowhere_to_be_seen(site: Site, capsys: pytest.CaptureFixt
     (partition, *_) = BatchReader(parse({"url": site.url, "subscribe": site.topic}), frame.schema).partitions()
     assert isinstance(partition, ReadPartition)
     assert partition.url == site.url
-    noted = Noted("g", "source", 0, {1: (0, 1)}, site.url)
+    noted = Noted("g", "source", 0, {1: (0, 1)}, site.url, None)
     with pytest.raises(PySparkException) as raised:
         site.reading(startingOffsets="nowhere").collect()
     written = write_options.parse({"url": site.url}, streaming=False)
