@@ -101,7 +101,10 @@ def _ends_by_known_leaders(cluster: Cluster, places: Collection[TopicPartition])
     answers = cluster.admin.list_offsets(
         asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=cluster.answer_seconds
     )
-    return {TopicPartition(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
+    found = {TopicPartition(at.topic, at.partition): answer.result().offset for at, answer in answers.items()}
+    if min(found.values()) < 0:  # librdkafka's answer, without an error, if the leader is lost on the way: it knows no end
+        raise KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+    return found
 
 
 def list_mirrors(cluster: Cluster, only: str | None = None) -> dict[str, StoredMirror]:

@@ -1,9 +1,12 @@
 """Brokers of Kafka that elect a leader, or have not heard of a topic yet: a mirror waits, and forgets nothing."""
 
-from typing import Final
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import OFFSET_INVALID, KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from msgtx.errors import KafkaUnavailable, LogTruncated
 from msgtx.mirror import kafka_progress
@@ -39,3 +42,17 @@ def test_an_end_is_forgotten_only_if_the_topic_was_made_again(
     if ids == {"t": "1"}:
         with refuses(LogTruncated, topic="t", partition=0, offset=8, limit=7):
             target._kept({AT: TargetEnd("1", 8)})
+
+
+def test_an_end_that_no_leader_knows_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a leader's death in the middle is answered: it is no log that ends there (I14)."""
+    answers = [OFFSET_INVALID, 7]
+
+    def list_offsets(asked: dict[KafkaPartition, Any], **_: Any) -> dict[KafkaPartition, Future[Any]]:
+        answer: Future[Any] = Future()
+        answer.set_result(SimpleNamespace(offset=answers.pop(0)))
+        return dict.fromkeys(asked, answer)
+
+    monkeypatch.setattr(Cluster, "admin", SimpleNamespace(list_offsets=list_offsets, list_topics=lambda **_: None))
+    assert kafka_progress.ends_of(Cluster(ADDRESS), [AT]) == {AT: 7}
+    assert answers == []
