@@ -160,10 +160,11 @@ class Cluster:
         except KafkaException as error:
             raise self.error(error.args[0], purpose) from error
         except SystemError as error:
-            # Of Python, when confluent-kafka calls back after it has found the client fenced: the cause is Kafka's error.
-            if not isinstance(error.__cause__, KafkaException):
-                raise
-            raise self.error(error.__cause__.args[0], purpose) from error
+            # Of Python, when confluent-kafka calls back after it has found the client fenced: it may keep Kafka's error.
+            cause = error.__cause__
+            if isinstance(cause, KafkaException):
+                raise self.error(cause.args[0], purpose) from error
+            raise MirrorFenced(f"{self.address}, while {purpose}: Kafka has ended the client") from error
         self._complaint = None
 
     def error(self, error: KafkaError, purpose: str, **values: Any) -> MsgtxError:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from msgtx.errors import KafkaUnavailable, LogTruncated
+from msgtx.errors import KafkaUnavailable, LogTruncated, MirrorFenced
 from msgtx.mirror import kafka_progress
 from msgtx.mirror.kafka import KafkaTarget
 from msgtx.mirror.kafka_address import parse_kafka
@@ -56,3 +56,9 @@ def test_an_end_that_no_leader_knows_is_asked_for_again(monkeypatch: pytest.Monk
     monkeypatch.setattr(Cluster, "admin", SimpleNamespace(list_offsets=list_offsets, list_topics=lambda **_: None))
     assert kafka_progress.ends_of(Cluster(ADDRESS), [AT]) == {AT: 7}
     assert answers == []
+
+
+def test_a_client_that_kafka_has_ended_counts_as_fenced() -> None:
+    """confluent-kafka may raise a `SystemError` of Python that keeps no cause."""
+    with pytest.raises(MirrorFenced, match="while writing"), Cluster(ADDRESS).asking("writing"):
+        raise SystemError
