@@ -103,7 +103,7 @@ class _Renewing:
         self._seen: Sequence[OffsetRange] = ()  # by the thread
         self._left: list[OffsetRange] = []
         self._until = self._due = 0.0
-        self._over = False
+        self._began = self._over = False
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._thread = BackgroundThread(
             "msgtx-renewing", self._live, what=f"renewing locks of share group {consumer.config.group!r}"
@@ -121,9 +121,14 @@ class _Renewing:
 
     def take_over(self) -> None:
         """Work on the records of the last poll."""
-        if not self._work:  # how long a lock lasts is known now
+        if not self._began:  # how long a lock lasts is known now
+            self._began = True
             self._wakes.put(None)
         self._work = self._consumer.waiting_records.handed_out
+
+    def rest(self) -> None:
+        """Renew nothing: the records are done. If a failover has lost that, their locks must expire."""
+        self._work = ()
 
     def extend(self) -> None:
         """Renew for another hour."""
@@ -204,6 +209,7 @@ class _Loop:
             self._do(self.parts[0])
             self.last_input = time.monotonic()
             return True
+        self.renewing.rest()
         idle_timeout = self.worker.idle_timeout
         wait = POLL_SECONDS if idle_timeout is None else min(POLL_SECONDS, idle_timeout)
         if records := self.part.consumer.poll(wait, self.work.chunk) if self.renewing.starts(wait) else []:
