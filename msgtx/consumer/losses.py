@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.fetcher import Fetcher
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import RawConnection, server_of
 from msgtx.database.pool import Engine
 from msgtx.session.moves import is_behind
 from msgtx.store.groups.groups import committed_offsets
@@ -40,7 +40,7 @@ class CommitLosses:
 
     def acknowledged(self, connection: RawConnection, offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Note that offsets are committed."""
-        self._note(offsets, _server_of(connection), None)
+        self._note(offsets, server_of(connection), None)
 
     def riding(self, ride: "Ride", offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Note that a session is to commit offsets."""
@@ -66,7 +66,7 @@ class CommitLosses:
 
     def look(self, connection: RawConnection) -> errors.CommitsLost | None:
         """Return the error if this primary lacks the last commit on an assigned partition; again, until `told`."""
-        server, since, group = _server_of(connection), time.monotonic() - RECENT_SECONDS, self._config.group
+        server, since, group = server_of(connection), time.monotonic() - RECENT_SECONDS, self._config.group
         done = {each: _done(last) for each, last in list(self._last.items())}
         last = {each: at for each, at in done.items() if at and at.at >= since and at.server not in {None, server}}
         wanted = [each for each in list(self._fetcher.assigned.values()) if each.partition_id in last]
@@ -89,13 +89,9 @@ class CommitLosses:
         return None
 
     def told(self) -> None:
-        """Note that the caller knows what this primary lacks of the commits so far."""
+        """Forget the commits so far: the caller has been told which of them this primary lacks."""
         self._last.clear()
         self._looked = self._engine.server
-
-
-def _server_of(connection: RawConnection) -> tuple[int, int] | None:
-    return getattr(connection, "server", None)
 
 
 def _done(last: _Last | None) -> _Last | None:

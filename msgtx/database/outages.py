@@ -14,6 +14,7 @@ LASTING_SECONDS: Final = 0.5  # before the first line: a call that is answered b
 AGAIN_SECONDS: Final = 60.0  # between two lines of one outage
 RETRY_SECONDS: Final = 0.05  # after a failure, longer with each one in a row
 LONGEST_RETRY_SECONDS: Final = 1.0
+RETRIES_IN_A_ROW: Final = 100  # after failures that may pass at once, before somebody has to act
 
 
 class Outages:

@@ -26,7 +26,7 @@ from msgtx import errors, forks
 from msgtx.closing import Closing
 from msgtx.database import address
 from msgtx.database.calls import query
-from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, seconds_left
+from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, seconds_left, server_of
 from msgtx.database.moves import tell_of_move
 from msgtx.database.outages import Outages
 from msgtx.database.translation import READ_ONLY, translated
@@ -341,7 +341,7 @@ class Engine(Closing):
 
     def is_current(self, connection: RawConnection) -> bool:
         """Return whether a connection leads to the primary that answered last, as far as is known."""
-        server = getattr(connection, "server", None)
+        server = server_of(connection)
         return server is None or server == self.server
 
     def _is_usable(self, connection: Any) -> bool:

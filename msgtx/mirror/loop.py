@@ -9,7 +9,7 @@ from typing import Final
 
 from msgtx import errors
 from msgtx.database.faults import AGAIN, fault_of
-from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS, Outages, Wait
+from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRIES_IN_A_ROW, RETRY_SECONDS, Outages, Wait
 from msgtx.errors import Fault
 from msgtx.mirror.asked import Asked
 from msgtx.mirror.ends import NOTE_SECONDS, Lag, Portion, PortionLimits, Source, Target
@@ -20,7 +20,6 @@ from msgtx.types import MirrorReport, Record
 log = logging.getLogger("msgtx.mirror")
 # Between two looks while open transactions overlap: each goes through all that is behind them.
 LONGEST_HELD_SECONDS: Final = 1.0
-MOST_RETRIES: Final = 100  # after failures that may pass at once, before somebody has to act
 
 
 class MirrorLoop:
@@ -125,7 +124,7 @@ class MirrorLoop:
             self._outage.failed(error)
             return
         self._passing += 1
-        if self._passing > MOST_RETRIES:
+        if self._passing > RETRIES_IN_A_ROW:
             raise error
         pause(min(RETRY_SECONDS * self._passing, LONGEST_RETRY_SECONDS), self._stop)
 

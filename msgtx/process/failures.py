@@ -7,7 +7,7 @@ from typing import Final
 
 from msgtx import units
 from msgtx.database.faults import fault_of
-from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRY_SECONDS, Outages, Wait
+from msgtx.database.outages import LONGEST_RETRY_SECONDS, RETRIES_IN_A_ROW, RETRY_SECONDS, Outages, Wait
 from msgtx.errors import CommitsLost, Fault, IllegalState, LogTruncated, MsgtxError
 from msgtx.observer import Observers
 from msgtx.pauses import pause
@@ -17,7 +17,6 @@ from msgtx.settings import Stop
 from msgtx.types import Record
 
 log = logging.getLogger("msgtx.process")
-RETRIES_IN_A_ROW: Final = 100  # after failures that may pass at once, before somebody has to act
 BACK_OFF_SECONDS: Final = 0.1  # after the first failure of a record, twice as long after each further one
 LONGEST_BACK_OFF_SECONDS: Final = 30.0
 COUNTED_SECONDS: Final = 60.0  # between two lines for failures of one kind

@@ -5,7 +5,7 @@ import time
 from typing import Final, NamedTuple
 
 from msgtx import errors
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import RawConnection, server_of
 from msgtx.store.shares.answers import Refused, last_share_call
 from msgtx.store.shares.shares import Acknowledging, Acquiring
 from msgtx.types import Acknowledgement
@@ -29,7 +29,7 @@ class AnswerLosses:
 
     def acknowledged(self, connection: RawConnection, asked: Acquiring | Acknowledging, refused: list[Refused]) -> None:
         """Note that the answers of a call are stored. Another lock than the one before is nothing that could be lost."""
-        server = getattr(connection, "server", None)
+        server = server_of(connection)
         if server is None or refused or all(each == Acknowledgement.RENEW.value for each in asked.answers.answers):
             return
         with self._lock:
@@ -66,7 +66,7 @@ class AnswerLosses:
 
     @staticmethod
     def _has_moved(connection: RawConnection, last: _Last | None) -> bool:
-        server = getattr(connection, "server", None)
+        server = server_of(connection)
         return last is not None and server is not None and last.server != server
 
     def look(self, connection: RawConnection, asked: Acquiring | Acknowledging) -> None:
