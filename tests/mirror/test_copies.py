@@ -238,6 +238,14 @@ def test_a_chain_of_overlapping_transactions_is_gone_through_a_few_times_only(
     assert contents(target, wide) == contents(client, wide)
 
 
+@pytest.fixture
+def holding_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A portion is read again, row by row, while it is written: none fits into memory."""
+    monkeypatch.setattr(source, "MOST_HELD_BYTES", 1)
+    monkeypatch.setattr(source, "ANSWER_BYTES", 1)
+
+
+@pytest.mark.usefixtures("holding_nothing")
 def test_a_portion_that_does_not_fit_into_memory_is_read_as_it_is_written(
     client: msgtx.Client,
     target: msgtx.Client,
@@ -245,11 +253,8 @@ def test_a_portion_that_does_not_fit_into_memory_is_read_as_it_is_written(
     copy: Copy,
     make: Make,
     unique: Unique,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is one transaction nevertheless; one that fails in the middle is written again."""
-    monkeypatch.setattr(source, "MOST_HELD_BYTES", 1)
-    monkeypatch.setattr(source, "ANSWER_BYTES", 1)
     send_chain(make, wide)
     hook, name, reads = Hook(client.runtime.engine), unique("mirror"), [0]
     copy(wide, name=unique("mirror"), max_records=1, max_bytes=1)
@@ -268,6 +273,7 @@ def test_a_portion_that_does_not_fit_into_memory_is_read_as_it_is_written(
     assert contents(target, wide) == contents(client, wide)
 
 
+@pytest.mark.usefixtures("holding_nothing")
 def test_what_is_read_as_it_is_written_is_of_one_history(
     client: msgtx.Client,
     target: msgtx.Client,
@@ -275,11 +281,8 @@ def test_what_is_read_as_it_is_written_is_of_one_history(
     copy: Copy,
     make: Make,
     unique: Unique,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The source loses a partition in a failover after the mirror has read it, and gets other records there (I15)."""
-    monkeypatch.setattr(source, "MOST_HELD_BYTES", 1)
-    monkeypatch.setattr(source, "ANSWER_BYTES", 1)
     with (producer := make()).transaction():
         for partition in (0, 1):
             producer.send(wide, b"lost", partition=partition)
