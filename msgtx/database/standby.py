@@ -43,7 +43,7 @@ BEGINS: Final = (
 )
 PAUSE_SECONDS: Final = 0.01  # between two looks at a standby that is behind, then twice as long each time
 MOST_PAUSE_SECONDS: Final = 0.5
-# For which the primary may not show what the standby does: a COMMIT is flushed and replayed before the primary shows it, and
+# For so long the primary may lack a record of the standby: a COMMIT is flushed and replayed before the primary shows it, and
 # the primary may wait for a synchronous standby in between.
 LACK_SECONDS: Final = 10.0
 WARN_SECONDS: Final = 5.0  # before the log says that a caller waits for the standby
@@ -53,7 +53,7 @@ _MAY_COME: Final = (errors.UnknownTopicOrPartition, errors.GroupNotFound, errors
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A standby whose timeline is lower than the primary's, as far as it shows that."""
+    """A standby whose timeline seems to be lower than the primary's."""
 
     timeline: int  # of the primary
     control: int  # of the standby's control file
@@ -197,7 +197,7 @@ def read_again(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> An
 
 
 def first_found(engine: Engine, look: Callable[[Engine], Sequence[Found]]) -> Sequence[Found]:
-    """Return what `look` finds on the standby; if that is nothing, what it finds on the primary, where it may be newer."""
+    """Look on the standby, and if nothing is found there, on the primary, which may have newer rows."""
     try:
         found = look(engine.reading)
     except errors.AuthorizationFailed:  # a right may be newer, too
@@ -208,7 +208,10 @@ def first_found(engine: Engine, look: Callable[[Engine], Sequence[Found]]) -> Se
 
 
 def past_lack(engine: Engine, attempt: Callable[[], Answer]) -> Answer:
-    """Ask the primary about what was read on the standby, again as long as it may only not show that yet."""
+    """Ask the primary about records that were read on the standby.
+
+    The primary may not show them yet, and refuse: then it is asked again, for `LACK_SECONDS` at most.
+    """
     deadline, pause = time.monotonic() + min(LACK_SECONDS, seconds_left()), PAUSE_SECONDS
     while True:
         try:

@@ -292,13 +292,13 @@ def readable(descriptors: Sequence[int], seconds: float) -> set[int]:
 
 
 class Arriving:
-    """The answer to a statement that was sent, as it arrives: it is never waited for.
+    """The answer to a statement that was sent, as it arrives.
 
     libpq's `get_result` waits for what has not arrived yet, and holds Python's lock meanwhile: no thread runs.
     A part of an answer, even its last byte, may be a network's delay behind the others.
     """
 
-    END_SECONDS: Final = 0.1
+    END_SECONDS: Final = 0.1  # a moment behind the beginning: PostgreSQL sends an error ahead of its end
 
     def __init__(self) -> None:
         self._results: list[pq.abc.PGresult] = []
@@ -306,7 +306,7 @@ class Arriving:
     def take(self, raw: pq.abc.PGconn) -> list[pq.abc.PGresult] | None:
         """Return the results if the whole answer has arrived, else None: ask again after the next `consume_input`.
 
-        The end of an answer that has begun is waited for a moment, without the lock: PostgreSQL sends an error ahead.
+        It waits `END_SECONDS` for the end of an answer that has begun, without the lock.
         """
         deadline = time.monotonic() + self.END_SECONDS
         while True:

@@ -8,7 +8,7 @@ from msgtx.types import Finding, Level
 
 
 def ailing(look: Look) -> Iterator[Finding]:
-    """Find mirrors that ended with an error, whose process is gone, or that do not keep up with their source."""
+    """Find mirrors that have ended with an error, are no longer heard of, stand still, or lag behind their source."""
     limit = look.limits.stalled_seconds * 1000
     found = [
         each
