@@ -1,0 +1,322 @@
+"""A wire between programs and a PostgreSQL server, which breaks where it is told to.
+
+It reads the protocol, so it knows where a call ends. A *boundary* is one side of one call: *before* the server has it, or
+*after* the server has answered, which includes COMMIT, when the client has not seen the answer. It serves any driver in any
+process, since it stands behind all of them.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+from msgtx.database import address, throwaway
+from msgtx.errors import ConfigError
+from msgtx.testing import protocol
+
+T = TypeVar("T")
+Side = Literal["before", "after"]
+LARGEST_HELD_BYTES: Final = 1 << 20  # of a call before it is passed on; what is larger is passed on in parts
+STOP_SECONDS: Final = 10.0
+DEFAULT_PORT: Final = "5432"
+SOCKET: Final = ".s.PGSQL."  # libpq's name of a Unix socket, before its port
+# Calls of background threads: when they come depends on time, and a number must mean the same boundary in every run.
+OF_THREADS: Final = frozenset(
+    {"heartbeat_group", "heartbeat_share_group", "mark", "notify_readers", "tell_readers", "remove_wake_ups", "woken_since"}
+)
+UNCOUNTED: Final = OF_THREADS | {"", "connect"}
+
+
+@dataclass(slots=True)
+class WireCall:
+    """A call that a client has sent. `number`: from 1, in the order of arrival; 0 of one that is not counted."""
+
+    number: int
+    name: str
+    lost: "Plan | None" = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """What happens once: at the first call for which `is_it(call, side)` holds. `action` runs before the connection ends."""
+
+    is_it: Callable[[WireCall, Side], bool]
+    action: Callable[[], object]
+    holds: bool = False  # the connection, and all that are open: they carry nothing until `thaw`
+    fired: threading.Event = field(default_factory=threading.Event)
+
+
+class Wire:
+    """Carry everything between `url` and the server, and break it by plan. For any thread.
+
+    It needs a server that accepts connections without TLS. Raise `ConfigError` for an address that requires it.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._parameters = address.parse(url)
+        if self._parameters.get("sslmode", "prefer") not in {"disable", "allow", "prefer"}:
+            mode = self._parameters["sslmode"]
+            raise ConfigError(
+                f"faults are made between client and server, without TLS; the URL has sslmode={mode}", name="url"
+            )
+        self._uncounted = UNCOUNTED | throwaway.functions_that_read(url)
+        self.calls: list[str] = []
+        self._numbers = itertools.count(1)
+        self._plans: list[Plan] = []
+        self._open: set[_Connection] = set()
+        self._away = False
+        self._flows = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="msgtx-wire", daemon=True)
+        self._thread.start()
+        self._listener = self._run(asyncio.start_server(self._accepted, "127.0.0.1", 0))
+        port = str(self._listener.sockets[0].getsockname()[1])
+        self.url = _as_url({**self._parameters, "host": "127.0.0.1", "port": port, "sslmode": "disable"})
+
+    def close(self) -> None:
+        """End all connections and the thread."""
+        self._run(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_SECONDS)
+        self._loop.close()
+
+    def lead_to(self, url: str) -> None:
+        """Have later connections lead to another server with the same roles and databases."""
+        self._parameters = address.parse(url)
+
+    def plan(self, plan: Plan) -> Plan:
+        """Add a plan."""
+        self._call(lambda: self._plans.append(plan))
+        return plan
+
+    def begin(self) -> None:
+        """Forget all plans, and count calls from 1."""
+
+        def clear() -> None:
+            self._plans.clear()
+            self.calls.clear()
+            self._numbers = itertools.count(1)
+
+        self._call(clear)
+
+    def cut(self) -> None:
+        """End every open connection."""
+        self._call(self._cut)
+
+    def leave(self) -> None:
+        """End every connection, and each later one at once, until `come_back`."""
+        self._away = True
+        self.cut()
+
+    def come_back(self) -> None:
+        """Take connections again."""
+        self._away = False
+
+    def thaw(self) -> None:
+        """Have the connections that are held carry again, with what has waited."""
+
+        def flow() -> None:
+            for each in self._open:
+                each.flows.set()
+
+        self._call(flow)
+
+    # ── in the thread ──
+
+    def _call(self, function: Callable[[], T]) -> T:
+        async def called() -> T:
+            return function()
+
+        return self._run(called())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("an action of a plan may not wait for the wire")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(STOP_SECONDS)
+
+    async def _close(self) -> None:
+        self._listener.close()
+        self._cut()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _cut(self) -> None:
+        for each in [*self._open]:
+            each.end()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(self, reader, writer)
+        if self._away:
+            connection.end()
+            return
+        self._open.add(connection)
+        try:
+            await connection.carry()
+        finally:
+            connection.end()
+            self._open.discard(connection)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection to the server."""
+        host = self._parameters.get("host", "localhost").split(",")[0]
+        port = (self._parameters.get("port") or DEFAULT_PORT).split(",")[0]
+        if host.startswith("/"):
+            return await asyncio.open_unix_connection(f"{host}/{SOCKET}{port}")
+        return await asyncio.open_connection(self._parameters.get("hostaddr", host).split(",")[0], int(port))
+
+    def sent(self, name: str, *, counts: bool) -> WireCall:
+        """Count a call."""
+        if not counts or set(name.split(", ")) <= self._uncounted or name.casefold().startswith(throwaway.READING):
+            return WireCall(0, name)
+        self.calls.append(name)
+        return WireCall(next(self._numbers), name)
+
+    def planned(self, call: WireCall, side: Side) -> Plan | None:
+        """Return the plan that is due on this side of a call, once."""
+        for plan in self._plans if call.number else ():
+            if plan.is_it(call, side):
+                self._plans.remove(plan)
+                return plan
+        return None
+
+    def fire(self, plan: Plan) -> None:
+        """Do what is planned; then whoever waits for it goes on."""
+        if plan.holds:
+            for each in self._open:
+                each.flows.clear()
+        plan.action()
+        plan.fired.set()
+
+
+class _Connection:
+    """One connection of a client, and one to the server."""
+
+    def __init__(self, wire: Wire, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.flows = asyncio.Event()
+        self.flows.set()
+        self._wire = wire
+        self._client, self._to_client = reader, writer
+        self._to_server: asyncio.StreamWriter | None = None
+        self._statements = protocol.Statements()
+        self._unanswered: deque[WireCall] = deque()
+        self._started = False
+        self._counts = True
+
+    def end(self) -> None:
+        """End both connections at once, as a crash does."""
+        for writer in (self._to_client, self._to_server):
+            if writer is not None:
+                writer.transport.abort()
+
+    async def carry(self) -> None:
+        """Carry until one of the ends is gone."""
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            code, startup = await protocol.read_startup(self._client)
+            while code in {protocol.SSL_REQUEST, protocol.GSS_REQUEST}:
+                self._to_client.write(protocol.NO)
+                code, startup = await protocol.read_startup(self._client)
+            server, self._to_server = await self._wire.connect()
+            if code == protocol.CANCEL_REQUEST:
+                self._to_server.write(startup)
+                await server.read()
+                return
+            opening = self._wire.sent("connect", counts=True)
+            if await self._is_over(opening):
+                return
+            self._unanswered.append(opening)
+            self._to_server.write(startup)
+            both = [asyncio.ensure_future(self._ask(self._to_server)), asyncio.ensure_future(self._answer(server))]
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in both:
+                    each.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+
+    async def _ask(self, to_server: asyncio.StreamWriter) -> None:
+        """Pass calls on, each as a whole."""
+        held = bytearray()
+        while True:
+            message = await protocol.read_message(self._client)
+            self._statements.note(message)
+            held += message.whole
+            if self._started and message.kind in protocol.ENDS_OF_CALLS:
+                name = self._statements.take()
+                self._counts = self._counts and not protocol.listens(name)
+                call = self._wire.sent(name, counts=self._counts)
+                if await self._is_over(call):
+                    return
+                self._unanswered.append(call)
+            elif (
+                self._started
+                and message.kind in {protocol.PARSE, protocol.BIND, b"D", b"E", b"C"}
+                and len(held) < LARGEST_HELD_BYTES
+            ):
+                continue
+            await self.flows.wait()
+            to_server.write(held)
+            held = bytearray()
+            await to_server.drain()
+
+    async def _is_over(self, call: WireCall) -> bool:
+        """Do what is planned before a call. Returns whether the connection ends by it."""
+        plan = self._wire.planned(call, "before")
+        if plan is None:
+            call.lost = self._wire.planned(call, "after")
+            return False
+        self._wire.fire(plan)
+        if plan.holds:
+            await self.flows.wait()
+            return False
+        return True
+
+    async def _answer(self, server: asyncio.StreamReader) -> None:
+        """Pass answers back, but for one that is to be lost."""
+        while True:
+            message = await protocol.read_message(server)
+            call = self._unanswered[0] if self._unanswered else None
+            is_end = message.kind == protocol.READY
+            if is_end and call is not None:
+                self._unanswered.popleft()
+                self._started = True
+            if call is not None and call.lost is not None:
+                if is_end:
+                    self._wire.fire(call.lost)
+                    return
+                if self._started:
+                    continue
+            await self.flows.wait()
+            self._to_client.write(message.whole)
+            await self._to_client.drain()
+
+
+def _as_url(parameters: dict[str, str]) -> str:
+    from sqlalchemy import URL
+
+    rest = {name: value for name, value in parameters.items() if name not in {"user", "password", "host", "port", "dbname"}}
+    made = URL.create(
+        "postgresql",
+        username=parameters.get("user"),
+        password=parameters.get("password"),
+        host=parameters["host"],
+        port=int(parameters["port"]),
+        database=parameters.get("dbname"),
+        query={name: value for name, value in rest.items() if name != "hostaddr"},
+    )
+    return made.render_as_string(hide_password=False)
+
+
+@contextlib.contextmanager
+def wire_to(url: str) -> Iterator[Wire]:
+    """Open a wire for a block."""
+    wire = Wire(url)
+    try:
+        yield wire
+    finally:
+        wire.close()
