@@ -145,9 +145,13 @@ test-changed: $(VENV)/installed ## the tests that reach what has changed since B
 test-long: $(VENV)/installed ## random histories with faults, a storm of workers, and the model, for MINUTES (60); prints seeds and what was checked
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"
 
+# The code of the documents: its lines fit into the site's column (tests/house/test_documents.py).
+FORMAT_DOCUMENTS = $(BIN)/ruff format --config 'line-length = 78' --config 'format.exclude = []' $$(git ls-files '*.md')
+
 lint: $(VENV)/spark ## ruff, mypy (also over the code of the documents), import-linter, generated files
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(FORMAT_DOCUMENTS) --check
 	@$(BIN)/mypy -p msgtx -p pyspark_msgtx -p examples.orders -p tools
 	@$(BIN)/python -m tests.docs
 	@$(BIN)/lint-imports
@@ -159,6 +163,7 @@ generate: $(VENV)/installed ## write the copies of what is declared once
 format: $(VENV)/installed ## let ruff format and fix what it can
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
+	@$(FORMAT_DOCUMENTS)
 
 # Its own environment: a lock that cannot be installed can still be renewed. The other locks agree with the first.
 PIP_COMPILE := env -u PIP_FIND_LINKS .venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes \

@@ -174,7 +174,8 @@ def wrong(line: str) -> str | None:
 
 def calls(text: str) -> list[str]:
     """Return what lines of a shell call `msgtx` with."""
-    parts = [part for line in text.splitlines() for part in re.split(r"\||&&|\$\(", line.split(" #")[0])]
+    lines = text.replace("\\\n", " ").splitlines()  # a line that ends with a backslash goes on
+    parts = [part for line in lines for part in re.split(r"\||&&|\$\(", line.split(" #")[0])]
     # An assignment or a field of cron, then spaces: each text is read in one way only, whatever its length.
     pattern = r"\s*(?:(?:[A-Z_\d]+=\S+|[*/\d]+) +)*(?:\.venv/bin/)?(msgtx( .*)?)$"
     found = (re.match(pattern, part.rstrip(") ")) for part in parts)

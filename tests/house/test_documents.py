@@ -219,6 +219,18 @@ def test_the_figures_of_the_front_page_are_those_of_the_page_that_tells_how_they
     assert [figure for figure in figures if figure not in told] == []
 
 
+# The columns of code on a page of the site, in a window of 1280 pixels.
+COLUMNS: Final = 78
+BLOCK: Final = re.compile(r"(?ms)^( *)```[^`\n]*\n(.*?)^\1```")
+
+
+@for_each(DOCUMENTS)
+def test_a_line_of_code_in_a_document_fits_into_the_sites_column(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    lines = [line.removeprefix(block[1]) for block in BLOCK.finditer(text) for line in block[2].splitlines()]
+    assert [line for line in lines if len(line) > COLUMNS] == []
+
+
 def test_the_site_wraps_lines_of_code_that_are_longer_than_its_column() -> None:
     rules = dict(re.findall(r"(?m)^([^{/]+) \{(.+)\}$", (ROOT / "docs" / "site.css").read_text(encoding="utf-8")))
     assert "white-space: pre-wrap" in rules[".md-typeset pre > code"]
