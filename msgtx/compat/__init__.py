@@ -1,0 +1,1 @@
+"""Kafka's Python API over msgtx: programs written for confluent-kafka run unchanged (docs: porting)."""

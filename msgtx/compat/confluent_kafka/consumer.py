@@ -1,0 +1,615 @@
+"""confluent-kafka's `Consumer` over a consumer of msgtx."""
+
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Self
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    TIMESTAMP_CREATE_TIME,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import ClusterMetadata
+
+import msgtx
+from msgtx import errors
+from msgtx.compat.confluent_kafka import metadata, settings
+from msgtx.compat.confluent_kafka.clients import ClientOf
+from msgtx.compat.confluent_kafka.error import as_kafka, translated
+from msgtx.compat.confluent_kafka.serving import Statistics, deadline_of, none_or, seconds_left
+
+log = logging.getLogger("msgtx.compat")
+Rebalance = Callable[["Consumer", list[TopicPartition]], object]
+MOST_MESSAGES: Final = 1_000_000  # of one `consume`
+OFFSET_TAIL: Final = -2000  # and below: so many messages before the end
+LOOK_SECONDS: Final = 0.5  # between two looks for the ends of partitions, or for topics that are not there
+
+
+class GroupMember:
+    """What `consumer_group_metadata` returns: the member, for a producer's transaction."""
+
+    def __init__(self, member: msgtx.GroupMetadata) -> None:
+        self.member = member
+
+
+class Consumer:
+    """Reads messages. Rebalances, commits and callbacks happen in `poll`, `consume` and `close`."""
+
+    def __init__(self, *config: Any, **keywords: Any) -> None:
+        given = settings.read(settings.CONSUMER, config, keywords)
+        if "group" not in given.passed:
+            raise ValueError("Failed to create consumer: group.id must be set")
+        own = given.own
+        self._settings: Any = given.passed
+        self._auto_commit = given.flag("enable.auto.commit", True)
+        self._auto_store = given.flag("enable.auto.offset.store", True)
+        self._tells_ends = given.flag("enable.partition.eof", False)
+        self._interval = given.number("auto.commit.interval.ms", 5_000) / 1000
+        self._on_commit: Callable[[KafkaError | None, list[TopicPartition]], object] | None = own.get(
+            "on_commit"
+        ) or own.get("offset_commit_cb")
+        self._error_cb: Callable[[KafkaError], object] | None = own.get("error_cb")
+        self._statistics = Statistics("consumer", own.get("stats_cb"), given.number("statistics.interval.ms", 0))
+        self._log: logging.Logger = own.get("logger") or log
+        self._client: ClientOf | None = ClientOf(self)
+        self._consumer: msgtx.Consumer[bytes, bytes] | None = None
+        self._topics: list[str] = []  # that are subscribed to
+        self._subscribes = False  # with the next poll
+        self._told: dict[str, Rebalance | None] = {}
+        self._torn = False  # an exception came in the middle of a poll
+        self._next_commit = time.monotonic() + self._interval
+        self._next_look = 0.0
+        self._positions: dict[msgtx.TopicPartition, int] = {}  # behind what was returned
+        self._stored: dict[msgtx.TopicPartition, int] = {}  # to be committed
+        self._committed: dict[msgtx.TopicPartition, int] = {}
+        self._ends_told: dict[msgtx.TopicPartition, int] = {}
+        self._missing: set[str] = set()  # topics whose absence was told
+        self._events: deque[Callable[[], object]] = deque()  # callbacks that are due
+        self._found: deque[Message] = deque()  # errors and ends, for the next poll
+
+    # ── the assignment ──
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: Rebalance | None = None,
+        on_revoke: Rebalance | None = None,
+        on_lost: Rebalance | None = None,
+        **rest: object,
+    ) -> None:
+        """Read these topics as a member of the group; a name that begins with `^` is a pattern. Joins in the next poll."""
+        self._require_open()
+        if not isinstance(topics, list):
+            raise TypeError("expected list of topic unicode strings")
+        for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+            if callback is not None and not callable(callback):
+                raise TypeError(f"{name} expects a callable")
+        names = [str(name) for name in topics]
+        if not names or not all(names):
+            raise _failed(KafkaError._INVALID_ARG, "Failed to set subscription: Local: Invalid argument or configuration")
+        if self._consumer is not None and not self._topics:
+            self._end()  # it was assigned by hand
+        self._topics, self._subscribes, self._missing = names, True, set()
+        self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost or on_revoke}
+
+    def unsubscribe(self) -> None:
+        """Leave the group."""
+        self._require_open()
+        if self._topics:
+            self._end()
+        self._topics, self._subscribes = [], False
+
+    def _join(self) -> None:
+        """Subscribe, as was asked for. Topics that are not there yet are waited for, and told of once."""
+        known = set(self._connected().topics.list())
+        plain = [name for name in self._topics if not name.startswith("^")]
+        missing = [name for name in plain if name not in known]
+        for name in missing:
+            if name not in self._missing:
+                self._missing.add(name)
+                error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"Subscribed topic not available: {name}")
+                self._found.append(_failure(error, name))
+        by_pattern = len(plain) < len(self._topics) or bool(missing)
+        hooks: Any = {
+            "on_assign": self._assigned,
+            "on_revoke": self._revoked,
+            "on_lost": self._lost,
+        }
+        if by_pattern:
+            self._inner().subscribe(pattern="|".join(map(_pattern, self._topics)), **hooks)
+        else:
+            self._inner().subscribe(plain, **hooks)
+        self._subscribes = False
+
+    def _assigned(self, partitions: list[msgtx.TopicPartition]) -> None:
+        if (callback := self._told.get("assign")) is not None:
+            callback(self, [TopicPartition(*each) for each in partitions])
+
+    def _revoked(self, partitions: list[msgtx.TopicPartition]) -> None:
+        if (callback := self._told.get("revoke")) is not None:
+            callback(self, [TopicPartition(*each) for each in partitions])
+        if self._auto_commit:
+            self._commit_stored({each: at for each, at in self._due().items() if each in partitions})
+        self._forget(partitions)
+
+    def _lost(self, partitions: list[msgtx.TopicPartition]) -> None:
+        if (callback := self._told.get("lost")) is not None:
+            callback(self, [TopicPartition(*each) for each in partitions])
+        self._forget(partitions)
+
+    def _forget(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
+        for each in partitions:
+            for kept in (self._positions, self._stored, self._committed, self._ends_told):
+                kept.pop(each, None)
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Read exactly these partitions, from their offsets if they have one. In `on_assign`: begin there."""
+        self._require_open()
+        places = _places(partitions)
+        with translated():
+            if self._topics:
+                self._begin_at(partitions)
+                return
+            inner = self._inner()
+            gone = [each for each in inner.assignment() if each not in places]
+            inner.assign(places)
+            self._forget(gone)
+            self._begin_at(partitions)
+
+    def unassign(self) -> None:
+        """Read nothing. In `on_revoke` it is not needed."""
+        self._require_open()
+        if self._consumer is not None and not self._topics:
+            with translated():
+                self._forget(self._consumer.assignment())
+                self._consumer.assign([])
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Read these partitions, too."""
+        self._require_open()
+        places = _places(partitions)
+        with translated():
+            inner = self._inner()
+            if not self._topics:
+                held = inner.assignment()
+                for each in places:
+                    if each in held:
+                        told = f"{each.topic} [{each.partition}] is already part of the current assignment"
+                        raise _failed(KafkaError._CONFLICT, told)
+                inner.assign([*held, *places])
+            self._begin_at(partitions)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Do not read these partitions any more."""
+        self._require_open()
+        places = _places(partitions)
+        held = self._assignment()
+        if not held:
+            raise _failed(KafkaError._INVALID_ARG, "Can't subtract from empty assignment")
+        for each in places:
+            if each not in held:
+                raise _failed(KafkaError._INVALID_ARG, f"{each.topic} [{each.partition}] is not part of the assignment")
+        if not self._topics:
+            with translated():
+                self._inner().assign([each for each in held if each not in places])
+                self._forget(places)
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions that are read."""
+        self._require_open()
+        return [self._kafka_position(each) for each in self._assignment()]
+
+    def _kafka_position(self, place: msgtx.TopicPartition) -> TopicPartition:
+        return TopicPartition(*place, self._positions.get(place, OFFSET_INVALID))
+
+    def _assignment(self) -> list[msgtx.TopicPartition]:
+        return [] if self._consumer is None else sorted(self._consumer.assignment())
+
+    def _begin_at(self, partitions: Iterable[TopicPartition]) -> None:
+        for each in partitions:
+            place = msgtx.TopicPartition(each.topic, each.partition)
+            if place in self._inner().assignment():
+                self._go_to(place, each.offset)
+
+    def _go_to(self, place: msgtx.TopicPartition, offset: int) -> None:
+        inner = self._inner()
+        self._ends_told.pop(place, None)
+        if offset >= 0:
+            inner.seek(place, offset)
+        elif offset == OFFSET_BEGINNING:
+            inner.seek_to_beginning([place])
+        elif offset == OFFSET_END:
+            inner.seek_to_end([place])
+        elif offset <= OFFSET_TAIL:
+            start, end = inner.beginning_offsets([place])[place], inner.end_offsets([place])[place]
+            inner.seek(place, max(start, end + offset - OFFSET_TAIL))
+        if offset != OFFSET_INVALID:
+            self._positions.pop(place, None)
+
+    # ── reading ──
+
+    def poll(self, timeout: float | None = -1) -> Message | None:
+        """Return the next message, or None when `timeout` seconds are over. A message with an `error()` is none."""
+        found = self._read(1, deadline_of(timeout))
+        return found[0] if found else None
+
+    def consume(self, num_messages: int = 1, timeout: float | None = -1) -> list[Message]:
+        """Return messages: as soon as there are so many, or when time is over."""
+        if not 0 <= num_messages <= MOST_MESSAGES:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        deadline = deadline_of(timeout)
+        found: list[Message] = []
+        while len(found) < num_messages:
+            found += self._read(num_messages - len(found), deadline)
+            if seconds_left(deadline) <= 0:
+                break
+        return found
+
+    def _read(self, most: int, deadline: float) -> list[Message]:
+        self._require_open()
+        while True:
+            self._serve()
+            if self._found:
+                return [self._found.popleft()]
+            left = seconds_left(deadline)
+            if self._consumer is None and not self._subscribes:
+                if left <= 0:
+                    return []
+                time.sleep(min(left, LOOK_SECONDS))
+                continue
+            records = self._records(most, left)
+            if records:
+                return [self._message(record) for record in records]
+            if seconds_left(deadline) <= 0 and not self._found:
+                self._serve()
+                return []
+
+    def _records(self, most: int, left: float) -> "list[msgtx.Record[bytes, bytes]]":
+        """Return records; none at the latest when something else may be due. Errors are told as the original tells them."""
+        try:
+            if self._subscribes:
+                self._join()
+            inner = self._inner()
+            self._mend()
+            if not inner.assignment() and not self._topics:
+                time.sleep(min(left, LOOK_SECONDS))
+                return []
+            if self._tells_ends:
+                if records := inner.poll(0, most):
+                    return records
+                if self._look_for_ends():
+                    return []
+            return inner.poll(min(left, LOOK_SECONDS if self._tells_ends else self._wait()), most)
+        except errors.DatabaseUnavailable as error:
+            self._tell(as_kafka(error))
+        except errors.MsgtxError as error:
+            self._found.append(_failure(as_kafka(error), error.topic, error.partition))
+        except BaseException:
+            self._torn = True
+            raise
+        return []
+
+    def _wait(self) -> float:
+        return max(0.01, min(1.0, self._interval))
+
+    def _mend(self) -> None:
+        """Go on behind what was returned, after an exception in the middle of a poll, such as Ctrl-C."""
+        if self._torn and self._consumer is not None:
+            self._consumer.rewind()
+            for place in self._consumer.assignment():
+                if place in self._positions:
+                    self._consumer.seek(place, self._positions[place])
+            self._torn = False
+
+    def _message(self, record: "msgtx.Record[bytes, bytes]") -> Message:
+        place, behind = msgtx.TopicPartition(record.topic, record.partition), record.offset + 1
+        self._positions[place] = behind
+        if self._auto_store:
+            self._stored[place] = behind
+        self._statistics.messages += 1
+        return Message(
+            record.topic,
+            record.partition,
+            record.offset,
+            record.key,
+            record.value,
+            list(record.headers) or None,
+            None,
+            (TIMESTAMP_CREATE_TIME, record.timestamp),
+        )
+
+    def _look_for_ends(self) -> bool:
+        """Tell of partitions that are read to their end. Return whether there is one."""
+        inner = self._inner()
+        now = time.monotonic()
+        places = [each for each in inner.assignment() if self._ends_told.get(each, -1) != self._positions.get(each, 0)]
+        if not places or now < self._next_look:
+            return False
+        ends = inner.end_offsets(places)
+        for place in sorted(places):
+            if inner.position(place) >= ends[place]:
+                self._ends_told[place] = self._positions.get(place, 0)
+                error = KafkaError(KafkaError._PARTITION_EOF)
+                self._found.append(Message(*place, ends[place], None, None, None, error))
+        if not self._found:
+            self._next_look = now + LOOK_SECONDS
+        return bool(self._found)
+
+    def _serve(self) -> None:
+        """Call the callbacks that are due, and commit if it is time."""
+        while self._events:
+            self._events.popleft()()
+        self._statistics.serve()
+        if self._auto_commit and time.monotonic() >= self._next_commit:
+            self._next_commit = time.monotonic() + self._interval
+            self._commit_stored(self._due())
+
+    def _tell(self, error: KafkaError) -> None:
+        if self._error_cb is None:
+            self._log.warning("%s", error.str())
+            time.sleep(0.1)
+        else:
+            self._events.append(lambda: self._error_cb and self._error_cb(error))
+
+    # ── offsets ──
+
+    def _due(self) -> dict[msgtx.TopicPartition, int]:
+        return {each: at for each, at in self._stored.items() if self._committed.get(each) != at}
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,
+    ) -> list[TopicPartition] | None:
+        """Commit the offset behind a message, these offsets, or the stored ones. Return them unless `asynchronous`."""
+        self._require_open()
+        if message is not None and offsets is not None:
+            raise ValueError("message and offsets are mutually exclusive")
+        given: dict[msgtx.TopicPartition, msgtx.OffsetAndMetadata]
+        if message is not None:
+            place, behind = _behind(message)
+            given = {place: msgtx.OffsetAndMetadata(behind)}
+        elif offsets is not None:
+            given = {
+                place: msgtx.OffsetAndMetadata(each.offset, each.metadata or "")
+                for place, each in zip(_places(offsets), offsets, strict=True)
+                if each.offset >= 0
+            }
+        else:
+            given = {each: msgtx.OffsetAndMetadata(at) for each, at in self._due().items()}
+        failure = None
+        told = [_kafka_place(each, at) for each, at in given.items()]
+        if not given:
+            failure = KafkaError(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
+        else:
+            try:
+                self._mend_quietly()
+                self._inner().commit(given, wait=not asynchronous or self._on_commit is not None)
+                self._committed.update({each: at.offset for each, at in given.items()})
+            except errors.MsgtxError as error:
+                failure = as_kafka(error)
+        if self._on_commit is not None and given:
+            callback = self._on_commit
+            self._events.append(lambda: callback(failure, told))
+        if asynchronous:
+            return None
+        if failure is not None:
+            raise KafkaException(failure)
+        return told
+
+    def _mend_quietly(self) -> None:
+        with translated():
+            self._mend()
+
+    def _commit_stored(self, due: dict[msgtx.TopicPartition, int]) -> None:
+        if due:
+            self.commit(offsets=[TopicPartition(*each, at) for each, at in due.items()], asynchronous=True)
+
+    def store_offsets(self, message: Message | None = None, offsets: list[TopicPartition] | None = None) -> None:
+        """Store the offsets that the next commit writes; needs `enable.auto.offset.store=false`."""
+        self._require_open()
+        if message is None and offsets is None:
+            raise ValueError("expected either message or offsets")
+        if message is not None and offsets is not None:
+            raise ValueError("message and offsets are mutually exclusive")
+        if self._auto_store:
+            raise _failed(KafkaError._INVALID_ARG, "StoreOffsets failed: Local: Invalid argument or configuration")
+        if message is not None:
+            place, behind = _behind(message)
+            offsets = [TopicPartition(*place, behind)]
+        given = offsets or []
+        held = self._assignment()
+        for place, each in zip(_places(given), given, strict=True):
+            if place not in held:
+                raise _failed(KafkaError._STATE, "StoreOffsets failed: Local: Erroneous state")
+            self._stored[place] = each.offset
+
+    def committed(self, partitions: list[TopicPartition], timeout: float | None = -1) -> list[TopicPartition]:
+        """Return the group's committed offsets; −1001 where there is none."""
+        places = _places(partitions)
+        with translated():
+            found = self._inner().committed(places, timeout=none_or(timeout))
+        return [_kafka_place(each, found.get(each)) for each in places]
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Return the offsets behind the last messages; −1001 where none was returned."""
+        self._require_open()
+        return [self._kafka_position(each) for each in _places(partitions)]
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Go on at `partition.offset`."""
+        self._require_open()
+        place = _places([partition])[0]
+        if place not in self._assignment():
+            raise _failed(KafkaError._STATE, f"Failed to seek to offset {partition.offset}: Local: Erroneous state")
+        with translated():
+            self._go_to(place, partition.offset)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Return no messages of these partitions until `resume`."""
+        self._require_open()
+        with translated():
+            self._inner().pause(self._held(partitions))
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Return messages of these partitions again."""
+        self._require_open()
+        with translated():
+            self._inner().resume(self._held(partitions))
+
+    def _held(self, partitions: list[TopicPartition]) -> list[msgtx.TopicPartition]:
+        held = self._assignment()
+        return [each for each in _places(partitions) if each in held]
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float | None = -1, cached: bool = False
+    ) -> tuple[int, int]:
+        """Return the first offset and the end of a partition."""
+        place = _places([partition])[0]
+        with translated():
+            inner = self._inner()
+            return inner.beginning_offsets([place])[place], inner.end_offsets([place])[place]
+
+    def offsets_for_times(self, partitions: list[TopicPartition], timeout: float | None = -1) -> list[TopicPartition]:
+        """Return the first offset at or after each time, which stands in `offset`; −1 where there is none."""
+        places = _places(partitions)
+        with translated():
+            found = self._inner().offsets_for_times(
+                {place: each.offset for place, each in zip(places, partitions, strict=True)}
+            )
+        return [TopicPartition(*each, OFFSET_END if (at := found[each]) is None else at.offset) for each in places]
+
+    # ── the rest ──
+
+    def consumer_group_metadata(self) -> GroupMember:
+        """Return the member, for `send_offsets_to_transaction`."""
+        self._require_open()
+        with translated():
+            inner = self._inner()
+            try:
+                return GroupMember(inner.group_metadata())
+            except errors.NotAssigned:  # once: the program aborts its transaction
+                self._torn = True
+                self._mend()
+                raise
+
+    def memberid(self) -> str | None:
+        """Return the member's id; None before it has joined."""
+        self._require_open()
+        if self._consumer is None or not self._topics or self._subscribes:
+            return None
+        with translated():
+            return self._consumer.group_metadata().member_id
+
+    def list_topics(self, topic: str | None = None, timeout: float | None = -1) -> ClusterMetadata:
+        """Return the topics, and the database as the only broker."""
+        with translated():
+            return metadata.cluster(self._connected(), topic)
+
+    def cluster_id(self, timeout: float | None = -1) -> str:
+        """Return the id of the installation."""
+        with translated():
+            return metadata.cluster_id(self._connected())
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Do nothing: user and password are part of the database's URL."""
+        self._require_open()
+
+    def close(self) -> None:
+        """Commit stored offsets if that is automatic, leave the group, and end."""
+        if self._client is None:
+            return
+        try:
+            self._end()
+        finally:
+            self._client.release()
+            self._client = None
+
+    def __enter__(self) -> Self:
+        """Return the consumer. The end of the block closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the consumer."""
+        self.close()
+
+    def _end(self) -> None:
+        """Commit, call `on_revoke`, and close the consumer below."""
+        if self._consumer is None:
+            return
+        held = self._assignment()
+        try:
+            with translated():
+                self._mend()
+                if held and self._topics:
+                    self._revoked(held)
+                elif self._auto_commit:
+                    self._commit_stored(self._due())
+            while self._events:
+                self._events.popleft()()
+        finally:
+            consumer, self._consumer = self._consumer, None
+            self._forget(held)
+            with translated():
+                consumer.close()
+
+    def _require_open(self) -> None:
+        if self._client is None:
+            raise RuntimeError("Consumer closed")
+
+    def _connected(self) -> msgtx.Client:
+        self._require_open()
+        assert self._client is not None
+        return self._client.get()
+
+    def _inner(self) -> "msgtx.Consumer[bytes, bytes]":
+        self._require_open()
+        if self._consumer is None:
+            self._consumer = self._connected().consumer(**self._settings)
+        return self._consumer
+
+
+def _pattern(name: str) -> str:
+    """Return a name or a pattern of librdkafka's, which matches at the beginning, as one that matches the whole name."""
+    return f"(?:{name}).*" if name.startswith("^") else re.escape(name)
+
+
+def _places(partitions: Any) -> list[msgtx.TopicPartition]:
+    if not isinstance(partitions, list):
+        raise TypeError("requires list of TopicPartition")
+    for each in partitions:
+        if not isinstance(each, TopicPartition):
+            raise TypeError("expected cimpl.TopicPartition")
+    return [msgtx.TopicPartition(each.topic, each.partition) for each in partitions]
+
+
+def _kafka_place(place: msgtx.TopicPartition, at: msgtx.OffsetAndMetadata | None) -> TopicPartition:
+    if at is None:
+        return TopicPartition(*place, OFFSET_INVALID)
+    return TopicPartition(*place, at.offset, at.metadata) if at.metadata else TopicPartition(*place, at.offset)
+
+
+def _behind(given: object) -> tuple[msgtx.TopicPartition, int]:
+    if not isinstance(given, Message):
+        raise TypeError("expected confluent_kafka.cimpl.Message")
+    message: Any = given
+    if message.error() is not None:
+        raise _failed(KafkaError._INVALID_ARG, "the message has an error: nothing is committed")
+    return msgtx.TopicPartition(message.topic(), message.partition()), message.offset() + 1
+
+
+def _failure(error: KafkaError, topic: str | None = None, partition: int | None = None) -> Message:
+    return Message(topic or "", -1 if partition is None else partition, OFFSET_INVALID, None, None, None, error)
+
+
+def _failed(code: int, sentence: str) -> KafkaException:
+    return KafkaException(KafkaError(code, sentence))

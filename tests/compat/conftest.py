@@ -1,0 +1,53 @@
+"""Fixtures of the tests of the facade: it connects to the module's database."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import msgtx
+from msgtx.compat import confluent_kafka as kafka
+from msgtx.database.opening import VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def _database(client: msgtx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The facade finds its database where every client finds it."""
+    monkeypatch.setenv(VARIABLE, client.secret_url)
+
+
+@pytest.fixture
+def topic(client: msgtx.Client, unique: Callable[[str], str]) -> str:
+    """A topic of one partition."""
+    name = unique("topic")
+    client.topics.create(name)
+    return name
+
+
+@pytest.fixture
+def make_producer() -> Iterator[Callable[..., kafka.Producer]]:
+    """Makes producers, and closes them."""
+    made: list[kafka.Producer] = []
+
+    def make(**config: Any) -> kafka.Producer:
+        made.append(kafka.Producer({"bootstrap.servers": "nowhere:9092", **config}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def make_consumer(unique: Callable[[str], str]) -> Iterator[Callable[..., kafka.Consumer]]:
+    """Makes consumers that read from the beginning, and closes them."""
+    made: list[kafka.Consumer] = []
+
+    def make(**config: Any) -> kafka.Consumer:
+        given = {"bootstrap.servers": "nowhere:9092", "group.id": unique("group"), "auto.offset.reset": "earliest"}
+        made.append(kafka.Consumer({**given, **config}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
