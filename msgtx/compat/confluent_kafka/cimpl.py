@@ -2,8 +2,9 @@
 
 from confluent_kafka import cimpl as _original
 
+from msgtx.compat.confluent_kafka.administration import Administration
 from msgtx.compat.confluent_kafka.consumer import Consumer
 from msgtx.compat.confluent_kafka.producer import Producer
 
 globals().update({name: value for name, value in vars(_original).items() if not name.startswith("__")})
-globals().update({"Consumer": Consumer, "Producer": Producer})
+globals().update({"Consumer": Consumer, "Producer": Producer, "_AdminClientImpl": Administration})

@@ -56,10 +56,10 @@ def code_of(kind: type[BaseException]) -> int:
     return getattr(kind, "code", None) or (KafkaError._FATAL if getattr(kind, "fatal", False) else KafkaError._FAIL)
 
 
-def as_kafka(error: BaseException) -> KafkaError:
-    """Return an error of msgtx as confluent-kafka has it, with its sentence."""
+def as_kafka(error: BaseException, code: int | None = None) -> KafkaError:
+    """Return an error of msgtx as confluent-kafka has it, with its sentence. `code`: a broker's, if it has one."""
     return KafkaError(
-        code_of(type(error)),
+        code or code_of(type(error)),
         str(error),
         getattr(error, "fatal", False),
         getattr(error, "retriable", False) or getattr(error, "outcome_unknown", False),
