@@ -33,6 +33,7 @@ except ImportError as error:
 
 from msgtx.compat.confluent_kafka.consumer import Consumer
 from msgtx.compat.confluent_kafka.producer import Producer
+from msgtx.compat.confluent_kafka.serializing import DeserializingConsumer, SerializingProducer
 
 __version__ = version()
 
@@ -48,6 +49,7 @@ __all__ = [
     "ConsumerGroupState",
     "ConsumerGroupTopicPartitions",
     "ConsumerGroupType",
+    "DeserializingConsumer",
     "ElectionType",
     "IsolationLevel",
     "KafkaError",
@@ -55,6 +57,7 @@ __all__ = [
     "Message",
     "Node",
     "Producer",
+    "SerializingProducer",
     "ThrottleEvent",
     "TopicCollection",
     "TopicPartition",

@@ -1,0 +1,124 @@
+"""The facade's asyncio classes."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from msgtx.compat.confluent_kafka import KafkaException, Message, Producer, TopicPartition
+from msgtx.compat.confluent_kafka.aio import AIOConsumer, AIOProducer
+
+WAIT = 60.0
+
+
+def config(**others: Any) -> dict[str, Any]:
+    return {"group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False, **others}
+
+
+def test_the_future_of_a_message_is_the_stored_message(topic: str) -> None:
+    async def main() -> None:
+        async with AIOProducer({"linger.ms": 1}) as producer:
+            futures = [await producer.produce(topic, value=str(i), headers={"h": "1"}) for i in range(3)]
+            stored = await asyncio.wait_for(asyncio.gather(*futures), WAIT)
+            assert [message.offset() for message in stored] == [0, 1, 2]
+            lost = await producer.produce(topic, value="x", partition=9)
+            with pytest.raises(KafkaException):
+                await asyncio.wait_for(lost, WAIT)
+        with pytest.raises(RuntimeError, match="closed"):
+            await producer.produce(topic)
+
+    asyncio.run(main())
+
+
+def test_a_full_queue_is_awaited(topic: str) -> None:
+    async def main() -> None:
+        async with AIOProducer({"queue.buffering.max.messages": 2}) as producer:
+            futures = [await producer.produce(topic, value=str(i)) for i in range(10)]
+            stored = await asyncio.wait_for(asyncio.gather(*futures), WAIT)
+            assert [message.offset() for message in stored] == list(range(10))
+
+    asyncio.run(main())
+
+
+def test_a_callback_awaits_calls_of_its_own_consumer(make_producer: Callable[..., Producer], topic: str) -> None:
+    send(make_producer(), topic, 3)
+    told: list[list[TopicPartition]] = []
+
+    async def main() -> None:
+        consumer = AIOConsumer(config())
+
+        async def on_assign(given: AIOConsumer, partitions: list[TopicPartition]) -> None:
+            assert given is consumer
+            partitions[0].offset = 1
+            await given.assign(partitions)
+            told.append(await given.assignment())
+
+        await consumer.subscribe([topic], on_assign=on_assign)
+        message = await consumer.poll(WAIT)
+        assert message is not None
+        assert message.offset() == 1
+        await consumer.commit(message, asynchronous=False)
+        assert [each.offset for each in await consumer.committed([TopicPartition(topic, 0)])] == [2]
+        await consumer.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await consumer.poll(0)
+
+    asyncio.run(main())
+    assert [(each.topic, each.partition) for each in told[0]] == [(topic, 0)]
+
+
+def test_an_exception_of_a_callback_leaves_the_poll(make_producer: Callable[..., Producer], topic: str) -> None:
+    send(make_producer(), topic, 1)
+
+    async def fail(*_: object) -> None:
+        raise LookupError("the program's own")
+
+    async def main() -> None:
+        async with AIOConsumer(config()) as consumer:
+            await consumer.subscribe([topic], on_assign=fail)
+            with pytest.raises(LookupError, match="the program's own"):
+                await consumer.poll(WAIT)
+
+    asyncio.run(main())
+
+
+def test_a_message_of_a_cancelled_poll_comes_with_the_next(make_producer: Callable[..., Producer], topic: str) -> None:
+    producer = make_producer()
+    send(producer, topic, 1)
+
+    async def main() -> list[Message | None]:
+        async with AIOConsumer(config()) as consumer:
+            await consumer.subscribe([topic])
+            found = [await consumer.poll(WAIT)]
+            waiting = asyncio.create_task(consumer.poll(WAIT))
+            await asyncio.sleep(0)  # it has begun
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            await asyncio.to_thread(send, producer, topic, 1)
+            found.append(await consumer.poll(WAIT))
+            return found
+
+    assert [message.offset() for message in asyncio.run(main()) if message is not None] == [0, 1]
+
+
+def test_a_transaction_is_awaited(topic: str) -> None:
+    async def main() -> None:
+        async with AIOProducer({"transactional.id": "t"}) as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            stored = await producer.produce(topic, value="a")
+            await producer.commit_transaction()
+            assert (await asyncio.wait_for(stored, WAIT)).offset() == 0
+            await producer.begin_transaction()
+            lost = await producer.produce(topic, value="b")
+            await producer.abort_transaction()
+            await asyncio.gather(lost, return_exceptions=True)  # it may have been stored before it was aborted
+
+    asyncio.run(main())
+
+
+def send(producer: Producer, topic: str, count: int) -> None:
+    for number in range(count):
+        producer.produce(topic, str(number))
+    assert producer.flush(WAIT) == 0

@@ -1,0 +1,106 @@
+"""Producers and consumers of the facade with serializers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.serialization import (
+    IntegerDeserializer,
+    IntegerSerializer,
+    MessageField,
+    SerializationContext,
+    StringDeserializer,
+    StringSerializer,
+)
+
+from msgtx.compat.confluent_kafka import DeserializingConsumer, Producer, SerializingProducer, error
+
+WAIT = 60.0
+CONSUMER = {"group.id": "g", "auto.offset.reset": "earliest", "enable.partition.eof": True}
+
+
+def test_keys_and_values_are_serialized_in_this_order(topic: str) -> None:
+    seen: list[tuple[str, MessageField, Any]] = []
+
+    def note(value: Any, context: SerializationContext) -> bytes:
+        seen.append((context.topic, context.field, context.headers))
+        return StringSerializer()(value) or b""
+
+    producer = SerializingProducer({"key.serializer": IntegerSerializer(), "value.serializer": note})
+    producer.produce(topic, key=5, value="ü", headers=[("h", b"1")])
+    assert producer.flush(WAIT) == 0
+    assert seen == [(topic, MessageField.VALUE, [("h", b"1")])]
+    producer.close()
+    consumer = DeserializingConsumer(
+        {**CONSUMER, "key.deserializer": IntegerDeserializer(), "value.deserializer": StringDeserializer()}
+    )
+    consumer.subscribe([topic])
+    message = consumer.poll(WAIT)
+    assert message is not None
+    assert (message.key(), message.value(), message.headers()) == (5, "ü", [("h", b"1")])
+    with pytest.raises(error.ConsumeError) as ended:
+        consumer.poll(WAIT)
+    assert ended.value.code == error.KafkaError._PARTITION_EOF
+    with pytest.raises(NotImplementedError):
+        consumer.consume(1)
+    consumer.close()
+
+
+def test_what_cannot_be_serialized_is_not_sent(topic: str) -> None:
+    with SerializingProducer(
+        {"key.serializer": IntegerSerializer(), "value.serializer": StringSerializer("ascii")}
+    ) as producer:
+        with pytest.raises(error.KeySerializationError):
+            producer.produce(topic, key="no number", value="v")
+        with pytest.raises(error.ValueSerializationError) as refused:
+            producer.produce(topic, key=1, value="ü")
+        assert refused.value.code == error.KafkaError._VALUE_SERIALIZATION
+        assert len(producer) == 0
+
+
+def test_what_cannot_be_deserialized_comes_with_its_message(make_producer: Callable[..., Producer], topic: str) -> None:
+    producer = make_producer()
+    producer.produce(topic, key=b"\1", value=b"first")
+    producer.produce(topic, value=b"\xff")
+    producer.flush(WAIT)
+    consumer = DeserializingConsumer(
+        {**CONSUMER, "key.deserializer": IntegerDeserializer(), "value.deserializer": StringDeserializer()}
+    )
+    consumer.subscribe([topic])
+    with pytest.raises(error.KeyDeserializationError) as key:
+        consumer.poll(WAIT)
+    assert key.value.kafka_message is not None
+    assert key.value.kafka_message.value() == b"first"
+    with pytest.raises(error.ValueDeserializationError):
+        consumer.poll(WAIT)
+    consumer.close()
+
+
+class Builder:
+    """Makes a serializer, and takes the setting that is its own."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def build(self, conf: dict[str, Any], is_key: bool) -> tuple[Any, dict[str, Any]]:
+        self.codec = conf.pop("codec")
+        return self, conf
+
+    def __call__(self, value: str, context: SerializationContext) -> bytes:
+        return value.encode(self.codec)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_a_builder_takes_its_settings_and_its_serializer_is_closed(topic: str) -> None:
+    both = Builder()
+    config = {"key.serializer.builder": both, "value.serializer.builder": both, "codec": "latin-1"}
+    with SerializingProducer(config) as producer:
+        told: list[Any] = []
+        producer.produce(topic, key="ö", value="ü", on_delivery=lambda _, message: told.append(message))
+        producer.flush(WAIT)
+    assert (told[0].key(), told[0].value()) == (b"\xf6", b"\xfc")
+    assert both.closed == 2
+    with pytest.raises(ValueError, match="exclude each other"):
+        SerializingProducer({**config, "key.serializer": StringSerializer()})
