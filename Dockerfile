@@ -12,6 +12,7 @@ COPY migrations migrations
 COPY msgtx msgtx
 COPY pyspark_msgtx pyspark_msgtx
 COPY spark_jobs spark_jobs
+COPY tools/readme.py tools/
 RUN /opt/msgtx/bin/pip install --no-cache-dir --disable-pip-version-check --no-index --no-build-isolation --no-deps .
 
 FROM build AS build-spark

@@ -9,6 +9,7 @@ BASE ?=
 POSTGRES ?=
 PART ?=
 PORT ?=
+KEY ?=
 CHROMIUM := chromium chromium-browser google-chrome
 VENV := .venv
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check compiler etcd demo docs wheels test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-patroni test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check links compiler etcd demo docs wheels wheels-all release test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-patroni test-install test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -39,8 +40,14 @@ compiler:
 	@{ command -v cc && "$(PYTHON)" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'; } \
 		>/dev/null 2>&1 || { echo "missing: a C compiler and Python's headers (Debian: gcc, libc6-dev, python3-dev)" >&2; exit 1; }
 
+# A source archive cannot hold links: its folders go to where a clone has them.
+links:
+	@for each in cli migrations spark_jobs; do \
+		test -e $$each || { mv msgtx/$$each $$each && ln -s ../$$each msgtx/$$each; } || exit 1; \
+	done
+
 # The stamp goes first and comes back last: an installation that was interrupted starts from nothing.
-$(VENV)/installed: requirements.lock pyproject.toml | check
+$(VENV)/installed: requirements.lock pyproject.toml | check links
 	@echo "setting up $(VENV)" >&2
 	@test -e $@ || "$(PYTHON)" -m venv --clear $(VENV)
 	@rm -f $@
@@ -98,6 +105,30 @@ wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compi
 	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
 	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
+
+# An environment of its own: what makes wheels for other machines, and checks what is uploaded.
+$(VENV)/release/installed: requirements-release.lock $(VENV)/installed
+	@echo "setting up $(VENV)/release" >&2
+	@"$(PYTHON)" -m venv --clear $(VENV)/release
+	@$(VENV)/release/bin/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements-release.lock
+	@touch $@
+
+wheels-all: $(VENV)/release/installed ## dist/: the source archive, a wheel of pure Python, and compiled ones for CPython 3.11 to 3.14 on x86_64 and aarch64 (needs Docker and QEMU)
+	@docker info >/dev/null 2>&1 || { echo "missing: Docker (and QEMU, for the other processor)" >&2; exit 1; }
+	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
+	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
+	@$(VENV)/release/bin/cibuildwheel --platform linux --output-dir dist dist/msgtx-*.tar.gz
+
+release: $(VENV)/release/installed | compiler ## dist/: what can be uploaded: checked, and listed in SHA256SUMS; signed if KEY names a key (a file: ssh-keygen's, else gpg's)
+	@if docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory wheels-all; else \
+		echo "no Docker: the compiled wheel is for this Python and this processor only" >&2; \
+		$(MAKE) --no-print-directory wheels && PATH="$(VENV)/release/bin:$$PATH" \
+			$(VENV)/release/bin/auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; fi
+	@$(VENV)/release/bin/twine check --strict dist/*
+	@$(BIN)/python -m tools.release dist $(if $(KEY),--key "$(KEY)")
+
+test-install: $(VENV)/spark $(VENV)/release/installed ## each extra in an environment of its own, by what the wheel says; types; the list of a release and its signature
+	@$(BIN)/python -m tests tests/install
 
 test-console: $(VENV)/installed ## the console in a browser; screenshots in build/console (needs Chromium; PART=N: as of `make test-all`)
 	@for each in $(CHROMIUM); do command -v $$each >/dev/null && exit 0; done; \
@@ -168,16 +199,16 @@ format: $(VENV)/installed ## let ruff format and fix what it can
 # Its own environment: a lock that cannot be installed can still be renewed. The other locks agree with the first.
 PIP_COMPILE := env -u PIP_FIND_LINKS .venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes \
 	--allow-unsafe --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
-LOCKS := requirements.lock requirements-spark.lock requirements-docs.lock requirements-patroni.lock
+LOCKS := requirements.lock requirements-spark.lock requirements-docs.lock requirements-patroni.lock requirements-release.lock
 EXTRA := import sys, tomllib; \
 	found = tomllib.load(open("pyproject.toml", "rb")); \
 	print(*{**found["project"]["optional-dependencies"], **found["dependency-groups"]}[sys.argv[1]], sep="\n")
 
-lock: | check ## renew the four locks from pyproject.toml
+lock: | check ## renew the five locks from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
 	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra console --extra examples --extra kafka --extra dev --output-file requirements.lock.new pyproject.toml
-	@for extra in spark docs patroni; do lock=requirements-$$extra.lock; \
+	@for extra in spark docs patroni release; do lock=requirements-$$extra.lock; \
 		.venv-lock/bin/python -c '$(EXTRA)' $$extra > $$lock.in || exit 1; \
 		$(PIP_COMPILE) --constraint requirements.lock.new --output-file $$lock.new $$lock.in || exit 1; rm $$lock.in; done
 	@for lock in $(LOCKS); do \

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
 # Files outside docs that are pages of the site.
-TOP: Final = {name: name.lower() for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "STYLE.md")} | {
-    "README.md": "index.md"
-}
+TOP: Final = {
+    name: name.lower() for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "STYLE.md")
+} | {"README.md": "index.md"}
 LINK: Final = re.compile(r"\[([^\]]+)\]\(([^)\s:]+)\)")
 MARK: Final = re.compile(r"<!-- generated: ([\w ]+) -->")
 SOURCE: Final = re.compile(r"\b(internals|architecture): ([a-z-]+)(#[a-z-]+)?")

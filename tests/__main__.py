@@ -1,8 +1,8 @@
 """`python -m tests`: pytest, in one process more than the machine has processors: tests also wait. Arguments are pytest's.
 
-Without a path it runs all but Spark's, Kafka's, Patroni's and a browser's (`make test-all`); with `--everyday` those that
-`make test` runs. Each process has a server of its own and takes a module at a time: its tests keep their order, and have a
-database to themselves.
+Without a path it runs all but Spark's, Kafka's, Patroni's, a browser's and a release's (`make test-all`); with `--everyday`
+those that `make test` runs. Each process has a server of its own and takes a module at a time: its tests keep their order,
+and have a database to themselves.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ MOST: Final = 4  # servers at once
 SPARK: Final = "tests/spark"  # needs pyspark: `make test-spark`
 KAFKA: Final = "tests/kafka"  # needs Kafka's programs: `make test-kafka`
 PATRONI: Final = "tests/patroni"  # needs Patroni and etcd: `make test-patroni`
+INSTALL: Final = "tests/install"  # needs what `make release` needs: `make test-install`
 BROWSER: Final = ("tests/console/test_browser.py", "tests/console/test_tour.py")  # need Chromium: `make test-console`
 SLOWEST: Final = 10  # that are listed at the end
 # A test that hangs ends its process, which says where each thread stood. The longest tests take a minute.
@@ -36,10 +37,14 @@ def processes() -> list[str]:
 
 
 def chosen(arguments: Sequence[str]) -> list[str]:
-    """Return pytest's arguments: without a path, all but Spark's, Kafka's, Patroni's and a browser's."""
+    """Return pytest's arguments: without a path, all but those that have a target of their own."""
     if any(Path(argument.partition("::")[0]).exists() for argument in arguments):
         return list(arguments)
-    return [*arguments, f"--durations={SLOWEST}", *(f"--ignore={each}" for each in (SPARK, KAFKA, PATRONI, *BROWSER))]
+    return [
+        *arguments,
+        f"--durations={SLOWEST}",
+        *(f"--ignore={each}" for each in (SPARK, KAFKA, PATRONI, INSTALL, *BROWSER)),
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -506,8 +506,9 @@ def test_the_image_has_every_package_of_the_wheel() -> None:
         *packages,
         *linked,
         "pyproject.toml",
-        project["project"]["readme"],
-        *project["project"]["license-files"],
+        "README.md",
+        project["tool"]["hatch"]["metadata"]["hooks"]["custom"]["path"],
+        *(name for name in project["project"]["license-files"] if not name.startswith(tuple(packages))),
     } <= copied
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
     assert not copied & set(ignored)

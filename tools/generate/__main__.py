@@ -18,6 +18,7 @@ ROOT: Final = Path(__file__).parents[2]
 OUTPUTS: Final = {
     "msgtx/generated/calls.py": "generate.calls.text",
     "docs/decisions/README.md": "listings.decisions.index",
+    "docs/internals/licences.md": "listings.licences.page",
     "tests/sentences.txt": "listings.sentences.page",
     "tests/house/surface.txt": "listings.surface.text",
 }
@@ -27,8 +28,8 @@ PART: Final = re.compile(rf"^({BEGIN})(?:.*\n)*?(\2(?:--|#|<!--) end(?: -->)?\n)
 
 
 def files() -> list[str]:
-    """Return the files that are generated, whole or in part."""
-    command = ["git", "grep", "-l", "--untracked", "-E", "^ *(--|#|<!--) make generate: "]
+    """Return the files that are generated, whole or in part: also in a source archive, which is no repository."""
+    command = ["git", "grep", "-l", "--no-index", "--exclude-standard", "-E", "^ *(--|#|<!--) make generate: "]
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     return [*found.splitlines(), *OUTPUTS]
 
