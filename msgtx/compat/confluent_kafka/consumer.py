@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Self
 
 from confluent_kafka import (
@@ -30,6 +30,7 @@ log = logging.getLogger("msgtx.compat")
 Rebalance = Callable[["Consumer", list[TopicPartition]], object]
 MOST_MESSAGES: Final = 1_000_000  # of one `consume`
 OFFSET_TAIL: Final = -2000  # and below: so many messages before the end
+SERVE_SECONDS: Final = 0.05  # between two looks for callbacks that are due, while there are messages
 LOOK_SECONDS: Final = 0.5  # between two looks for the ends of partitions, or for topics that are not there
 
 
@@ -64,9 +65,14 @@ class Consumer:
         self._topics: list[str] = []  # that are subscribed to
         self._subscribes = False  # with the next poll
         self._told: dict[str, Rebalance | None] = {}
+        # With the strategies range and roundrobin, a rebalance takes all partitions and gives all of the new assignment.
+        self._is_eager = given.passed["assignment"] != "cooperative-sticky"
+        self._given: list[msgtx.TopicPartition] = []  # of which the program was told
+        self._is_due = False  # it is told next what it keeps
+        self._each: Iterator[msgtx.Record[bytes, bytes]] = iter(())  # records that the last look has found
         self._torn = False  # an exception came in the middle of a poll
         self._next_commit = time.monotonic() + self._interval
-        self._next_look = 0.0
+        self._next_look = self._next_serve = 0.0
         self._positions: dict[msgtx.TopicPartition, int] = {}  # behind what was returned
         self._stored: dict[msgtx.TopicPartition, int] = {}  # to be committed
         self._committed: dict[msgtx.TopicPartition, int] = {}
@@ -83,7 +89,6 @@ class Consumer:
         on_assign: Rebalance | None = None,
         on_revoke: Rebalance | None = None,
         on_lost: Rebalance | None = None,
-        **rest: object,
     ) -> None:
         """Read these topics as a member of the group; a name that begins with `^` is a pattern. Joins in the next poll."""
         self._require_open()
@@ -130,20 +135,40 @@ class Consumer:
         self._subscribes = False
 
     def _assigned(self, partitions: list[msgtx.TopicPartition]) -> None:
-        if (callback := self._told.get("assign")) is not None:
-            callback(self, [TopicPartition(*each) for each in partitions])
+        if self._is_eager:
+            self._give(self._given)
+            self._get(self._assignment())
+        else:
+            self._get(partitions)
 
     def _revoked(self, partitions: list[msgtx.TopicPartition]) -> None:
-        if (callback := self._told.get("revoke")) is not None:
-            callback(self, [TopicPartition(*each) for each in partitions])
-        if self._auto_commit:
-            self._commit_stored({each: at for each, at in self._due().items() if each in partitions})
+        if self._is_eager:
+            self._is_due = bool(self._given) or self._is_due
+            self._give(self._given)
+        else:
+            self._give(partitions)
         self._forget(partitions)
 
     def _lost(self, partitions: list[msgtx.TopicPartition]) -> None:
-        if (callback := self._told.get("lost")) is not None:
-            callback(self, [TopicPartition(*each) for each in partitions])
+        self._call("lost", partitions)
+        self._given = [each for each in self._given if each not in partitions]
         self._forget(partitions)
+
+    def _get(self, partitions: list[msgtx.TopicPartition]) -> None:
+        self._is_due = False
+        self._given = partitions
+        self._call("assign", partitions)
+
+    def _give(self, partitions: list[msgtx.TopicPartition]) -> None:
+        if partitions:
+            self._given = []
+            self._call("revoke", partitions)
+            if self._auto_commit:
+                self._commit_stored({each: at for each, at in self._stored.items() if each in partitions})
+
+    def _call(self, event: str, partitions: list[msgtx.TopicPartition]) -> None:
+        if (callback := self._told.get(event)) is not None:
+            callback(self, [TopicPartition(*each) for each in partitions])
 
     def _forget(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
         for each in partitions:
@@ -238,6 +263,17 @@ class Consumer:
 
     def poll(self, timeout: float | None = -1) -> Message | None:
         """Return the next message, or None when `timeout` seconds are over. A message with an `error()` is none."""
+        if not self._found and time.monotonic() < self._next_serve:
+            try:
+                record = next(self._each, None)
+            except BaseException as error:
+                self._each = iter(())
+                self._torn = True
+                if not isinstance(error, errors.MsgtxError):
+                    raise
+                record = None
+            if record is not None:
+                return self._messages([record])[0]
         found = self._read(1, deadline_of(timeout))
         return found[0] if found else None
 
@@ -265,10 +301,9 @@ class Consumer:
                     return []
                 time.sleep(min(left, LOOK_SECONDS))
                 continue
-            records = self._records(most, left)
-            if records:
-                return [self._message(record) for record in records]
-            if seconds_left(deadline) <= 0 and not self._found:
+            if records := self._records(most, left):
+                return self._messages(records)
+            if left <= 0 and not self._found:
                 self._serve()
                 return []
 
@@ -283,11 +318,10 @@ class Consumer:
                 time.sleep(min(left, LOOK_SECONDS))
                 return []
             if self._tells_ends:
-                if records := inner.poll(0, most):
-                    return records
-                if self._look_for_ends():
-                    return []
-            return inner.poll(min(left, LOOK_SECONDS if self._tells_ends else self._wait()), most)
+                found = self._look(inner, most, 0)
+                if found or self._look_for_ends():
+                    return found
+            return self._look(inner, most, min(left, LOOK_SECONDS))
         except errors.DatabaseUnavailable as error:
             self._tell(as_kafka(error))
         except errors.MsgtxError as error:
@@ -297,34 +331,48 @@ class Consumer:
             raise
         return []
 
-    def _wait(self) -> float:
-        return max(0.01, min(1.0, self._interval))
+    def _look(self, inner: "msgtx.Consumer[bytes, bytes]", most: int, timeout: float) -> "list[msgtx.Record[bytes, bytes]]":
+        """Wait for records. Of several that are there, `poll` takes one after the other, without another look."""
+        if most > 1:
+            found = inner.poll(timeout, most)
+        else:
+            look = inner.begin(timeout)
+            self._each = look.each() if look.wait() else iter(())
+            found = [record for record in (next(self._each, None),) if record is not None]
+        if self._is_due:
+            self._get(self._assignment())
+        return found
 
     def _mend(self) -> None:
         """Go on behind what was returned, after an exception in the middle of a poll, such as Ctrl-C."""
         if self._torn and self._consumer is not None:
+            self._each = iter(())
             self._consumer.rewind()
             for place in self._consumer.assignment():
                 if place in self._positions:
                     self._consumer.seek(place, self._positions[place])
             self._torn = False
 
-    def _message(self, record: "msgtx.Record[bytes, bytes]") -> Message:
+    def _messages(self, records: "list[msgtx.Record[bytes, bytes]]") -> list[Message]:
+        found, last = [], records[0]
+        for record in records:
+            if record.partition != last.partition or record.topic != last.topic:
+                self._went_past(last)
+            last = record
+            headers: Any = [*record.headers] if record.headers else None
+            stamp = TIMESTAMP_CREATE_TIME, record.timestamp
+            found.append(
+                Message(record.topic, record.partition, record.offset, record.key, record.value, headers, None, stamp)
+            )
+        self._went_past(last)
+        self._statistics.messages += len(found)
+        return found
+
+    def _went_past(self, record: "msgtx.Record[bytes, bytes]") -> None:
         place, behind = msgtx.TopicPartition(record.topic, record.partition), record.offset + 1
         self._positions[place] = behind
         if self._auto_store:
             self._stored[place] = behind
-        self._statistics.messages += 1
-        return Message(
-            record.topic,
-            record.partition,
-            record.offset,
-            record.key,
-            record.value,
-            list(record.headers) or None,
-            None,
-            (TIMESTAMP_CREATE_TIME, record.timestamp),
-        )
 
     def _look_for_ends(self) -> bool:
         """Tell of partitions that are read to their end. Return whether there is one."""
@@ -348,6 +396,7 @@ class Consumer:
         while self._events:
             self._events.popleft()()
         self._statistics.serve()
+        self._next_serve = time.monotonic() + SERVE_SECONDS
         if self._auto_commit and time.monotonic() >= self._next_commit:
             self._next_commit = time.monotonic() + self._interval
             self._commit_stored(self._due())
@@ -387,7 +436,10 @@ class Consumer:
         else:
             given = {each: msgtx.OffsetAndMetadata(at) for each, at in self._due().items()}
         failure = None
-        told = [_kafka_place(each, at) for each, at in given.items()]
+        known: dict[msgtx.TopicPartition, msgtx.OffsetAndMetadata | None] = {**given}
+        if message is None and offsets is None:
+            known = {each: given.get(each) for each in self._assignment()} | known
+        told = [_kafka_place(each, at) for each, at in known.items()]
         if not given:
             failure = KafkaError(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
         else:
@@ -397,7 +449,7 @@ class Consumer:
                 self._committed.update({each: at.offset for each, at in given.items()})
             except errors.MsgtxError as error:
                 failure = as_kafka(error)
-        if self._on_commit is not None and given:
+        if self._on_commit is not None and asynchronous and given:
             callback = self._on_commit
             self._events.append(lambda: callback(failure, told))
         if asynchronous:
@@ -450,7 +502,7 @@ class Consumer:
         self._require_open()
         place = _places([partition])[0]
         if place not in self._assignment():
-            raise _failed(KafkaError._STATE, f"Failed to seek to offset {partition.offset}: Local: Erroneous state")
+            raise _failed(KafkaError._UNKNOWN_PARTITION, f"Failed to seek to offset {partition.offset}: it is not assigned")
         with translated():
             self._go_to(place, partition.offset)
 
@@ -551,13 +603,14 @@ class Consumer:
             with translated():
                 self._mend()
                 if held and self._topics:
-                    self._revoked(held)
+                    self._give(held)
                 elif self._auto_commit:
-                    self._commit_stored(self._due())
+                    self._commit_stored(self._stored)
             while self._events:
                 self._events.popleft()()
         finally:
             consumer, self._consumer = self._consumer, None
+            self._each, self._given, self._is_due = iter(()), [], False
             self._forget(held)
             with translated():
                 consumer.close()
@@ -608,7 +661,7 @@ def _behind(given: object) -> tuple[msgtx.TopicPartition, int]:
 
 
 def _failure(error: KafkaError, topic: str | None = None, partition: int | None = None) -> Message:
-    return Message(topic or "", -1 if partition is None else partition, OFFSET_INVALID, None, None, None, error)
+    return Message(topic or "", partition or 0, OFFSET_INVALID, None, error.str().encode(), None, error)
 
 
 def _failed(code: int, sentence: str) -> KafkaException:

@@ -45,7 +45,6 @@ class Sent(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
-    headers: Any
 
 
 class Producer:
@@ -109,7 +108,7 @@ class Producer:
             raise TypeError(str(error)) from error
         except errors.MsgtxError as error:
             future = self._not_sent(error, topic, value, key=key, partition=place, timestamp=timestamp, headers=pairs)
-        self._sent.append(Sent(future, report, time.monotonic(), topic, partition, key, value, pairs))
+        self._sent.append(Sent(future, report, time.monotonic(), topic, partition, key, value))
 
     def _not_sent(
         self, error: errors.MsgtxError, topic: str, value: bytes | None, *, timestamp: int, **rest: Any
@@ -122,7 +121,7 @@ class Producer:
         client = self._connected()
         try:
             if topic in client.topics.list():
-                return KafkaError(KafkaError._UNKNOWN_PARTITION, str(error))
+                raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, str(error))) from error
             client.topics.create(topic, if_not_exists=True)
             self._log.info("created the topic %s with one partition, as a broker does by default", topic)
             return self._inner().send(topic, value, timestamp=timestamp or None, **rest)
@@ -386,10 +385,9 @@ OF_CLIENT: Final = (errors.DatabaseUnavailable, errors.FatalError)  # errors tha
 def _bytes(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
-    try:
-        return bytes(memoryview(value))
-    except TypeError:
-        raise TypeError(f"a bytes-like object is required, not '{type(value).__name__}'") from None
+    if not isinstance(value, bytes):
+        raise TypeError(f"a bytes-like object is required, not '{type(value).__name__}'")
+    return bytes(value)
 
 
 def _pairs(headers: Any) -> "list[tuple[str, bytes | None]]":
@@ -402,7 +400,7 @@ def _pairs(headers: Any) -> "list[tuple[str, bytes | None]]":
         name, value = each
         if value is not None and not isinstance(value, bytes | bytearray | str):
             raise TypeError(f"expected header value to be None, binary, or unicode string, not {type(value).__name__}")
-        found.append((name, None if value is None else _bytes(value)))
+        found.append((name, value.encode() if isinstance(value, str) else None if value is None else bytes(value)))
     return found
 
 
@@ -412,4 +410,4 @@ def _message(one: Sent, place: msgtx.RecordMetadata | None, error: KafkaError | 
         at, offset, stamp = one.partition, OFFSET_INVALID, (TIMESTAMP_NOT_AVAILABLE, 0)
     else:
         at, offset, stamp = place.partition, place.offset, (TIMESTAMP_CREATE_TIME, place.timestamp)
-    return Message(one.topic, at, offset, one.key, one.value, one.headers, error, stamp, latency)
+    return Message(one.topic, at, offset, one.key, one.value, None, error, stamp, latency)
