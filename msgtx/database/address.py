@@ -144,16 +144,27 @@ def public_url(url: str) -> str:
     hosts, ports = hidden.pop("host", ""), hidden.pop("port", "")
     names = hosts.split(",")
     numbers = ports.split(",") * (len(names) if "," not in ports else 1)
-    places = ",".join(_place(host, port) for host, port in zip(names, numbers, strict=True))
-    user, password = hidden.pop("user", None), hidden.pop("password", None)
+    return _as_url(",".join(_place(host, port) for host, port in zip(names, numbers, strict=True)), hidden)
+
+
+def whole_url(parameters: Mapping[str, str]) -> str:
+    """Return parameters as a URL, with passwords. A socket or several hosts stand behind `?`, as SQLAlchemy wants them."""
+    rest, place = dict(parameters), ""
+    if not re.search("[/,]", rest.get("host", "")):
+        place = _place(rest.pop("host", ""), rest.pop("port", ""))
+    return _as_url(place, rest)
+
+
+def _as_url(places: str, rest: dict[str, str]) -> str:
+    user, password = rest.pop("user", None), rest.pop("password", None)
     login = "" if user is None else quote(user, safe="")
     if password is not None and user is not None:
-        login += f":{password}"
+        login += f":{quote(password, safe='*')}"
     elif password is not None:
-        hidden["password"] = password
-    database = quote(hidden.pop("dbname", ""), safe="")
-    rest = "?" + urlencode(hidden, quote_via=quote, safe="*") if hidden else ""
-    return f"postgresql://{login}{'@' if login else ''}{places}{'/' if database or rest else ''}{database}{rest}"
+        rest["password"] = password
+    database = quote(rest.pop("dbname", ""), safe="")
+    more = "?" + urlencode(rest, quote_via=quote, safe="*") if rest else ""
+    return f"postgresql://{login}{'@' if login else ''}{places}{'/' if database or more else ''}{database}{more}"
 
 
 def _place(host: str, port: str) -> str:

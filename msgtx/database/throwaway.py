@@ -4,36 +4,48 @@ For tests of programs that use msgtx (`msgtx.testing`). Copying a template takes
 """
 
 import contextlib
-import os
 import secrets
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
-import sqlalchemy
-from psycopg.sql import SQL, Identifier, Literal
+from psycopg.pq import ExecStatus
+from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from msgtx.database import address
 from msgtx.errors import ConfigError
 
+NAMES_PREFIX: Final = "msgtx_test_"  # of databases, roles, and the session that each run keeps open
 CREATE: Final = SQL("create database {name} owner {owner}")
 COPY: Final = SQL("create database {name} owner {owner} template {template}")
+COPY_FILES: Final = SQL("create database {name} owner {owner} template {template} strategy file_copy")
 DROP: Final = SQL("drop database if exists {name} with (force)")
+DROP_DESERTED: Final = SQL("drop database {name}")  # refused while a session is connected to it
 ADMIT: Final = SQL("alter database {name} allow_connections {admitted}")
-# Sessions that the preparation has left open: a database with sessions cannot be copied.
+# A database with sessions cannot be copied.
+CONNECTED: Final = "select pid from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
 END_SESSIONS: Final = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
+# A run keeps one session, whose application_name is the prefix of all that it makes.
+DESERTED: Final = """
+    select kind, name from (
+        select 'database', datname from pg_database where pg_get_userbyid(datdba) in (current_user, %(owner)s)
+        union all select 'role', rolname from pg_roles
+    ) made (kind, name)
+    where name ~ %(pattern)s and not exists (
+        select from pg_stat_activity a where starts_with(name, a.application_name) and a.application_name ~ %(pattern)s
+    ) order by kind, name
+"""
+DESERTED_PATTERN: Final = f"^{NAMES_PREFIX}[0-9a-f]{{12}}"
 # A copy of the template has given nothing out: its sequences need not skip ahead.
 SETTLE: Final = "update msgtx.installation set sequences_system = null, sequences_database = null; select msgtx.note_place()"
 CREATE_ROLE: Final = SQL("create role {name} login password {password}")
 DROP_ROLE: Final = SQL("drop role if exists {name}")
-MAY_CREATE: Final = "select rolsuper or rolcreatedb, rolsuper or rolcreaterole from pg_roles where rolname = current_user"
-SET_CLOCK: Final = SQL(
-    "create or replace function msgtx.clock() returns timestamptz language sql volatile return clock_timestamp() + {offset}"
-)
-SET_CLOCK_BACK: Final = (
-    "create or replace function msgtx.clock() returns timestamptz language sql volatile return clock_timestamp()"
-)
+MAY_CREATE: Final = """
+    select rolname::text, rolsuper or rolcreatedb, rolsuper or rolcreaterole from pg_roles where rolname = current_user
+"""
+SET_CLOCK: Final = SQL("create or replace function msgtx.clock() returns timestamptz language sql volatile return {time}")
 # What only reads, as the functions of msgtx do that PostgreSQL knows for it: a break there leaves what the break after the
 # write before it leaves.
 READING: Final = (
@@ -53,24 +65,33 @@ WITHOUT_FLUSHES: Final = (
 class Throwaway:
     """A server on which databases come and go. `url`: of a role that may create databases; `owner`: who is to own them.
 
-    Without `owner` that is the role itself. Raise `ConfigError` if the role may create none.
+    Without `owner` that is the role itself. Raise `ConfigError` if the role may create none. `fast`: the server flushes
+    nothing, so files are copied without a wait.
     """
 
-    def __init__(self, url: str, owner: str | None = None) -> None:
+    def __init__(self, url: str, owner: str | None = None, *, fast: bool = False) -> None:
         self.url = url
-        self._owner_url = owner or url
-        self._owner = address.parse(self._owner_url).get("user") or self._ask("select current_user")
-        self._prefix = f"msgtx_{os.getpid()}_{secrets.token_hex(3)}"
+        self.prefix = NAMES_PREFIX + secrets.token_hex(6)
+        self._parameters = address.parse(owner or url)
+        self._copy = COPY_FILES if fast else COPY
         self._count = 0
         self._roles: list[str] = []
         self._template: str | None = None
-        with self._administrator() as connection:
-            may_create, self._may_create_roles = _row(connection.execute(MAY_CREATE))
-        if not may_create:
-            raise ConfigError(
-                f"role {self._owner!r} may create no databases, and each test gets one: alter role {self._owner} createdb",
-                name="url",
-            )
+        self._lock = threading.Lock()
+        self._kept = self._connect()
+        try:
+            self._user, may_create, self._may_create_roles = _row(self._kept.execute(MAY_CREATE))
+            self._owner = self._parameters.get("user", self._user) if owner else self._user
+            if not may_create:
+                raise ConfigError(
+                    f"role {self._user!r} may create no databases, and each test gets one:"
+                    f" alter role {self._quoted_user()} createdb",
+                    name="url",
+                )
+            self._remove_deserted()
+        except BaseException:
+            self._kept.close()
+            raise
 
     def flush_nothing(self) -> None:
         """Have the server write nothing for good: it is faster, and a crash of the machine loses all. For a superuser."""
@@ -78,28 +99,26 @@ class Throwaway:
             for statement in WITHOUT_FLUSHES:
                 connection.execute(statement)
 
-    def make_template(self, prepare: Callable[[str], object]) -> None:
-        """Make the database that others are copied from; `prepare(url)` fills it."""
-        name = f"{self._prefix}_template"
+    @contextlib.contextmanager
+    def making_template(self) -> Iterator[str]:
+        """Make the database that others are copied from: the block fills it. Yields its URL."""
+        name = f"{self.prefix}_template"
         with self._administrator() as connection:
             connection.execute(CREATE.format(name=Identifier(name), owner=Identifier(self._owner)))
         self._template = name
-        prepare(self._url(name))
+        yield self._url(name)
 
     def copy(self, source: str | None = None) -> str:
         """Return the URL of a new copy of the template, or of another database, whose sessions it ends."""
-        self._count += 1
-        name, template = f"{self._prefix}_{self._count}", self._template if source is None else _database(source)
+        template = self._template if source is None else _database(source)
         assert template is not None, "the template comes first"
         with self._administrator() as connection:
-            connection.execute(ADMIT.format(name=Identifier(template), admitted=Literal(False)))
-            try:
-                connection.execute(END_SESSIONS, [template])
+            self._count += 1
+            name = f"{self.prefix}_{self._count}"
+            with _left_alone(connection, template):
                 connection.execute(
-                    COPY.format(name=Identifier(name), owner=Identifier(self._owner), template=Identifier(template))
+                    self._copy.format(name=Identifier(name), owner=Identifier(self._owner), template=Identifier(template))
                 )
-            finally:
-                connection.execute(ADMIT.format(name=Identifier(template), admitted=Literal(True)))
         with _connect(self._url(name)) as connection:
             connection.execute(SETTLE)
         return self._url(name)
@@ -109,15 +128,20 @@ class Throwaway:
         with self._administrator() as connection:
             connection.execute(DROP.format(name=Identifier(_database(url))))
 
-    def create_role(self, url: str) -> str:
-        """Make a role without rights. Returns the URL with which it logs in to a database. Raise `ConfigError`."""
+    def create_role(self, url: str) -> tuple[str, str]:
+        """Make a role without rights. Returns its name, and the URL with which it logs in to a database.
+
+        Raise `ConfigError` if this role may create none.
+        """
         if not self._may_create_roles:
-            raise ConfigError(f"role {self._owner!r} may create no roles: alter role {self._owner} createrole", name="url")
-        name, password = f"{self._prefix}_role_{len(self._roles) + 1}", secrets.token_hex(16)
+            raise ConfigError(
+                f"role {self._user!r} may create no roles: alter role {self._quoted_user()} createrole", name="url"
+            )
+        name, password = f"{self.prefix}_role_{len(self._roles) + 1}", secrets.token_hex(16)
         with self._administrator() as connection:
             connection.execute(CREATE_ROLE.format(name=Identifier(name), password=Literal(password)))
         self._roles.append(name)
-        return _rendered(sqlalchemy.make_url(url).set(username=name, password=password))
+        return name, address.whole_url({**address.parse(url), "user": name, "password": password})
 
     def close(self) -> None:
         """Remove the template and the roles."""
@@ -126,24 +150,67 @@ class Throwaway:
                 connection.execute(DROP.format(name=Identifier(self._template)))
             for role in self._roles:
                 connection.execute(DROP_ROLE.format(name=Identifier(role)))
+        self.leave()
+
+    def leave(self) -> None:
+        """End the session that this run keeps: a later run then removes what this one has left."""
+        self._kept.close()
 
     @contextlib.contextmanager
     def _administrator(self) -> Iterator[psycopg.Connection[Any]]:
-        with _connect(self.url) as connection:
-            yield connection
+        """Lend the kept session, to one thread at a time; a new one after a crash of the server."""
+        with self._lock:
+            if self._kept.closed or self._kept.pgconn.exec_(b"").status != ExecStatus.EMPTY_QUERY:
+                self._kept.close()
+                self._kept = self._connect()
+            yield self._kept
 
-    def _ask(self, question: str) -> str:
-        with self._administrator() as connection:
-            return str(_row(connection.execute(question))[0])
+    def _connect(self) -> psycopg.Connection[Any]:
+        return _connect(self.url, application_name=self.prefix)
+
+    def _remove_deserted(self) -> None:
+        """Remove what runs have left that were killed."""
+        given = {"owner": self._owner, "pattern": DESERTED_PATTERN}
+        for kind, name in self._kept.execute(DESERTED, given).fetchall():
+            drop = DROP_DESERTED if kind == "database" else DROP_ROLE
+            with contextlib.suppress(psycopg.Error):  # in use, of another role, or removed meanwhile
+                self._kept.execute(drop.format(name=Identifier(name)))
+
+    def _quoted_user(self) -> str:
+        return Identifier(str(self._user)).as_string(self._kept)
 
     def _url(self, name: str) -> str:
-        return _rendered(_parsed(self._owner_url).set(database=name))
+        return address.whole_url({**self._parameters, "dbname": name})
 
 
-def set_clock(url: str, offset: timedelta | None) -> None:
-    """Have the clock of a database be ahead of the real one, or show the real time. For its owner."""
+@contextlib.contextmanager
+def _left_alone(connection: psycopg.Connection[Any], name: str) -> Iterator[None]:
+    """End the sessions of a database, if it has any, and admit no others in the block."""
+    if connection.execute(CONNECTED, [name]).fetchone() is None:
+        yield
+        return
+    connection.execute(ADMIT.format(name=Identifier(name), admitted=Literal(False)))
+    try:
+        connection.execute(END_SESSIONS, [name])
+        yield
+    finally:
+        connection.execute(ADMIT.format(name=Identifier(name), admitted=Literal(True)))
+
+
+def set_clock(url: str, to: timedelta | str | datetime | None) -> None:
+    """Set the clock of a database, as its owner.
+
+    `to`: how far it is ahead of the real time (a `timedelta`, or an interval of PostgreSQL's such as '-1 day'), a fixed
+    time, or None: the real time.
+    """
+    time: Composable = SQL("clock_timestamp()")
+    if isinstance(to, datetime):
+        assert to.tzinfo is not None, "a time has its zone"
+        time = SQL("{}::timestamptz").format(Literal(to.isoformat()))
+    elif to is not None:
+        time = SQL("clock_timestamp() + {}::interval").format(Literal(to))
     with _connect(url) as connection:
-        connection.execute(SET_CLOCK_BACK if offset is None else SET_CLOCK.format(offset=Literal(offset)))
+        connection.execute(SET_CLOCK.format(time=time))
 
 
 def functions_that_read(url: str) -> frozenset[str]:
@@ -152,20 +219,12 @@ def functions_that_read(url: str) -> frozenset[str]:
         return frozenset(name for (name,) in connection.execute(READS))
 
 
-def _connect(url: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(address.conninfo(address.parse(url)), autocommit=True)
-
-
-def _parsed(url: str) -> sqlalchemy.URL:
-    return sqlalchemy.make_url(url).set(drivername="postgresql")
-
-
-def _rendered(url: sqlalchemy.URL) -> str:
-    return url.render_as_string(hide_password=False)
+def _connect(url: str, **options: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(address.conninfo({**address.parse(url), **options}), autocommit=True)
 
 
 def _database(url: str) -> str:
-    return str(_parsed(url).database)
+    return address.parse(url)["dbname"]
 
 
 def _row(cursor: psycopg.Cursor[Any]) -> tuple[Any, ...]:

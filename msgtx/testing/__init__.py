@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from msgtx.testing.clock import Clock
     from msgtx.testing.faults import Faults
     from msgtx.testing.records import assert_exactly_once, committed, dead_letters, pending, published
+    from msgtx.testing.roles import Roles
     from msgtx.testing.server import Postgres
     from msgtx.testing.working import NothingLeft, run_worker
 else:
@@ -18,6 +19,7 @@ else:
         "Clock": "clock",
         "Faults": "faults",
         "Postgres": "server",
+        "Roles": "roles",
         **dict.fromkeys(("assert_exactly_once", "committed", "dead_letters", "pending", "published"), "records"),
         **dict.fromkeys(("NothingLeft", "run_worker"), "working"),
     }
@@ -36,6 +38,7 @@ __all__ = [
     "Faults",
     "NothingLeft",
     "Postgres",
+    "Roles",
     "assert_exactly_once",
     "committed",
     "dead_letters",

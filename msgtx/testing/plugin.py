@@ -1,54 +1,73 @@
-"""A pytest plugin: a real PostgreSQL with a database for each test, a client, roles, a clock, and faults."""
+"""A pytest plugin: a real PostgreSQL with a database for each test, clients, connections, roles, a clock, and faults."""
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
+    import psycopg
     import sqlalchemy
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from sqlalchemy.orm import Session, sessionmaker
 
+    from msgtx import aio
     from msgtx.client import Client
-    from msgtx.testing import Clock, Faults, Postgres
+    from msgtx.testing import Clock, Faults, Postgres, Roles
+
+SERVER_VARIABLE: Final = "MSGTX_TEST_DATABASE_URL"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--msgtx-url`."""
-    parser.getgroup("msgtx").addoption(
+    """Add the option `--msgtx-url`, which may also stand in the configuration file or in the environment."""
+    parser.getgroup("msgtx", "databases for tests of programs that use msgtx").addoption(
         "--msgtx-url",
         metavar="URL",
-        help="a PostgreSQL for the tests, by a role that may create databases; without it one is embedded",
+        help="A PostgreSQL server for the tests, as a role that may create databases. Default: the environment variable"
+        f" {SERVER_VARIABLE}, the setting msgtx_url of the configuration file, else a server is started for the run.",
     )
+    parser.addini("msgtx_url", "the default of --msgtx-url", default="")
 
 
 @pytest.fixture(scope="session")
 def msgtx_prepare() -> "Callable[[Client], object] | None":
-    """Override it with a function of a client that makes what each test finds: topics, tables. It is called once."""
+    """Override this: return a function of a client that creates topics and tables. It is called once.
+
+    It fills the database that each test gets a copy of. `MSGTX_DATABASE_URL` names that database meanwhile, so Alembic can
+    create the tables; with Django, `call_command("migrate")` can.
+    """
     return None
 
 
 @pytest.fixture(scope="session")
 def msgtx_server(request: pytest.FixtureRequest, msgtx_prepare: "Callable[[Client], object] | None") -> "Iterator[Postgres]":
-    """Run a server for this run, or for this process of pytest-xdist, with a template of the tests' databases."""
+    """Provide the PostgreSQL server of this run. Each process of pytest-xdist has its own, or its own databases.
+
+    `copy()` returns the URL of another database, `drop(url)` removes it, `url` is an administrator's.
+    """
+    __tracebackhide__ = True  # an error of `msgtx_prepare` is the user's
     from msgtx.client import connect
-    from msgtx.database import opening
+    from msgtx.errors import MsgtxError
     from msgtx.testing import server
 
-    url = request.config.getoption("--msgtx-url")
-
-    def prepare(url: str) -> None:
-        with pytest.MonkeyPatch.context() as patched, connect(url, create=True) as client:
-            patched.setenv(opening.VARIABLE, url)
+    given = request.config.getoption("--msgtx-url") or os.environ.get(SERVER_VARIABLE) or request.config.getini("msgtx_url")
+    with contextlib.ExitStack() as run:
+        try:
+            made = run.enter_context(server.given(given) if given else server.embedded_server())
+        except MsgtxError as error:
+            advice = "" if given else "\nOr name a server for the tests: pytest --msgtx-url=postgresql://…"
+            pytest.fail(f"no PostgreSQL for the tests: {error}{advice}", pytrace=False)
+        with made.making_template() as url, connect(url, create=True) as client, _named(url), _django(request, url):
             if msgtx_prepare is not None:
                 msgtx_prepare(client)
-
-    with server.given(url) if url else server.embedded_server() as made:
-        made.make_template(prepare)
         yield made
 
 
 @pytest.fixture
-def msgtx_own_url(msgtx_server: "Postgres") -> Iterator[str]:
+def _msgtx_own_url(msgtx_server: "Postgres") -> Iterator[str]:
     """Return the address of the test's database, without faults on the way."""
     url = msgtx_server.copy()
     yield url
@@ -56,30 +75,28 @@ def msgtx_own_url(msgtx_server: "Postgres") -> Iterator[str]:
 
 
 @pytest.fixture
-def msgtx_faults(msgtx_server: "Postgres", msgtx_own_url: str) -> "Iterator[Faults]":
-    """Faults between the program and its database: `msgtx_database` then leads over a wire that breaks by plan."""
+def msgtx_faults(msgtx_server: "Postgres", _msgtx_own_url: str) -> "Iterator[Faults]":
+    """Break the connections to the test's database: lost calls and answers, crashes, outages, `every_boundary`."""
     from msgtx.testing import Faults
 
-    faults = Faults(msgtx_server, msgtx_own_url)
+    faults = Faults(msgtx_server, _msgtx_own_url)
     yield faults
     faults.close()
 
 
 @pytest.fixture
-def msgtx_database(request: pytest.FixtureRequest, msgtx_own_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the URL of a database of this test alone, which is in `MSGTX_DATABASE_URL`, too."""
-    from msgtx.database import opening
-
-    url = msgtx_own_url
+def msgtx_database(request: pytest.FixtureRequest, _msgtx_own_url: str) -> Iterator[str]:
+    """Return the URL of this test's own database. `MSGTX_DATABASE_URL` has it, too."""
+    url = _msgtx_own_url
     if "msgtx_faults" in request.fixturenames:
         url = request.getfixturevalue("msgtx_faults").url
-    monkeypatch.setenv(opening.VARIABLE, url)
-    return url
+    with _named(url):
+        yield url
 
 
 @pytest.fixture
 def msgtx_client(msgtx_database: str) -> "Iterator[Client]":
-    """Return a client on the test's database."""
+    """Return a client of the test's database."""
     from msgtx.client import connect
 
     with connect(msgtx_database) as client:
@@ -87,16 +104,88 @@ def msgtx_client(msgtx_database: str) -> "Iterator[Client]":
 
 
 @pytest.fixture
-def msgtx_engine(msgtx_database: str, msgtx_client: "Client") -> "Iterator[sqlalchemy.Engine]":
-    """Return an engine of SQLAlchemy on the test's database."""
+def msgtx_async_client(msgtx_database: str) -> "Iterator[aio.Client]":
+    """Return an asyncio client of the test's database, for pytest-asyncio or anyio on asyncio."""
+    import asyncio
+
+    from msgtx import aio
+
+    with ThreadPoolExecutor(1) as other:  # has no event loop; that of the test may run already
+        client = other.submit(asyncio.run, aio.connect(msgtx_database)).result()
+        yield client
+        other.submit(asyncio.run, client.close()).result()
+
+
+@pytest.fixture
+def msgtx_engine(msgtx_client: "Client") -> "Iterator[sqlalchemy.Engine]":
+    """Return an SQLAlchemy engine on the test's database."""
     engine = msgtx_client.engine()
     yield engine
     engine.dispose()
 
 
 @pytest.fixture
-def msgtx_clock(msgtx_own_url: str) -> "Clock":
-    """Return the clock of the test's database."""
+def msgtx_sessions(msgtx_engine: "sqlalchemy.Engine") -> "sessionmaker[Session]":
+    """Return a maker of SQLAlchemy sessions on the test's database."""
+    from sqlalchemy.orm import sessionmaker
+
+    return sessionmaker(msgtx_engine)
+
+
+@pytest.fixture
+def msgtx_connection(msgtx_database: str) -> "Iterator[psycopg.Connection[Any]]":
+    """Return a psycopg connection to the test's database. Call its `commit()`."""
+    import psycopg
+
+    with contextlib.closing(psycopg.connect(msgtx_database)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def msgtx_django(request: pytest.FixtureRequest, msgtx_database: str) -> "Iterator[BaseDatabaseWrapper]":
+    """Have Django use the test's database, and return its connection. It replaces the `db` of pytest-django."""
+    with _django(request, msgtx_database) as connection:
+        if connection is None:
+            pytest.fail("msgtx_django needs Django, set up, with PostgreSQL as the database that MSGTX names", pytrace=False)
+        yield connection
+
+
+@pytest.fixture
+def msgtx_role(msgtx_server: "Postgres", _msgtx_own_url: str, msgtx_database: str) -> "Roles":
+    """Make a role with few rights: `msgtx_role(can=("produce", "orders"))` returns the URL for its login."""
+    from msgtx.testing import Roles
+
+    return Roles(msgtx_server, _msgtx_own_url, msgtx_database)
+
+
+@pytest.fixture
+def msgtx_clock(_msgtx_own_url: str) -> "Clock":
+    """Return the clock of the test's database: `msgtx_clock.move("1h")`."""
     from msgtx.testing import Clock
 
-    return Clock(msgtx_own_url)
+    return Clock(_msgtx_own_url)
+
+
+@contextlib.contextmanager
+def _named(url: str) -> Iterator[None]:
+    """Name a database in the environment, and no standby."""
+    from msgtx.database import opening
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(opening.VARIABLE, url)
+        patched.delenv(opening.READ_VARIABLE, raising=False)
+        yield
+
+
+@contextlib.contextmanager
+def _django(request: pytest.FixtureRequest, url: str) -> "Iterator[BaseDatabaseWrapper | None]":
+    """Have Django, if it is set up, use a database. pytest-django lets no test connect without its own fixtures."""
+    from msgtx.testing import django
+
+    if not django.is_set_up():
+        yield None
+        return
+    with contextlib.ExitStack() as using:
+        if request.config.pluginmanager.hasplugin("django"):
+            using.enter_context(request.getfixturevalue("django_db_blocker").unblock())
+        yield using.enter_context(django.leading_to(url))

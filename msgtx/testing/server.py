@@ -15,7 +15,7 @@ from msgtx.database.throwaway import Throwaway
 from msgtx.errors import ConfigError, MsgtxError
 
 IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the folder in it is made by mkdtemp
-PREFIX: Final = "msgtx-testing-"
+FOLDERS_PREFIX: Final = "msgtx-testing-"
 ROOM_BYTES: Final = 2 << 30  # of databases: a hundred megabytes at a time, and what is not checkpointed yet
 
 
@@ -23,7 +23,7 @@ class Postgres(Throwaway):
     """A PostgreSQL for the tests of one process."""
 
     def __init__(self, url: str, owner: str | None = None, home: Path | None = None) -> None:
-        super().__init__(url, owner)
+        super().__init__(url, owner, fast=home is not None)
         self.home = home
 
     def crash(self) -> None:
@@ -50,13 +50,15 @@ def embedded_server() -> Iterator[Postgres]:
     """Run a server of this process alone, in memory if there is room: its files need not last."""
     memory = IN_MEMORY if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES else None
     _remove_deserted(memory or Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=memory))
+    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS_PREFIX}{os.getpid()}-", dir=memory))
     folder.chmod(0o755)  # as root, the server runs as another user
     try:
         started = embedded.start(folder / "home")
         server = Postgres(embedded.superuser_url(folder / "home"), started.url, folder / "home")
-        server.flush_nothing()
-        yield server
+        with contextlib.ExitStack() as session:
+            session.callback(server.leave)  # the databases go with the folder
+            server.flush_nothing()
+            yield server
     finally:
         embedded.stop(folder / "home")
         shutil.rmtree(folder)
@@ -64,9 +66,19 @@ def embedded_server() -> Iterator[Postgres]:
 
 def _remove_deserted(parent: Path) -> None:
     """Stop and remove the servers of runs that were killed."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        number = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if number.isdigit() and not Path(f"/proc/{number}").exists():
-            with contextlib.suppress(OSError, MsgtxError):  # of another user: theirs to remove
+    for folder in parent.glob(f"{FOLDERS_PREFIX}*"):
+        number = folder.name.removeprefix(FOLDERS_PREFIX).partition("-")[0]
+        if number.isdigit() and not _lives(int(number)):
+            with contextlib.suppress(OSError, MsgtxError):  # of another user, who removes it
                 embedded.stop(folder / "home")
                 shutil.rmtree(folder)
+
+
+def _lives(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,60 @@
+"""Django on the database of a test."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from msgtx.database import address
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+def is_set_up() -> bool:
+    """Return whether this process has Django with msgtx's database."""
+    if "django.conf" not in sys.modules:
+        return False
+    from django.apps import apps
+    from django.conf import settings
+
+    if not (settings.configured and apps.ready):
+        return False
+    from django.db import connections
+
+    from msgtx.django.database import alias
+
+    return str(connections[alias()].vendor) == "postgresql"
+
+
+@contextlib.contextmanager
+def leading_to(url: str) -> "Iterator[BaseDatabaseWrapper]":
+    """Lead Django's database, the one that MSGTX names, to `url`, in all threads. Yields this thread's connection."""
+    from django.db import connections
+
+    from msgtx.django.database import alias
+
+    connection = connections[alias()]
+    settings = connection.settings_dict  # one for the connections of all threads
+    before = {**settings}
+    _close(connection)
+    settings.update(_as_djangos(url, before.get("OPTIONS") or {}))
+    try:
+        yield connection
+    finally:
+        _close(connection)
+        settings.clear()
+        settings.update(before)
+
+
+def _close(connection: "BaseDatabaseWrapper") -> None:
+    connection.close()
+    connection.close_pool()
+
+
+def _as_djangos(url: str, options: dict[str, object]) -> dict[str, object]:
+    rest = address.parse(url)
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    given = {name: rest.pop(parameter, "") for name, parameter in names.items()}
+    kept = {name: value for name, value in options.items() if name not in {"service", "passfile"}}
+    return {**given, "OPTIONS": {**kept, **rest}}
