@@ -29,6 +29,9 @@ from msgtx.declared.settings import CLIENT, CONSUMER, INSTALLATION, PRODUCER, SH
 from msgtx.snapshot import Snapshots
 from tests.databases import Connection
 from tests.docs.snippets import PAGES, ROOT, snippets
+from tests.histories.anomalies import Name
+from tests.mutants.table import all_mutants
+from tests.system.test_crash_sweep import BOUNDARIES
 
 OF_CLIENTS: Final = {one.name for one in (*CLIENT, *PRODUCER, *CONSUMER, *SHARE_CONSUMER)}
 PORTING: Final = (ROOT / "docs" / "porting.md").read_text(encoding="utf-8")
@@ -322,3 +325,25 @@ def test_a_call_that_a_page_names_exists(page: str, path: str) -> None:
     if owner == "msgtx" and name in {"publish", "read", "value_json", "note_place"}:  # functions of SQL
         return
     assert hasattr(OBJECTS[owner], name), page
+
+
+# ── why it is exactly once ──
+
+
+def test_the_counts_of_tests_are_those_of_the_tests() -> None:
+    """They say "at least", and not much less than there are."""
+    tests = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    there = {
+        "tests": sum(len(re.findall(r"(?m)^(?:async )?def test_", text)) for text in tests),
+        "planted bugs": len(all_mutants()),
+        "orders in which": sum(int(most) for text in tests for most in re.findall(r"\bat_least=(\d+)", text)),
+        "places where": sum(map(sum, BOUNDARIES.values())),
+        "kinds of anomaly": len(Name),
+    }
+    text = (ROOT / "docs/why-exactly-once.md").read_text(encoding="utf-8")
+    told = {row[1]: int(row[0].replace(",", "")) for row in rows(section(text, "## What is tested"))[1:]}
+    for what, count in there.items():
+        (said,) = (number for words, number in told.items() if words.startswith(what))
+        assert said <= count <= 1.25 * said, f"{what}: {count}"
+    assert len(told) == len(there)
+    assert f"in {len(BOUNDARIES)} programs" in text
