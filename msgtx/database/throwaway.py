@@ -51,6 +51,7 @@ SET_CLOCK: Final = SQL("create or replace function msgtx.clock() returns timesta
 READING: Final = (
     *("show ", "begin", "savepoint", "release", "rollback", "listen"),
     *("select pg_catalog.", "select current_schema", "select 'msgtx.", "select typname"),  # of SQLAlchemy
+    *("select $1::pg_catalog.regtype", "select …::pg_catalog.regtype"),  # of psycopg
 )
 # Functions that change nothing.
 READS: Final = "select proname from pg_proc where pronamespace = 'msgtx'::regnamespace and provolatile <> 'v'"

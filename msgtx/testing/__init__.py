@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from msgtx.testing.records import assert_exactly_once, committed, dead_letters, pending, published
     from msgtx.testing.roles import Roles
     from msgtx.testing.server import Postgres
-    from msgtx.testing.working import NothingLeft, run_worker
+    from msgtx.testing.working import NothingLeft, run_worker, run_worker_async
 else:
     # pytest imports this package in each run, also of tests that do not use msgtx: what is in it comes at first use.
     _HOMES = {
@@ -21,7 +21,7 @@ else:
         "Postgres": "server",
         "Roles": "roles",
         **dict.fromkeys(("assert_exactly_once", "committed", "dead_letters", "pending", "published"), "records"),
-        **dict.fromkeys(("NothingLeft", "run_worker"), "working"),
+        **dict.fromkeys(("NothingLeft", "run_worker", "run_worker_async"), "working"),
     }
 
     def __getattr__(name: str) -> object:
@@ -45,4 +45,5 @@ __all__ = [
     "pending",
     "published",
     "run_worker",
+    "run_worker_async",
 ]

@@ -1,187 +1,235 @@
 """A job, run once for each boundary between it and its database, and broken exactly there."""
 
-import itertools
-import os
-import signal
-import threading
-import traceback
-import warnings
+import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Literal
 
-import pytest
-
-from msgtx.client import Client, connect
-from msgtx.database import opening
 from msgtx.database.throwaway import set_clock
+from msgtx.testing import lives
+from msgtx.testing.lives import Function, Job, JobFailed, call
 from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 
+log = logging.getLogger("msgtx.testing")
 Break = Literal["lost call", "lost answer", "killed", "zombie"]
-Job = Callable[[Client], object]
+Say = Callable[[str, bool], object]  # a line of progress, and whether it stays
 BREAKS: Final[tuple[Break, ...]] = ("lost call", "lost answer", "killed", "zombie")
+AFTER: Final = frozenset({"lost answer", "killed"})
 MOST: Final = 500  # boundaries of a job: more mean that it does not end
 RESTARTS: Final = 3  # of a job that the break has ended, as a supervisor does
-LIFE_SECONDS: Final = 60.0  # one life of a job
+ATTEMPTS: Final = 3  # at a boundary that a run does not come to, since its threads took turns in another way
+COPIES: Final = 2  # that are ready, so that no run waits for its database
 LATER: Final = timedelta(minutes=10)  # after which a dead process has lost its seat, its locks, and its transaction
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Where a run was broken. `number`: of the call that writes, from 1."""
+    """Where a run was broken. `before` and `after`: the calls next to it, as far as they are known."""
 
     kind: Break
-    number: int
-    call: str = ""
+    place: str
+    after: str | None
+    before: str | None
 
     def __str__(self) -> str:
         """Return it as a sentence says it."""
-        where = f"call {self.number}, {self.call}" if self.call else f"call {self.number}"
+        where = " and ".join(
+            f"{side} `{call.removesuffix(' #1')}`" for side, call in (("after", self.after), ("before", self.before)) if call
+        )
         return {
-            "lost call": f"the connection broke before {where}",
-            "lost answer": f"the connection broke after {where}, before its answer came",
-            "killed": f"the process was killed after {where}",
-            "zombie": f"the process stood still before {where}, and went on when another one had done its work",
+            "lost call": f"the connection broke {where}",
+            "lost answer": f"the connection broke {where}, and the answer of the first was lost",
+            "killed": f"the process was killed {where}",
+            "zombie": f"the process stood still {where}, and went on when another one had done its work",
         }[self.kind]
 
 
 class Boundaries:
     """The runs of one job on copies of a database."""
 
-    def __init__(self, server: Postgres, base: str, job: Job, check: Job) -> None:
-        self._server = server
-        self._base = base
-        self._job = job
-        self._check = check
+    def __init__(self, server: Postgres, base: str, job: Job, check: Function, *, reading: frozenset[str], say: Say) -> None:
+        self._server, self._base = server, base
+        self._job, self._check = job, check
+        self._reading, self._say = reading, say
+        self._copies: list[Future[str]] = []
+        self._places: list[str] = []
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="msgtx-copies")
 
-    def run(self, kinds: Sequence[Break]) -> int:
-        """Break the job at each boundary in each of these ways. Returns the number of runs that were broken.
+    def run(self, kinds: Sequence[Break], only: str | None, seconds: float) -> int:
+        """Break the job at each boundary in each of these ways, or at `only` one. Returns the number of broken runs.
 
         Raise `AssertionError`, caused by what `check` has raised, with the boundary.
         """
-        broken = 0
-        for kind in kinds:
-            for number in itertools.count(1):
-                if not self.attempt(kind, number):
-                    break
-                broken += 1
-                assert number < MOST, f"the job makes more than {MOST} calls that write: does it end?"
-        return broken
-
-    def attempt(self, kind: Break, number: int) -> bool:
-        """Break one run there, and check what it has left. Returns whether it came so far."""
-        url = self._server.copy(self._base)
-        wire = Wire(url)
+        deadline = time.monotonic() + seconds
         try:
-            plan = Plan(_at(number, "after" if kind in {"lost answer", "killed"} else "before"), _nothing)
-            with _environment(wire.url):
-                {"killed": self._kill, "zombie": self._outlive}.get(kind, self._break)(wire, plan, url)
-            if plan.fired.is_set():
-                self._judge(url, Broken(kind, number, wire.calls[number - 1]))
-            return plan.fired.is_set()
+            self._find_places()
+            broken = 0
+            for kind in kinds:
+                found = 0
+                for number, place in enumerate(self._places if only is None else [only], start=1):
+                    assert number < MOST, f"the job makes more than {MOST} calls that write: does it end?"
+                    assert time.monotonic() < deadline, (
+                        f"{broken} runs in {seconds:g} s, and the job is broken {kind!r} before boundary {number} of"
+                        f" {len(self._places)}: every_boundary(…, timeout=…) permits more"
+                    )
+                    self._say(f"{kind} {number}/{len(self._places)}: {place}", False)
+                    found += self._break(kind, place)
+                self._say(f"{kind}: {found} boundaries, and the check holds at each", True)
+                broken += found
+            return broken
         finally:
-            wire.close()
-            self._server.drop(url)
+            self._close()
 
-    def _judge(self, url: str, broken: Broken) -> None:
-        with _environment(url), connect(url) as client:
+    def _find_places(self) -> None:
+        """Run the job without a fault. Raise `AssertionError` if that fails, or asks the database for nothing."""
+        with self._database() as (url, wire), lives.life(self._job, wire.url) as life:
             try:
-                self._check(client)
+                life.begin()
+                life.wait()
+            except JobFailed as failed:
+                raise AssertionError(f"without any fault, {failed}") from None
+            self._note(wire.calls)
+            try:
+                call(self._check, url)
             except Exception as error:
-                raise AssertionError(
-                    f"{broken}: then the check failed with {type(error).__name__}: {error}"
-                    f" (again: every_boundary(…, only=({broken.kind!r}, {broken.number})))"
-                ) from error
+                raise AssertionError(f"without any fault, the check failed with {_told(error)}") from error
+        assert self._places, (
+            "the job has written nothing to the database, so there is no boundary to break it at: does it connect to"
+            " MSGTX_DATABASE_URL, or to the client that it is given, and does it find records?"
+        )
 
-    def _break(self, wire: Wire, plan: Plan, url: str) -> None:
-        wire.plan(plan)
-        for life in itertools.count():
+    def _note(self, calls: Sequence[WireCall]) -> None:
+        known = {*self._places}
+        self._places += [each.place for each in calls if each.place not in known]
+
+    def _break(self, kind: Break, place: str) -> bool:
+        for _ in range(ATTEMPTS):
+            if self._attempt(kind, place):
+                return True
+        log.warning("%s: %d runs did not come to %s", kind, ATTEMPTS, place)
+        self._say(f"{kind}: {ATTEMPTS} runs did not come to {place}", True)
+        return False
+
+    def _attempt(self, kind: Break, place: str) -> bool:
+        """Break one run there, and check what it has left. Returns whether it came so far."""
+        with self._database() as (url, wire):
+            plan = Plan(_at(place, "after" if kind in AFTER else "before"), _nothing)
             try:
-                self._live(wire.url)
-            except Exception:
-                if not plan.fired.is_set() or life == RESTARTS:
+                {"killed": self._kill, "zombie": self._outlive}.get(kind, self._lose)(wire, plan, url)
+            except JobFailed as failed:
+                if not plan.fired.is_set():
+                    raise AssertionError(f"the job failed by itself, before anything was broken: {failed}") from None
+                raise AssertionError(f"{self._broken(kind, place, wire)}: then {failed}{_again(kind, place)}") from None
+            before = [each.place for each in wire.calls]
+            self._note(wire.calls[: before.index(place) if place in before else None])
+            if plan.fired.is_set():
+                try:
+                    call(self._check, url)
+                except Exception as error:
+                    broken = self._broken(kind, place, wire)
+                    raise AssertionError(
+                        f"{broken}: then the check failed with {_told(error)}{_again(kind, place)}"
+                    ) from error
+            return plan.fired.is_set()
+
+    def _broken(self, kind: Break, place: str, wire: Wire) -> Broken:
+        calls = [each.place for each in wire.calls]
+        previous = dict(zip(calls[1:], calls, strict=False)).get(place)
+        following = dict(zip(self._places, self._places[1:], strict=False)).get(place)
+        return Broken(kind, place, place, following) if kind in AFTER else Broken(kind, place, previous, place)
+
+    def _lose(self, wire: Wire, plan: Plan, url: str) -> None:
+        wire.plan(plan)
+        try:
+            self._live(wire.url)
+        except JobFailed:
+            if not plan.fired.is_set():
+                raise
+            self._restart(url)
+
+    def _kill(self, wire: Wire, plan: Plan, url: str) -> None:
+        with lives.life(self._job, wire.url) as life:
+            plan.action = life.kill
+            wire.plan(plan)
+            life.begin()
+            try:
+                life.wait()
+            except JobFailed:
+                if not plan.fired.is_set():
+                    raise
+        if plan.fired.is_set():
+            set_clock(url, LATER)
+            self._restart(url)
+
+    def _outlive(self, wire: Wire, plan: Plan, url: str) -> None:
+        with lives.life(self._job, wire.url) as life:
+            plan.holds, plan.action = True, life.stand_still
+            wire.plan(plan)
+            life.begin()
+            if life.wait(plan.fired):
+                return
+            set_clock(url, LATER)
+            self._restart(url)
+            wire.thaw()
+            life.go_on()
+            life.wait(may_fail=True)  # it is refused, and says so
+
+    def _restart(self, url: str) -> None:
+        """Start the job again, as a supervisor does."""
+        for life in range(RESTARTS):
+            try:
+                self._live(url)
+            except JobFailed:
+                if life == RESTARTS - 1:
                     raise
             else:
                 return
 
     def _live(self, url: str) -> None:
-        with connect(url) as client:
-            self._job(client)
+        with lives.life(self._job, url) as life:
+            life.begin()
+            life.wait()
 
-    def _kill(self, wire: Wire, plan: Plan, url: str) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child uses none of theirs
-            child = os.fork()
-        if child == 0:
-            self._be_child(wire.url)
-        plan.action = lambda: os.kill(child, signal.SIGKILL)
-        wire.plan(plan)
-        ended = _await(child)
-        if plan.fired.is_set():
-            set_clock(url, LATER)
-            self._live(wire.url)
-        elif ended:
-            raise AssertionError("the job failed by itself, before anything was broken: see its traceback")
-
-    def _be_child(self, url: str) -> None:
-        code = 1
+    @contextmanager
+    def _database(self) -> Iterator[tuple[str, Wire]]:
+        while len(self._copies) < COPIES:
+            self._copies.append(self._pool.submit(self._server.copy, self._base))
+        url = self._copies.pop(0).result()
         try:
-            self._live(url)
-            code = 0
-        except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-
-    def _outlive(self, wire: Wire, plan: Plan, url: str) -> None:
-        plan.holds = True
-        wire.plan(plan)
-        errors: list[BaseException] = []
-
-        def first() -> None:
+            wire = Wire(url, self._reading)
             try:
-                self._live(wire.url)
-            except Exception as error:  # noqa: BLE001 - a zombie is refused, and says so
-                errors.append(error)
+                yield url, wire
+            finally:
+                wire.close()
+        finally:
+            self._pool.submit(self._server.drop, url)
 
-        thread = threading.Thread(target=first, name="msgtx-zombie", daemon=True)
-        thread.start()
-        while thread.is_alive() and not plan.fired.wait(0.005):
-            pass
-        if plan.fired.is_set():
-            set_clock(url, LATER)
-            with _environment(url):
-                self._live(url)
-            wire.thaw()
-        thread.join(LIFE_SECONDS)
-        assert not thread.is_alive(), f"the job did not end within {LIFE_SECONDS:g} s"
-        if errors and not plan.fired.is_set():
-            raise errors[0]
+    def _close(self) -> None:
+        for copy in self._copies:
+            if not copy.cancel():
+                self._pool.submit(self._drop, copy)
+        self._pool.shutdown()
+
+    def _drop(self, copy: "Future[str]") -> None:
+        self._server.drop(copy.result())
 
 
-def _at(number: int, side: Side) -> Callable[[WireCall, Side], bool]:
-    return lambda call, reached: call.number == number and reached == side
+def _at(place: str, side: Side) -> Callable[[WireCall, Side], bool]:
+    return lambda call, reached: reached == side and call.place == place
 
 
 def _nothing() -> None:
     """Break the connection, and nothing else."""
 
 
-def _await(child: int) -> int:
-    """Return how a child has ended; one that does not is killed."""
-    over = threading.Timer(LIFE_SECONDS, lambda: os.kill(child, signal.SIGKILL))
-    over.start()
-    try:
-        return os.waitpid(child, 0)[1]
-    finally:
-        over.cancel()
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
-@contextmanager
-def _environment(url: str) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(opening.VARIABLE, url)
-        yield
+def _again(kind: Break, place: str) -> str:
+    return f" (again: every_boundary(…, only=({kind!r}, {place!r})))"

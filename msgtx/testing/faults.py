@@ -1,20 +1,35 @@
 """Faults between a program under test and its database, at chosen boundaries, or at every one."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Literal
 
-from msgtx import units
-from msgtx.testing.boundaries import BREAKS, Boundaries, Break, Job
+from msgtx import arguments, units
+from msgtx.errors import ConfigError
+from msgtx.testing import lives, protocol
+from msgtx.testing.boundaries import BREAKS, Boundaries, Break, Say
+from msgtx.testing.lives import Function, Job, JobFailed
 from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 from msgtx.units import Duration
+
+TIMEOUT: Final = "15m"
+# What ends the reading of records, in any way that msgtx has: offsets, or answers of a share group.
+WRITES_OFFSETS: Final = frozenset(
+    {
+        *("commit_offsets", "commit_in_session", "decide", "append_and_decide", "decide_sealed", "seal"),
+        *("acknowledge_records", "acknowledge"),
+    }
+)
 
 
 class Faults:
     """What may go wrong on the wire to the test's database. `url` leads over it."""
 
-    def __init__(self, server: Postgres, url: str) -> None:
+    def __init__(self, server: Postgres, url: str, say: Say | None = None) -> None:
         self._server = server
+        self._say = say or _say_nothing
         self._direct = url
         self.wire = Wire(url)
         self.url = self.wire.url
@@ -46,30 +61,118 @@ class Faults:
         timer.daemon = True
         timer.start()
 
+    @contextmanager
+    def zombie(self, job: Job, *, before: str) -> Iterator[None]:
+        """Run a job in a process that stands still before its first call of this name, within the block.
+
+        Other processes can do its work there; `msgtx_clock.move("10m")` has the database take it for dead. At the end of the
+        block it goes on, and its end is awaited, however it ends: it should be refused. Raise `AssertionError` if it ends
+        before such a call.
+        """
+        with lives.life(job, self.url) as life:
+            plan = self.wire.plan(Plan(_at(before, "before"), life.stand_still, holds=True))
+            life.begin()
+            if life.wait(plan.fired):
+                raise AssertionError(f"the job ended before a call {before!r}; it made {self._shown()}")
+            yield
+            self.wire.thaw()
+            life.go_on()
+            life.wait(may_fail=True)
+
+    def killed(
+        self,
+        job: Job,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        between: Literal["rows and offsets"] | None = None,
+    ) -> None:
+        """Run a job in a process, and kill it `before` or `after` its first call of this name.
+
+        `between="rows and offsets"`: behind a statement of its own, before the call that writes the offsets of its records.
+        `msgtx_clock.move("10m")` then has the database take it for dead, so that another one gets its work at once. Raise
+        `AssertionError` if it ends before such a call.
+        """
+        given = [each for each in (before, after, between) if each is not None]
+        if len(given) != 1 or (between is not None and between != "rows and offsets"):
+            raise ConfigError('killed takes one of before=, after= and between="rows and offsets"', name="between")
+        if between is not None:
+            is_it = _between_rows_and_offsets()
+        else:
+            is_it = _at(before, "before") if before is not None else _at(str(after), "after")
+        with lives.life(job, self.url) as life:
+            plan = self.wire.plan(Plan(is_it, life.kill))
+            life.begin()
+            try:
+                life.wait()
+            except JobFailed:
+                if not plan.fired.is_set():
+                    raise
+            if not plan.fired.is_set():
+                raise AssertionError(f"the job ended before a call {given[0]!r}; it made {self._shown()}")
+
     def every_boundary(
-        self, job: Job, check: Job, *, kinds: Sequence[Break] = BREAKS, only: tuple[Break, int] | None = None
+        self,
+        job: Job,
+        check: Function,
+        *,
+        kinds: Sequence[Break] = BREAKS,
+        only: tuple[Break, str] | None = None,
+        timeout: Duration = TIMEOUT,
     ) -> int:
         """Run `job(client)` once for each call that writes, broken exactly there, and each time have `check(client)` look.
 
-        Each run begins with a copy of the test's database as it is now; its open connections are ended. A job that the
-        break has ended with an exception is started again, as a supervisor does. `only`: one run, as the error names it.
-        Returns the number of broken runs. Raise `AssertionError` with the boundary, caused by what `check` has raised.
+        `job` is a function or a coroutine function; one without parameters connects by itself to `MSGTX_DATABASE_URL`, as a
+        command line does: `["python", "worker.py"]`. It ends when its work is done. Each run is a process, with a copy of
+        the test's database as it is now, whose open connections are ended. A job that ended with an exception is started
+        again, as a supervisor does. What it leaves in memory is gone: `check` looks into the database, or into files.
+
+        `kinds`: `lost call` and `lost answer` break the connection; `killed` kills the process, and starts it again;
+        `zombie` stops the process until another one has done its work, and has it go on. `only`: one run, as the error
+        names it. Returns the number of broken runs. Raise `AssertionError` with the boundary, caused by what `check` has
+        raised; also if the job or the check fails without any fault.
         """
+        seconds = units.wait_seconds("timeout", timeout)
+        for each in kinds if only is None else only[:1]:
+            arguments.one_of("kinds", each, BREAKS)
         base = self._server.copy(self._direct)
         try:
-            runs = Boundaries(self._server, base, job, check)
-            return runs.run(kinds) if only is None else int(runs.attempt(*only))
+            runs = Boundaries(self._server, base, job, check, reading=self.wire.reading, say=self._say)
+            return runs.run(kinds, None, seconds) if only is None else runs.run(only[:1], only[1], seconds)
         finally:
             self._server.drop(base)
 
+    def _shown(self) -> str:
+        return ", ".join(dict.fromkeys(f"`{each.name}`" for each in self.wire.calls)) or "none"
+
 
 def _at(name: str, side: Side) -> Callable[[WireCall, Side], bool]:
-    wanted = name.casefold()
+    wanted = protocol.plain(name).casefold()
 
     def is_it(call: WireCall, reached: Side) -> bool:
         return reached == side and (wanted in call.name.split(", ") or call.name.casefold().startswith(wanted))
 
     return is_it
+
+
+def _between_rows_and_offsets() -> Callable[[WireCall, Side], bool]:
+    has_rows = False
+
+    def is_it(call: WireCall, reached: Side) -> bool:
+        nonlocal has_rows
+        if reached == "after":
+            return False
+        functions = call.name.split(", ")
+        if has_rows and not WRITES_OFFSETS.isdisjoint(functions):
+            return True
+        has_rows = has_rows or protocol.is_statement(call.name) or "append" in functions
+        return False
+
+    return is_it
+
+
+def _say_nothing(text: str, stays: bool) -> None:
+    """Show nothing: there is no terminal, or it is quiet."""
 
 
 def _nothing() -> None:

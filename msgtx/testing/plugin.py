@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from msgtx import aio
     from msgtx.client import Client
     from msgtx.testing import Clock, Faults, Postgres, Roles
+    from msgtx.testing.boundaries import Say
 
 SERVER_VARIABLE: Final = "MSGTX_TEST_DATABASE_URL"
 
@@ -75,13 +76,31 @@ def _msgtx_own_url(msgtx_server: "Postgres") -> Iterator[str]:
 
 
 @pytest.fixture
-def msgtx_faults(msgtx_server: "Postgres", _msgtx_own_url: str) -> "Iterator[Faults]":
+def msgtx_faults(request: pytest.FixtureRequest, msgtx_server: "Postgres", _msgtx_own_url: str) -> "Iterator[Faults]":
     """Break the connections to the test's database: lost calls and answers, crashes, outages, `every_boundary`."""
     from msgtx.testing import Faults
 
-    faults = Faults(msgtx_server, _msgtx_own_url)
+    faults = Faults(msgtx_server, _msgtx_own_url, _progress(request.config))
     yield faults
     faults.close()
+
+
+def _progress(config: pytest.Config) -> "Say | None":
+    """Return what shows a line of progress with `-v`."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    capturing = config.pluginmanager.get_plugin("capturemanager")
+    if terminal is None or capturing is None or config.get_verbosity() < 1:
+        return None
+
+    def say(text: str, stays: bool) -> None:
+        with capturing.global_and_fixture_disabled():
+            if stays:
+                terminal.ensure_newline()
+                terminal.write_line(text)
+            elif terminal.isatty:
+                terminal.rewrite(text, erase=True)
+
+    return say
 
 
 @pytest.fixture

@@ -20,7 +20,10 @@ ENDS_OF_CALLS: Final = frozenset({QUERY, SYNC, FUNCTION_CALL})  # the server ans
 
 _FUNCTION: Final = re.compile(r"\bmsgtx\.(\w+)\s*\(")
 _SPACE: Final = re.compile(r"\s+")
+# What differs from run to run in a statement, and is not what it does: texts, numbers, names that a driver has made up.
+_VALUES: Final = re.compile(r"'(?:[^']|'')*'|(?<!\$)\b\d+(?:\.\d+)?\b|\b[0-9a-f]{8}(?:-?[0-9a-f]{4,}){1,4}\b")
 _LISTENS: Final = re.compile(r"\s*listen\b", re.IGNORECASE)
+_OF_ROWS: Final = frozenset({"insert", "update", "delete", "merge", "copy", "with", "select", "call"})
 NAME_LENGTH: Final = 60
 
 
@@ -61,12 +64,22 @@ class Statements:
         functions = list(dict.fromkeys(found for text in texts for found in _FUNCTION.findall(text)))
         if functions:
             return ", ".join(functions)
-        return _SPACE.sub(" ", texts[-1]).strip(" ;")[:NAME_LENGTH] if texts else ""
+        return plain(texts[-1])[:NAME_LENGTH] if texts else ""
+
+
+def plain(text: str) -> str:
+    """Return a statement on one line, without its values: by this it is known in every run."""
+    return _VALUES.sub("…", _SPACE.sub(" ", text)).strip(" ;")
 
 
 def listens(name: str) -> bool:
     """Return whether a call of this name makes a connection one that waits for notifications."""
     return _LISTENS.match(name) is not None
+
+
+def is_statement(name: str) -> bool:
+    """Return whether a call of this name is a statement on a program's own rows."""
+    return " " in name and name.split(maxsplit=1)[0].casefold() in _OF_ROWS
 
 
 async def read_message(stream: asyncio.StreamReader) -> Message:

@@ -7,9 +7,9 @@ process, since it stands behind all of them.
 
 import asyncio
 import contextlib
-import itertools
+import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
@@ -26,18 +26,28 @@ DEFAULT_PORT: Final = "5432"
 SOCKET: Final = ".s.PGSQL."  # libpq's name of a Unix socket, before its port
 # Calls of background threads: when they come depends on time, and a number must mean the same boundary in every run.
 OF_THREADS: Final = frozenset(
-    {"heartbeat_group", "heartbeat_share_group", "mark", "notify_readers", "tell_readers", "remove_wake_ups", "woken_since"}
+    {
+        *("heartbeat_group", "heartbeat_share_group", "mark", "notify_readers", "tell_readers", "remove_wake_ups"),
+        *("woken_since", "remove_superseded_shares", "flush_offsets", "renew_locks"),
+    }
 )
-UNCOUNTED: Final = OF_THREADS | {"", "connect"}
+# What changes nothing that a program sees, though PostgreSQL does not know it.
+READING: Final = frozenset({"describe_share_groups", "describe_installation", "identify_server"})
+UNCOUNTED: Final = OF_THREADS | READING | {"", "connect"}
 
 
 @dataclass(slots=True)
 class WireCall:
-    """A call that a client has sent. `number`: from 1, in the order of arrival; 0 of one that is not counted."""
+    """A call that a client has sent. `time`: of this name, from 1, in the order of arrival; 0 of one that is not counted."""
 
-    number: int
+    time: int
     name: str
     lost: "Plan | None" = None
+
+    @property
+    def place(self) -> str:
+        """Return by what it is known in every run: its name, and which one of this name it is."""
+        return f"{self.name} #{self.time}"
 
 
 @dataclass(slots=True)
@@ -53,19 +63,21 @@ class Plan:
 class Wire:
     """Carry everything between `url` and the server, and break it by plan. For any thread.
 
-    It needs a server that accepts connections without TLS. Raise `ConfigError` for an address that requires it.
+    It needs a server that accepts connections without TLS. `reading`: the functions that change nothing, where they are
+    known. Raise `ConfigError` for an address that requires TLS.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, reading: frozenset[str] | None = None) -> None:
         self._parameters = address.parse(url)
         if self._parameters.get("sslmode", "prefer") not in {"disable", "allow", "prefer"}:
             mode = self._parameters["sslmode"]
             raise ConfigError(
                 f"faults are made between client and server, without TLS; the URL has sslmode={mode}", name="url"
             )
-        self._uncounted = UNCOUNTED | throwaway.functions_that_read(url)
-        self.calls: list[str] = []
-        self._numbers = itertools.count(1)
+        self.reading = throwaway.functions_that_read(url) if reading is None else reading
+        self._uncounted = UNCOUNTED | self.reading
+        self.calls: list[WireCall] = []
+        self._times: Counter[str] = Counter()
         self._plans: list[Plan] = []
         self._open: set[_Connection] = set()
         self._away = False
@@ -99,7 +111,7 @@ class Wire:
         def clear() -> None:
             self._plans.clear()
             self.calls.clear()
-            self._numbers = itertools.count(1)
+            self._times.clear()
 
         self._call(clear)
 
@@ -158,6 +170,8 @@ class Wire:
         self._open.add(connection)
         try:
             await connection.carry()
+        except asyncio.CancelledError:  # `close`: asyncio would log it
+            pass
         finally:
             connection.end()
             self._open.discard(connection)
@@ -174,12 +188,14 @@ class Wire:
         """Count a call."""
         if not counts or set(name.split(", ")) <= self._uncounted or name.casefold().startswith(throwaway.READING):
             return WireCall(0, name)
-        self.calls.append(name)
-        return WireCall(next(self._numbers), name)
+        self._times[name] += 1
+        call = WireCall(self._times[name], name)
+        self.calls.append(call)
+        return call
 
     def planned(self, call: WireCall, side: Side) -> Plan | None:
         """Return the plan that is due on this side of a call, once."""
-        for plan in self._plans if call.number else ():
+        for plan in self._plans if call.time else ():
             if plan.is_it(call, side):
                 self._plans.remove(plan)
                 return plan
@@ -212,6 +228,8 @@ class _Connection:
         """End both connections at once, as a crash does."""
         for writer in (self._to_client, self._to_server):
             if writer is not None:
+                with contextlib.suppress(OSError):  # a fork of this process has the socket, too, and would keep it open
+                    writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
                 writer.transport.abort()
 
     async def carry(self) -> None:

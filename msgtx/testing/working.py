@@ -1,28 +1,43 @@
 """Running a worker in a test until nothing is left for it."""
 
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.orm import sessionmaker
 
 from msgtx.client import Client
-from msgtx.errors import DatabaseUnavailable
+from msgtx.errors import DatabaseUnavailable, GroupNotFound
+from msgtx.store.shares.shares import waiting_shares
 from msgtx.types import ProcessReport, TopicPartition
 from msgtx.units import Duration, wait_seconds
 
+if TYPE_CHECKING:
+    from msgtx import aio
+
 TIMEOUT: Final = "30s"
+MOST_PARTITIONS: Final = 10_000  # of share groups on which records wait
 
 
 class NothingLeft:
     """What ends a worker: nothing is left for its group on these topics. Pass it as `stop`.
 
-    Raise `AssertionError` in the worker if that takes longer than `timeout`.
+    Records that others have locked are left: they come when the locks expire. A record of a share group that waits for a
+    time (a delay, or the group's back-off) is not: move the clock, and run the worker again. `share`: it is a share group.
+    `partitions`: indexes of those that count. Raise `AssertionError` in the worker if it takes longer than `timeout`.
     """
 
-    def __init__(self, client: Client, group: str, *topics: str, share: bool = False, timeout: Duration = TIMEOUT) -> None:
+    def __init__(
+        self,
+        client: Client,
+        group: str,
+        *topics: str,
+        share: bool = False,
+        partitions: Collection[int] | None = None,
+        timeout: Duration = TIMEOUT,
+    ) -> None:
         self._client, self._group, self._topics, self._share = client, group, topics, share
-        self._timeout = timeout
+        self._partitions, self._timeout = partitions, timeout
         self._deadline = time.monotonic() + wait_seconds("timeout", timeout)
 
     def is_set(self) -> bool:
@@ -36,18 +51,37 @@ class NothingLeft:
         return not left
 
     def _left(self) -> int:
-        if self._share:
-            is_known = any(one.group == self._group for one in self._client.admin.shares.list())
-            return self._client.admin.shares.describe(self._group).lag if is_known else 1
-        known = {
-            TopicPartition(one.topic, one.partition): one.lag
-            for one in self._client.admin.groups.describe(self._group).partitions
-        }
+        known = self._lag_of_share_group() if self._share else self._lag_of_group()
         return sum(
             (one.last_stable_offset - one.log_start_offset if known.get(partition) is None else known[partition]) or 0
             for topic in self._topics
             for partition, one in self._client.admin.partitions.describe_all(topic).items()
+            if self._partitions is None or partition.partition in self._partitions
         )
+
+    def _lag_of_group(self) -> dict[TopicPartition, int | None]:
+        return {
+            TopicPartition(one.topic, one.partition): one.lag
+            for one in self._client.admin.groups.describe(self._group).partitions
+        }
+
+    def _lag_of_share_group(self) -> dict[TopicPartition, int | None]:
+        try:
+            known = self._client.admin.shares.describe(self._group).partitions
+        except GroupNotFound:
+            return {}
+        later = self._not_due() if any(one.parked for one in known) else {}
+        return {(at := TopicPartition(one.topic, one.partition)): one.lag - later.get(at, 0) for one in known}
+
+    def _not_due(self) -> dict[TopicPartition, int]:
+        """Return how many records wait for a time, or for the key of one that does."""
+        with self._client.runtime.engine.connection() as connection:
+            rows, _ = waiting_shares(connection, most=MOST_PARTITIONS)
+        return {
+            TopicPartition(row.topic, row.partition_index): row.delayed + row.waiting
+            for row in rows
+            if row.group_name == self._group and row.due_at is not None and row.due_at > row.checked_at
+        }
 
 
 def run_worker(
@@ -60,13 +94,14 @@ def run_worker(
     timeout: Duration = TIMEOUT,
     **settings: Any,
 ) -> ProcessReport:
-    """Run a worker until nothing is left for its group, without an idle second.
+    """Run a worker until nothing is left for its group (`NothingLeft`), without an idle second.
 
     With `to`, `handler(record)` is the function of `client.process`; `transactional_id` is the group's name unless given.
     Else `handler(session, record)` is that of `client.process_into`, with `sessions` or SQLAlchemy sessions on the test's
-    database. Further `settings` are those of these two. Raise what the worker raises, and `AssertionError` after `timeout`.
+    database. Further `settings` are those of these two. A group that is new begins with the oldest record, a share group
+    (`share_members`), too. Raise what the worker raises, and `AssertionError` after `timeout`.
     """
-    stop = NothingLeft(client, group, *topics, share=settings.get("share_members") is not None, timeout=timeout)
+    stop = _stop(client, group, topics, settings, timeout)
     if to is not None:
         settings = {"transactional_id": group, **settings}
         return client.process(*topics, to=to, group=group, transform=handler, stop=stop, **settings)  # type: ignore[arg-type]
@@ -77,3 +112,32 @@ def run_worker(
         return client.process_into(sessionmaker(engine), handler, *topics, group=group, stop=stop, **settings)
     finally:
         engine.dispose()
+
+
+async def run_worker_async(
+    client: "aio.Client",
+    handler: Callable[..., Any],
+    *topics: str,
+    group: str,
+    sessions: Callable[[], Any] | None = None,
+    timeout: Duration = TIMEOUT,
+    **settings: Any,
+) -> ProcessReport:
+    """Run a worker of `msgtx.aio` as `run_worker` does; without `sessions` its handler gets SQLAlchemy's AsyncSession."""
+    from sqlalchemy.ext.asyncio import async_sessionmaker
+
+    stop = await client.run(_stop, client.sync, group, topics, settings, timeout)
+    if sessions is not None:
+        return await client.process_into(sessions, handler, *topics, group=group, stop=stop, **settings)
+    engine = client.async_engine()
+    try:
+        return await client.process_into(async_sessionmaker(engine), handler, *topics, group=group, stop=stop, **settings)
+    finally:
+        await engine.dispose()
+
+
+def _stop(client: Client, group: str, topics: tuple[str, ...], settings: dict[str, Any], timeout: Duration) -> NothingLeft:
+    share = settings.get("share_members") is not None
+    if share and not any(one.group == group for one in client.admin.shares.list()):
+        client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    return NothingLeft(client, group, *topics, share=share, partitions=settings.get("partitions"), timeout=timeout)

@@ -1,0 +1,201 @@
+"""A life of a job: a process of its own, which can be killed, and can stand still."""
+
+import asyncio
+import contextlib
+import ctypes
+import faulthandler
+import inspect
+import os
+import select
+import signal
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
+
+import pytest
+
+from msgtx.client import connect
+from msgtx.database import opening
+
+Function = Callable[..., object]
+Job = Function | Sequence[str]
+LIFE_SECONDS: Final = 60.0  # one life of a job
+DYING_SECONDS: Final = 10.0  # what a process takes to show its stack
+SHOWN_BYTES: Final = 4000  # of what a job has printed, in an error
+DIES_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG of Linux
+
+
+class JobFailed(AssertionError):
+    """A job ended with an exception, with an exit status, or not at all: see what it has printed."""
+
+
+def call(function: Function, url: str) -> None:
+    """Call a user's function: with a client of `url`, of asyncio for a coroutine function; without if it takes nothing."""
+    with _environment(url):
+        takes = bool(inspect.signature(function).parameters)
+        if inspect.iscoroutinefunction(function):
+            asyncio.run(_await(function, url if takes else None))
+        elif takes:
+            with connect(url) as client:
+                function(client)
+        else:
+            function()
+
+
+async def _await(function: Callable[..., Any], url: str | None) -> None:
+    if url is None:
+        await function()
+        return
+    from msgtx import aio
+
+    async with await aio.connect(url) as client:
+        await function(client)
+
+
+@contextmanager
+def life(job: Job, url: str) -> Iterator["Life"]:
+    """Have a life of a job, not begun, that does not last longer than the block."""
+    one = Life(job, url)
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+class Life:
+    """One life of a job, with the database in `MSGTX_DATABASE_URL`. Its threads and children end with it.
+
+    A function runs in a fork of this process: what it leaves in memory is gone with it.
+    """
+
+    def __init__(self, job: Job, url: str, seconds: float = LIFE_SECONDS) -> None:
+        self._job, self._url, self._seconds = job, url, seconds
+        self._begun, self._lock = threading.Event(), threading.Lock()
+        self._pid: int | None = None
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+
+    def begin(self) -> None:
+        """Start the process."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child uses none of theirs
+            self._pid = os.fork()
+        if self._pid == 0:
+            self._live()
+        self._begun.set()
+
+    def kill(self) -> None:
+        """Kill it, at whatever it is. For any thread, also before it has begun."""
+        self._signal(signal.SIGKILL)
+
+    def stand_still(self) -> None:
+        """Stop it, as a machine does that is paused."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Continue it."""
+        self._signal(signal.SIGCONT)
+
+    def wait(self, until: threading.Event | None = None, *, may_fail: bool = False) -> bool:
+        """Wait for its end, or for an event. Returns whether it has ended. Raise `JobFailed`, with its stack if it hangs."""
+        deadline = time.monotonic() + self._seconds
+        while not self._has_ended(0.002 if until is not None else deadline - time.monotonic()):
+            if until is not None and until.is_set():
+                return False
+            if time.monotonic() >= deadline:
+                self._signal(signal.SIGABRT)
+                self._has_ended(DYING_SECONDS)
+                raise JobFailed(f"the job did not end within {self._seconds:g} s; its stack:\n{self._output()}")
+        status = self._reap()
+        if status != 0 and not may_fail:
+            raise JobFailed(f"the job ended with {_words(status)}; it printed:\n{self._output()}")
+        return True
+
+    def end(self) -> None:
+        """Kill it if it runs, with what it has started."""
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pid, signal.SIGKILL)
+            self.kill()
+            self._reap()
+        self._printed.close()
+
+    def _signal(self, number: int) -> None:
+        self._begun.wait()
+        with self._lock:  # the number is another process's once this one is reaped
+            if self._pid is not None:
+                os.kill(self._pid, number)
+
+    def _has_ended(self, seconds: float) -> bool:
+        if self._pid is None:
+            return True
+        handle = os.pidfd_open(self._pid)
+        try:
+            poll = select.poll()
+            poll.register(handle, select.POLLIN)
+            return bool(poll.poll(max(0.0, seconds) * 1000))
+        finally:
+            os.close(handle)
+
+    def _reap(self) -> int:
+        with self._lock:
+            if self._pid is None:
+                return 0
+            pid, self._pid = self._pid, None
+            _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # a group of its own: what it has started
+            os.killpg(pid, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(status)
+
+    def _output(self) -> str:
+        size = os.fstat(self._printed.fileno()).st_size
+        told = os.pread(self._printed.fileno(), SHOWN_BYTES, max(0, size - SHOWN_BYTES))
+        return ("…" if size > SHOWN_BYTES else "") + told.decode(errors="replace").strip()
+
+    def _live(self) -> NoReturn:
+        """Be the process, to its end."""
+        code = 1
+        try:
+            os.setsid()
+            ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+            for number in (1, 2):
+                os.dup2(self._printed.fileno(), number)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            if not callable(self._job):
+                environment = {**os.environ, opening.VARIABLE: self._url, "PYTHONFAULTHANDLER": "1"}
+                os.execvpe(self._job[0], [*self._job], environment)  # noqa: S606 - the caller's command line
+            faulthandler.enable(2)
+            code = _run(self._job, self._url)
+        except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+
+
+def _run(job: Function, url: str) -> int:
+    import sys
+
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    try:
+        call(job, url)
+    except SystemExit as exited:
+        return exited.code if isinstance(exited.code, int) else int(exited.code is not None)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def _words(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+
+
+@contextmanager
+def _environment(url: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(opening.VARIABLE, url)
+        yield
