@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from msgtx.database.throwaway import set_clock
 from msgtx.testing import lives
-from msgtx.testing.lives import Function, Job, JobFailed, call
+from msgtx.testing.lives import Function, Job, JobFailed, call_function
 from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 
@@ -23,7 +23,7 @@ AFTER: Final = frozenset({"lost answer", "killed"})
 MOST: Final = 500  # boundaries of a job: more mean that it does not end
 RESTARTS: Final = 3  # of a job that the break has ended, as a supervisor does
 ATTEMPTS: Final = 3  # at a boundary that a run does not come to, since its threads took turns in another way
-COPIES: Final = 2  # that are ready, so that no run waits for its database
+COPIES_AHEAD: Final = 2  # that are ready, so that no run waits for its database
 LATER: Final = timedelta(minutes=10)  # after which a dead process has lost its seat, its locks, and its transaction
 
 
@@ -89,13 +89,13 @@ class Boundaries:
         """Run the job without a fault. Raise `AssertionError` if that fails, or asks the database for nothing."""
         with self._database() as (url, wire), lives.life(self._job, wire.url) as life:
             try:
-                life.begin()
+                life.start()
                 life.wait()
             except JobFailed as failed:
                 raise AssertionError(f"without any fault, {failed}") from None
             self._note(wire.calls)
             try:
-                call(self._check, url)
+                call_function(self._check, url)
             except Exception as error:
                 raise AssertionError(f"without any fault, the check failed with {_told(error)}") from error
         assert self._places, (
@@ -129,7 +129,7 @@ class Boundaries:
             self._note(wire.calls[: before.index(place) if place in before else None])
             if plan.fired.is_set():
                 try:
-                    call(self._check, url)
+                    call_function(self._check, url)
                 except Exception as error:
                     broken = self._broken(kind, place, wire)
                     raise AssertionError(
@@ -156,7 +156,7 @@ class Boundaries:
         with lives.life(self._job, wire.url) as life:
             plan.action = life.kill
             wire.plan(plan)
-            life.begin()
+            life.start()
             try:
                 life.wait()
             except JobFailed:
@@ -170,7 +170,7 @@ class Boundaries:
         with lives.life(self._job, wire.url) as life:
             plan.holds, plan.action = True, life.stand_still
             wire.plan(plan)
-            life.begin()
+            life.start()
             if life.wait(plan.fired):
                 return
             set_clock(url, LATER)
@@ -192,12 +192,12 @@ class Boundaries:
 
     def _live(self, url: str) -> None:
         with lives.life(self._job, url) as life:
-            life.begin()
+            life.start()
             life.wait()
 
     @contextmanager
     def _database(self) -> Iterator[tuple[str, Wire]]:
-        while len(self._copies) < COPIES:
+        while len(self._copies) < COPIES_AHEAD:
             self._copies.append(self._pool.submit(self._server.copy, self._base))
         url = self._copies.pop(0).result()
         try:

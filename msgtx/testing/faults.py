@@ -14,7 +14,7 @@ from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 from msgtx.units import Duration
 
-TIMEOUT: Final = "15m"
+RUNS_TIMEOUT: Final = "15m"
 # What ends the reading of records, in any way that msgtx has: offsets, or answers of a share group.
 WRITES_OFFSETS: Final = frozenset(
     {
@@ -71,7 +71,7 @@ class Faults:
         """
         with lives.life(job, self.url) as life:
             plan = self.wire.plan(Plan(_at(before, "before"), life.stand_still, holds=True))
-            life.begin()
+            life.start()
             if life.wait(plan.fired):
                 raise AssertionError(f"the job ended before a call {before!r}; it made {self._shown()}")
             yield
@@ -102,7 +102,7 @@ class Faults:
             is_it = _at(before, "before") if before is not None else _at(str(after), "after")
         with lives.life(job, self.url) as life:
             plan = self.wire.plan(Plan(is_it, life.kill))
-            life.begin()
+            life.start()
             try:
                 life.wait()
             except JobFailed:
@@ -118,7 +118,7 @@ class Faults:
         *,
         kinds: Sequence[Break] = BREAKS,
         only: tuple[Break, str] | None = None,
-        timeout: Duration = TIMEOUT,
+        timeout: Duration = RUNS_TIMEOUT,
     ) -> int:
         """Run `job(client)` once for each call that writes, broken exactly there, and each time have `check(client)` look.
 

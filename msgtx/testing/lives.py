@@ -34,7 +34,7 @@ class JobFailed(AssertionError):
     """A job ended with an exception, with an exit status, or not at all: see what it has printed."""
 
 
-def call(function: Function, url: str) -> None:
+def call_function(function: Function, url: str) -> None:
     """Call a user's function: with a client of `url`, of asyncio for a coroutine function; without if it takes nothing."""
     with _environment(url):
         takes = bool(inspect.signature(function).parameters)
@@ -79,7 +79,7 @@ class Life:
         self._pid: int | None = None
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the process."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads: the child uses none of theirs
@@ -181,7 +181,7 @@ def _run(job: Function, url: str) -> int:
 
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     try:
-        call(job, url)
+        call_function(job, url)
     except SystemExit as exited:
         return exited.code if isinstance(exited.code, int) else int(exited.code is not None)
     finally:

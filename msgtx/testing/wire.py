@@ -32,8 +32,8 @@ OF_THREADS: Final = frozenset(
     }
 )
 # What changes nothing that a program sees, though PostgreSQL does not know it.
-READING: Final = frozenset({"describe_share_groups", "describe_installation", "identify_server"})
-UNCOUNTED: Final = OF_THREADS | READING | {"", "connect"}
+ONLY_READ: Final = frozenset({"describe_share_groups", "describe_installation", "identify_server"})
+UNCOUNTED: Final = OF_THREADS | ONLY_READ | {"", "connect"}
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from msgtx import aio
 
 TIMEOUT: Final = "30s"
-MOST_PARTITIONS: Final = 10_000  # of share groups on which records wait
+MOST_WAITING: Final = 10_000  # of share groups on which records wait
 
 
 class NothingLeft:
@@ -76,7 +76,7 @@ class NothingLeft:
     def _not_due(self) -> dict[TopicPartition, int]:
         """Return how many records wait for a time, or for the key of one that does."""
         with self._client.runtime.engine.connection() as connection:
-            rows, _ = waiting_shares(connection, most=MOST_PARTITIONS)
+            rows, _ = waiting_shares(connection, most=MOST_WAITING)
         return {
             TopicPartition(row.topic, row.partition_index): row.delayed + row.waiting
             for row in rows
