@@ -13,10 +13,7 @@ from tests.testing import shop
 
 @pytest.fixture(scope="session")
 def msgtx_server(server: Server) -> Iterator[Postgres]:
-    def prepare(url: str) -> None:
-        with connect(url, create=True) as client:
-            shop.open_shop(client)
-
     with given(server.superuser_url) as made:
-        made.make_template(prepare)
+        with made.making_template() as url, connect(url, create=True) as client:
+            shop.open_shop(client)
         yield made
