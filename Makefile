@@ -27,7 +27,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check links compiler etcd demo docs wheels wheels-all release test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-patroni test-install test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check links compiler chromium etcd demo docs test-site wheels wheels-all release test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-patroni test-install test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -98,8 +98,15 @@ test-postgres: $(VENV)/installed ## what depends on the server, on each PostgreS
 			tests/store tests/database tests/admin tests/sessions tests/system/test_standby.py || exit 1; \
 	done
 
+chromium:
+	@for each in $(CHROMIUM); do command -v $$each >/dev/null && exit 0; done; \
+		echo "missing: Chromium (Debian: apt-get install chromium)" >&2; exit 1
+
 docs: $(VENV)/docs ## build/site: the documentation, with every link checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir build/site
+
+test-site: docs | chromium ## build/site in a browser: searches find their pages, no code is cut, no other host is asked (needs Chromium)
+	@$(BIN)/python -m tests tests/docs/test_site.py
 
 wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compiled for this Python, and one of pure Python
 	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
@@ -130,9 +137,7 @@ release: $(VENV)/release/installed | compiler ## dist/: what can be uploaded: ch
 test-install: $(VENV)/spark $(VENV)/release/installed ## each extra in an environment of its own, by what the wheel says; types; the list of a release and its signature
 	@$(BIN)/python -m tests tests/install
 
-test-console: $(VENV)/installed ## the console in a browser; screenshots in build/console (needs Chromium; PART=N: as of `make test-all`)
-	@for each in $(CHROMIUM); do command -v $$each >/dev/null && exit 0; done; \
-		echo "missing: Chromium (Debian: apt-get install chromium)" >&2; exit 1
+test-console: $(VENV)/installed | chromium ## the console in a browser; screenshots in build/console (needs Chromium; PART=N: as of `make test-all`)
 	@$(BIN)/python -m tests tests/console/test_browser.py tests/console/test_tour.py $(if $(PART),--part "$(PART)")
 
 pictures: $(VENV)/installed ## docs/pictures: pages of the console (needs Chromium)

@@ -142,6 +142,31 @@ def test_a_page_of_the_site_asks_no_other_host() -> None:
     assert page.meta["search"]["boost"] < 1  # behind the pages for users
 
 
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://example.com/shop/msgtx.git", "https://example.com/shop/msgtx"),
+        ("https://ada:secret@example.com:8443/msgtx/", "https://example.com:8443/msgtx"),
+        ("git@example.com:shop/msgtx.git", "https://example.com/shop/msgtx"),
+        ("/srv/msgtx", None),
+        ('https://example.com/"><script>', None),
+        ("", None),
+    ],
+)
+def test_the_source_of_the_site_is_an_address_without_secrets(remote: str, address: str | None) -> None:
+    assert site()._address(remote) == address
+
+
+def test_a_figure_of_the_front_page_is_one_of_the_page_that_says_how_it_was_measured() -> None:
+    made = site()
+    table = rows("\n".join(made.figures()))
+    assert len(table) == 1 + len(made.BESIDE)
+    told = (ROOT / "docs/is-it-for-me.md").read_text(encoding="utf-8")
+    assert [cell for row in table[1:] for cell in row[1:] if f"| {cell} " not in told] == []
+    with pytest.raises(LookupError, match="bananas"):
+        made._figure("bananas", "pgmq")
+
+
 def test_what_the_build_generates_is_complete() -> None:
     made = site()
     text = {name: "\n".join(make()) for name, make in made.GENERATED.items()}

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.__main__ import BROWSER, INSTALL, KAFKA, PATRONI, SPARK, chosen
+from tests.__main__ import BROWSER, INSTALL, KAFKA, PATRONI, SITE, SPARK, chosen
 from tests.house.sources import ROOT
 
 pytestmark = pytest.mark.long
@@ -50,7 +50,7 @@ def written() -> set[str]:
 
 def has_a_target(name: str) -> bool:
     """Whether a test is run by a target of its own."""
-    return name.startswith((f"{SPARK}/", f"{KAFKA}/", f"{PATRONI}/", f"{INSTALL}/", *BROWSER))
+    return name.startswith((f"{SPARK}/", f"{KAFKA}/", f"{PATRONI}/", f"{INSTALL}/", SITE, *BROWSER))
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,9 @@ def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
         "test-kafka": KAFKA,
         "test-patroni": PATRONI,
         "test-install": INSTALL,
+        "test-site": SITE,
     }
     assert f"$(BIN)/python -m tests {' '.join(BROWSER)} $(if" in makefile
-    ours = ("lint", "test-all", "test-spark", "test-kafka", "test-patroni", "test-console", "test-install")
+    ours = ("lint", "test-all", "test-spark", "test-kafka", "test-patroni", "test-console", "test-install", "test-site")
     assert [target for target in ours if not re.search(rf"\bmake {target}\b", ci)] == []
     assert "make test\n" not in ci, "it is a part of test-all"
