@@ -31,7 +31,7 @@ SOUGHT: Final = {
     "backup": "operations/backup.md",
     "Celery": "how-to/share-groups.md",
     "dead letter": "how-to/dead-letters.md",
-    "delay": "how-to/share-groups.md",
+    "delay": "recipes/delayed-jobs.md",
     "Django": "how-to/django.md",
     "exactly once": "how-to/transactions.md",
     "failover": "operations/high-availability.md",
@@ -293,7 +293,7 @@ def _help(text: str) -> Iterator[str]:
     """Yield a command's help as Markdown; what click leaves as it is stays so."""
     for paragraph in text.split("\n\n"):
         if paragraph.lstrip().startswith("\b"):
-            yield from ("```text", *paragraph.replace("\b", "").strip("\n").split("\n"), "```", "")
+            yield from ("```text", *textwrap.dedent(paragraph.replace("\b", "").strip("\n")).split("\n"), "```", "")
         else:
             yield from (_cell(paragraph), "")
 

@@ -306,7 +306,7 @@ def command(
     a file is left out, and so are blank lines between JSON.
 
     \b
-    With --json, a line is a record in this form; all but the value may be missing:
+    With --json, a line is a record like this; only the value is required:
       {"timestamp": "2026-01-31T12:00:00.000Z", "key": "1", "value": "text",
        "headers": [{"key": "source", "value": "web"}]}
     A value may also be a JSON object or array, which is sent as it is written.

@@ -23,13 +23,13 @@ def command(invocation: Invocation, *, only: tuple[str, ...], dry_run: bool, ful
     deleted     remove what is left of the logs of deleted topics
     retention   remove batches past their topic's retention, or below log start
     compaction  remove records of compacted topics that newer ones supersede
-    ids         remove transactional ids and producer ids that have been idle too long
+    ids         remove transactional ids and producer ids idle for too long
     history     remove complete transactions past transaction_history_ms
-    offsets     remove committed offsets that newer ones supersede, or past offsets_retention_ms
+    offsets     remove offsets that newer ones supersede, or that are too old
     floors      remove floors older than the newest of their partition
     members     remove members whose session has expired from their groups
     heartbeats  remove heartbeats older than the newest of their member
-    spark       remove what Spark's batches have left: decided attempts, superseded rows
+    spark       remove rows of Spark's batches: decided attempts, superseded rows
     dedup       remove deduplication keys past dedup_window_ms
 
     It never waits for a lock, so it may run beside clients, coordinators and

@@ -175,6 +175,10 @@ def test_what_the_build_generates_is_complete() -> None:
     assert all(cell for row in rows(text["errors"])[1:] for cell in row)
     told = set(re.findall(r"(?m)^#{3,4} msgtx ?([\w -]*)$", text["command line"]))
     assert told == {" ".join(path) for path, _ in commands()}
+    blocks = re.findall(r"(?ms)^```text\n(.*?)^```", text["command line"])
+    assert [
+        line for block in blocks for line in block.splitlines() if len(line) > 78
+    ] == []  # as in tests/house/test_documents.py
     mapped = {each.__tablename__ for name in orm.__all__ if isinstance(each := getattr(orm, name), type)}
     assert set(re.findall(r"(?m)^### (\w+)$", text["views"])) == mapped
     marks = {mark for page in PAGES for mark in made.MARK.findall(page.read_text(encoding="utf-8"))}

@@ -64,7 +64,7 @@ def test_nothing_of_any_page_is_cut(page: Page) -> None:
         for width in WIDTHS:
             page.set_viewport_size({"width": width, "height": 800})
             if width == WIDTHS[0]:
-                page.goto(f"{SITE.as_uri()}/{name}")
+                page.goto(f"{SITE.as_uri()}/{name}", wait_until="domcontentloaded")
             if found := page.evaluate(CUT, [width == WIDTHS[0], THEMES]):
                 cut[name, width] = found
     assert cut == {}
