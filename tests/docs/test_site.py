@@ -50,6 +50,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """A page whose requests to other places than the disk fail the test."""
     context = browser.new_context(viewport={"width": WIDTHS[0], "height": 800}, offline=True)
+    context.set_default_timeout(120_000)
     asked: list[str] = []
     context.on("request", lambda request: asked.append(request.url))
     yield context.new_page()
