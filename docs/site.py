@@ -22,7 +22,7 @@ MARK: Final = re.compile(r"<!-- generated: ([\w ]+) -->")
 SOURCE: Final = re.compile(r"\b(internals|architecture): ([a-z-]+)(#[a-z-]+)?")
 SHIM: Final = "https://unpkg.com/iframe-worker/shim"  # the theme asks for it where a page is opened from a disk
 # Pages that a search shows behind those for users, even if their titles have the word: a title counts a thousand times.
-BEHIND: Final = ("decisions/", "internals/", *PAGES.values())
+BEHIND: Final = ("decisions/", "internals/", *(page for page in PAGES.values() if page != "security.md"))
 BEHIND_BOOST: Final = 0.0001
 # What people look for, and the page that a search shows first. A page may have several of these words.
 SOUGHT: Final = {
