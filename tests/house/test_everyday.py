@@ -96,8 +96,8 @@ def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
         "test-patroni": PATRONI,
         "test-install": INSTALL,
         "test-site": SITE,
+        "test-console": " ".join(BROWSER) + ' $(if $(PART),--part "$(PART)")',
     }
-    assert f"$(BIN)/python -m tests {' '.join(BROWSER)} $(if" in makefile
     ours = ("lint", "test-all", "test-spark", "test-kafka", "test-patroni", "test-console", "test-install", "test-site")
     assert [target for target in ours if not re.search(rf"\bmake {target}\b", ci)] == []
     assert "make test\n" not in ci, "it is a part of test-all"
