@@ -7,6 +7,7 @@ Slower work that needs several statements uses `Engine.transaction()`.
 import contextlib
 import functools
 import logging
+import math
 import os
 import queue
 import threading
@@ -40,6 +41,7 @@ POOL_SIZE: Final = 10  # connections of one client; producers and consumers borr
 POOL_TIMEOUT_SECONDS: Final = 30.0
 # How long a connection to a pooler is used, which may lead it to another primary: each new one asks who answers.
 POOLED_SECONDS: Final = 1.0
+ASKED_AGAIN_SECONDS: Final = 60.0  # behind the last answer to who answers: by then COMMITs may wait for a standby, or not
 # A server that died without a word is noticed after about these seconds, not after the two hours of the system's default.
 KEEPALIVES: Final = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 IS_STANDBY: Final = "select pg_catalog.pg_is_in_recovery()"
@@ -174,6 +176,7 @@ class Engine(Closing):
         self._was_synchronous = False  # whether its acknowledgements waited for a standby
         self._failed_over: errors.FailedOver | None = None
         self._moving = threading.Lock()  # for these three
+        self._asked = math.inf  # when a primary last said who it is, by `time.monotonic`
         self.standby: Engine | None = None  # that of a standby, which answers what only reads
         self.origin = forks.here()
         self._closed = False
@@ -313,7 +316,7 @@ class Engine(Closing):
             seen, was_synchronous = self.server, self._was_synchronous
             if seen is not None and seen != place:
                 self._require_to_follow(connection, seen, place)
-            self.server, self._was_synchronous = place, is_synchronous
+            self.server, self._was_synchronous, self._asked = place, is_synchronous, time.monotonic()
         if isinstance(connection, Connection):
             connection.server = place
         if seen is not None and seen != place:
@@ -366,11 +369,28 @@ class Engine(Closing):
                 kept = self._kept.pop()
             except IndexError:  # another thread was faster
                 break
-            if self._is_usable(kept.dbapi_connection):
+            if self._is_usable(kept.dbapi_connection) and self._still_answers(kept):
                 return kept
             _discard(kept)
         with translated():  # the pool's first connection says more than hello
             return _checked_out(self.sqlalchemy.pool.connect)
+
+    def _still_answers(self, kept: PoolProxiedConnection) -> bool:
+        """Ask an idle connection who answers if none was asked lately. Return whether it can be used."""
+        now = time.monotonic()
+        if now < self._asked + ASKED_AGAIN_SECONDS:
+            return True
+        self._asked = now  # one thread asks
+        connection: Any = kept.dbapi_connection
+        try:
+            with translated():
+                self.ask_who_answers(connection)
+        except errors.MsgtxError:  # a new connection raises what does not pass
+            return False
+        except BaseException:
+            _discard(kept)
+            raise
+        return True
 
     def _check_in(self, proxied: PoolProxiedConnection) -> None:
         connection: Any = proxied.dbapi_connection

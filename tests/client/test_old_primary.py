@@ -1,5 +1,6 @@
 """After a failover: the old primary that comes back is refused, and a host that is silent is tried last (decision 0168)."""
 
+import math
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -211,6 +212,25 @@ def test_a_client_without_a_proof_is_warned_once(
         record.levelname for record in caplog.records if record.name == "msgtx.database" and "has moved" in record.message
     ]
     assert said == ([] if standby else ["WARNING"])
+
+
+def test_a_living_primary_is_asked_again_whether_commits_wait_for_a_standby(own_pair: Pair, url: str) -> None:
+    """On the connection that the client has: nothing else of this client makes a new one."""
+    with msgtx.connect(url) as client:
+        engine = client.runtime.engine
+        with engine.connection():
+            pass
+        (kept,) = engine._kept
+
+        def is_known() -> bool:
+            engine._asked = -math.inf  # as if a minute were over
+            with engine.connection():
+                return engine._was_synchronous is bool(standby)
+
+        for standby in ("walreceiver", "", "walreceiver"):
+            own_pair.confirm_by(standby)
+            wait_until(is_known, "the client knows of the change")
+        assert engine._kept == [kept]
 
 
 def test_a_client_that_is_to_stop_ends_at_the_first_failover(own_pair: Pair, url: str) -> None:
