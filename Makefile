@@ -7,6 +7,7 @@ MINUTES ?= 60
 ONLY ?=
 BASE ?=
 POSTGRES ?=
+CONFLUENT ?=
 PART ?=
 PORT ?=
 KEY ?=
@@ -168,6 +169,17 @@ etcd:
 test-patroni: $(VENV)/patroni/installed | etcd ## servers under Patroni, which the tests start (needs etcd)
 	@$(BIN)/python -m tests tests/patroni
 
+# An environment of its own: these packages bring others, in versions that are not ours.
+$(VENV)/compat/installed: requirements-compat.lock tests/packages/sources.py $(VENV)/installed
+	@echo "setting up $(VENV)/compat" >&2
+	@"$(PYTHON)" -m venv --clear $(VENV)/compat
+	@$(VENV)/compat/bin/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements-compat.lock
+	@$(BIN)/python -m tests.packages.sources
+	@touch $@
+
+test-compat: $(VENV)/compat/installed ## public packages that use confluent-kafka, by their own tests, on msgtx (CONFLUENT=FOLDER: also the examples and unit tests of confluent-kafka-python, of which FOLDER is a checkout)
+	@$(if $(CONFLUENT),CONFLUENT="$(CONFLUENT)") $(BIN)/python -m tests tests/packages
+
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants
 
@@ -201,10 +213,10 @@ format: $(VENV)/installed ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 	@$(FORMAT_DOCUMENTS)
 
-# Its own environment: a lock that cannot be installed can still be renewed. The other locks agree with the first.
+# Its own environment: a lock that cannot be installed can still be renewed. The other locks agree with the first, but for that of `test-compat`.
 PIP_COMPILE := env -u PIP_FIND_LINKS .venv-lock/bin/pip-compile --quiet --upgrade --strip-extras --generate-hashes \
 	--allow-unsafe --no-header --no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
-LOCKS := requirements.lock requirements-spark.lock requirements-docs.lock requirements-patroni.lock requirements-release.lock
+LOCKS := requirements.lock requirements-spark.lock requirements-docs.lock requirements-patroni.lock requirements-compat.lock requirements-release.lock
 EXTRA := import sys, tomllib; \
 	found = tomllib.load(open("pyproject.toml", "rb")); \
 	print(*{**found["project"]["optional-dependencies"], **found["dependency-groups"]}[sys.argv[1]], sep="\n")

@@ -20,6 +20,7 @@ KAFKA: Final = "tests/kafka"  # needs Kafka's programs: `make test-kafka`
 PATRONI: Final = "tests/patroni"  # needs Patroni and etcd: `make test-patroni`
 INSTALL: Final = "tests/install"  # needs what `make release` needs: `make test-install`
 SITE: Final = "tests/docs/test_site.py"  # needs the built site and Chromium: `make test-site`
+COMPAT: Final = "tests/packages"  # needs packages that use confluent-kafka: `make test-compat`
 BROWSER: Final = ("tests/console/test_browser.py", "tests/console/test_tour.py")  # need Chromium: `make test-console`
 SLOWEST: Final = 10  # that are listed at the end
 # A test that hangs ends its process, which says where each thread stood. The longest tests take a minute.
@@ -44,7 +45,7 @@ def chosen(arguments: Sequence[str]) -> list[str]:
     return [
         *arguments,
         f"--durations={SLOWEST}",
-        *(f"--ignore={each}" for each in (SPARK, KAFKA, PATRONI, INSTALL, SITE, *BROWSER)),
+        *(f"--ignore={each}" for each in (SPARK, KAFKA, PATRONI, INSTALL, COMPAT, SITE, *BROWSER)),
     ]
 
 

@@ -12,7 +12,7 @@ FOLDER: Final = Path(__file__).with_name("search-path")
 ORIGINAL: Final = "confluent_kafka"
 FACADE: Final = "msgtx.compat.confluent_kafka"
 # Modules of the original whose classes make connections. Its other modules, such as `schema_registry`, stay as they are.
-MODULES: Final = ("aio", "serializing_producer", "deserializing_consumer")
+MODULES: Final = ("admin", "aio", "serializing_producer", "deserializing_consumer")
 
 
 def put() -> ModuleType:

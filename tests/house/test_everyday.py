@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.__main__ import BROWSER, INSTALL, KAFKA, PATRONI, SITE, SPARK, chosen
+from tests.__main__ import BROWSER, COMPAT, INSTALL, KAFKA, PATRONI, SITE, SPARK, chosen
 from tests.house.sources import ROOT
 
 pytestmark = pytest.mark.long
@@ -50,7 +50,7 @@ def written() -> set[str]:
 
 def has_a_target(name: str) -> bool:
     """Whether a test is run by a target of its own."""
-    return name.startswith((f"{SPARK}/", f"{KAFKA}/", f"{PATRONI}/", f"{INSTALL}/", SITE, *BROWSER))
+    return name.startswith((f"{SPARK}/", f"{KAFKA}/", f"{PATRONI}/", f"{INSTALL}/", f"{COMPAT}/", SITE, *BROWSER))
 
 
 @pytest.fixture(scope="module")
