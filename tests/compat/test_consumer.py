@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from msgtx.compat.confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from msgtx.compat.confluent_kafka import OFFSET_END, Consumer, KafkaError, Producer, TopicPartition
 
 WAIT = 60.0
 
@@ -31,3 +31,39 @@ def test_messages_come_one_by_one_and_then_the_end(
     assert end.offset() == 2
     assert consumer.commit(asynchronous=False) == [TopicPartition(topic, 0, 2)]
     assert [each.offset for each in consumer.committed([TopicPartition(topic, 0)])] == [2]
+
+
+def test_the_end_is_that_of_the_assignment_and_none_is_told_of_what_is_paused(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    producer, consumer = make_producer(), make_consumer(**{"enable.partition.eof": True})
+    producer.produce(topic, "before")
+    producer.flush(WAIT)
+    consumer.assign([TopicPartition(topic, 0, OFFSET_END)])
+    producer.produce(topic, "behind")
+    producer.flush(WAIT)
+    message = consumer.poll(WAIT)
+    assert message is not None
+    assert (message.value(), message.offset()) == (b"behind", 1)
+    consumer.pause([TopicPartition(topic, 0)])
+    assert consumer.poll(0.1) is None
+    consumer.resume([TopicPartition(topic, 0)])
+    end = consumer.poll(WAIT)
+    assert end is not None
+    assert (end.offset(), end.error()) == (2, KafkaError(KafkaError._PARTITION_EOF))
+
+
+def test_a_consumer_leaves_in_the_poll_behind_its_unsubscribe(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    producer, consumer = make_producer(), make_consumer()
+    producer.produce(topic, "a")
+    producer.flush(WAIT)
+    told: list[str] = []
+    consumer.subscribe([topic], on_revoke=lambda _, places: told.append(f"{len(places)}"))
+    assert consumer.poll(WAIT) is not None
+    consumer.unsubscribe()
+    assert told == []
+    assert consumer.poll(0.1) is None
+    assert told == ["1"]
+    assert consumer.assignment() == []

@@ -64,6 +64,7 @@ class Consumer:
         self._consumer: msgtx.Consumer[bytes, bytes] | None = None
         self._topics: list[str] = []  # that are subscribed to
         self._subscribes = False  # with the next poll
+        self._leaves = False  # likewise
         self._told: dict[str, Rebalance | None] = {}
         # With the strategies range and roundrobin, a rebalance takes all partitions and gives all of the new assignment.
         self._is_eager = given.passed["assignment"] != "cooperative-sticky"
@@ -77,6 +78,7 @@ class Consumer:
         self._stored: dict[msgtx.TopicPartition, int] = {}  # to be committed
         self._committed: dict[msgtx.TopicPartition, int] = {}
         self._ends_told: dict[msgtx.TopicPartition, int] = {}
+        self._paused: set[msgtx.TopicPartition] = set()
         self._missing: set[str] = set()  # topics whose absence was told
         self._events: deque[Callable[[], object]] = deque()  # callbacks that are due
         self._found: deque[Message] = deque()  # errors and ends, for the next poll
@@ -100,17 +102,23 @@ class Consumer:
         names = [str(name) for name in topics]
         if not names or not all(names):
             raise _failed(KafkaError._INVALID_ARG, "Failed to set subscription: Local: Invalid argument or configuration")
+        self._leave()
         if self._consumer is not None and not self._topics:
             self._end()  # it was assigned by hand
         self._topics, self._subscribes, self._missing = names, True, set()
         self._told = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost or on_revoke}
 
     def unsubscribe(self) -> None:
-        """Leave the group."""
+        """Leave the group, with the next poll."""
         self._require_open()
-        if self._topics:
-            self._end()
-        self._topics, self._subscribes = [], False
+        self._leaves, self._subscribes = bool(self._topics), False
+
+    def _leave(self) -> None:
+        if self._leaves:
+            try:
+                self._end()
+            finally:
+                self._topics, self._leaves = [], False
 
     def _join(self) -> None:
         """Subscribe, as was asked for. Topics that are not there yet are waited for, and told of once."""
@@ -172,12 +180,14 @@ class Consumer:
 
     def _forget(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
         for each in partitions:
+            self._paused.discard(each)
             for kept in (self._positions, self._stored, self._committed, self._ends_told):
                 kept.pop(each, None)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Read exactly these partitions, from their offsets if they have one. In `on_assign`: begin there."""
         self._require_open()
+        self._leave()
         places = _places(partitions)
         with translated():
             if self._topics:
@@ -200,6 +210,7 @@ class Consumer:
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Read these partitions, too."""
         self._require_open()
+        self._leave()
         places = _places(partitions)
         with translated():
             inner = self._inner()
@@ -252,7 +263,7 @@ class Consumer:
         elif offset == OFFSET_BEGINNING:
             inner.seek_to_beginning([place])
         elif offset == OFFSET_END:
-            inner.seek_to_end([place])
+            inner.seek(place, inner.end_offsets([place])[place])  # the end of now, not of the next poll
         elif offset <= OFFSET_TAIL:
             start, end = inner.beginning_offsets([place])[place], inner.end_offsets([place])[place]
             inner.seek(place, max(start, end + offset - OFFSET_TAIL))
@@ -291,6 +302,7 @@ class Consumer:
 
     def _read(self, most: int, deadline: float) -> list[Message]:
         self._require_open()
+        self._leave()
         while True:
             self._serve()
             if self._found:
@@ -378,7 +390,8 @@ class Consumer:
         """Tell of partitions that are read to their end. Return whether there is one."""
         inner = self._inner()
         now = time.monotonic()
-        places = [each for each in inner.assignment() if self._ends_told.get(each, -1) != self._positions.get(each, 0)]
+        read = (each for each in inner.assignment() if each not in self._paused)
+        places = [each for each in read if self._ends_told.get(each, -1) != self._positions.get(each, 0)]
         if not places or now < self._next_look:
             return False
         ends = inner.end_offsets(places)
@@ -511,12 +524,14 @@ class Consumer:
         self._require_open()
         with translated():
             self._inner().pause(self._held(partitions))
+            self._paused.update(self._held(partitions))
 
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Return messages of these partitions again."""
         self._require_open()
         with translated():
             self._inner().resume(self._held(partitions))
+            self._paused.difference_update(self._held(partitions))
 
     def _held(self, partitions: list[TopicPartition]) -> list[msgtx.TopicPartition]:
         held = self._assignment()
