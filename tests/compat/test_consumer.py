@@ -45,12 +45,20 @@ def test_the_end_is_that_of_the_assignment_and_none_is_told_of_what_is_paused(
     message = consumer.poll(WAIT)
     assert message is not None
     assert (message.value(), message.offset()) == (b"behind", 1)
+    latest = make_consumer(**{"auto.offset.reset": "latest"})
+    latest.assign([TopicPartition(topic, 0)])
+    producer.produce(topic, "later")
+    producer.flush(WAIT)
+    for each, offset in ((latest, 2), (consumer, 2)):
+        message = each.poll(WAIT)
+        assert message is not None
+        assert message.offset() == offset
     consumer.pause([TopicPartition(topic, 0)])
     assert consumer.poll(0.1) is None
     consumer.resume([TopicPartition(topic, 0)])
     end = consumer.poll(WAIT)
     assert end is not None
-    assert (end.offset(), end.error()) == (2, KafkaError(KafkaError._PARTITION_EOF))
+    assert (end.offset(), end.error()) == (3, KafkaError(KafkaError._PARTITION_EOF))
 
 
 def test_a_consumer_leaves_in_the_poll_behind_its_unsubscribe(

@@ -24,10 +24,12 @@ PACKAGES: Final = ("adc-streaming", "kombu", "opentelemetry-instrumentation-conf
 CONFLUENT: Final = "CONFLUENT"  # the variable with the folder of a checkout of confluent-kafka-python
 
 
-def folder(package: str) -> Path:
-    """Return the folder of a package's sources."""
-    (found,) = FOLDER.glob(package.replace("-", "_") + "-*/")
-    return found
+def unpack(package: str, into: Path) -> Path:
+    """Unpack the sources of a package. Return their folder: outside of ours, whose settings pytest would find."""
+    (archive,) = FOLDER.glob(package.replace("-", "_") + "-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(into, filter="data")
+    return into / archive.name.removesuffix(".tar.gz")
 
 
 def confluent() -> Path | None:
@@ -37,7 +39,7 @@ def confluent() -> Path | None:
 
 
 def fetch() -> None:
-    """Fetch the archives and unpack them; link msgtx and the packages that it needs into the environment."""
+    """Fetch the archives; link msgtx and the packages that it needs into the environment."""
     FOLDER.mkdir(exist_ok=True)
     LINKS.mkdir(exist_ok=True)
     for name in ("msgtx", "pyspark_msgtx"):
@@ -52,11 +54,8 @@ def fetch() -> None:
         wanted = Path(scratch) / "wanted.txt"
         wanted.write_text("".join(each for each in pinned if each.partition("==")[0] in PACKAGES))
         command = [PYTHON, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
-        command += ["--no-binary", ":all:", "--no-build-isolation", "--require-hashes", "--dest", scratch, "-r", wanted]
+        command += ["--no-binary", ":all:", "--no-build-isolation", "--require-hashes", "--dest", FOLDER, "-r", wanted]
         subprocess.run([str(each) for each in command], check=True)
-        for archive in Path(scratch).glob("*.tar.gz"):
-            with tarfile.open(archive) as opened:
-                opened.extractall(FOLDER, filter="data")
 
 
 if __name__ == "__main__":

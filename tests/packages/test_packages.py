@@ -30,25 +30,26 @@ def test_a_package_passes_its_own_tests(package: str, make_database: Callable[..
     """A second run, on another database, is for tests that wait for a second only."""
     assert set(TESTS) == set(sources.PACKAGES)
     paths, least = TESTS[package]
-    found = outcomes(package, paths, make_database(), tmp_path / "first.xml")
+    found = outcomes(package, paths, make_database(), tmp_path / "first")
     expected = left_out(package)
     if {name for name, passed in found.items() if not passed} - expected:
-        again = outcomes(package, paths, make_database(), tmp_path / "second.xml")
+        again = outcomes(package, paths, make_database(), tmp_path / "second")
         found = {name: passed or again.get(name, False) for name, passed in found.items()}
     assert {name for name, passed in found.items() if not passed} == expected
     assert sum(found.values()) >= least
 
 
-def outcomes(package: str, paths: tuple[str, ...], url: str, report: Path) -> dict[str, bool]:
+def outcomes(package: str, paths: tuple[str, ...], url: str, folder: Path) -> dict[str, bool]:
     """Run tests of a package on a database. Return which passed; those that were skipped are left out."""
     if not sources.PYTHON.exists():
         pytest.fail(sources.MISSING)
+    report = folder / "report.xml"
     command = [sources.PYTHON, "-W", "ignore", "-m", "msgtx.compat", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += [*ENDS, "-olog_cli=false", f"--junitxml={report}", *paths]
     path = os.pathsep.join([str(sources.LINKS), str(HERE / "beside")])
     done = subprocess.run(
         [str(each) for each in command],
-        cwd=sources.folder(package),
+        cwd=sources.unpack(package, folder),
         env={**os.environ, "PYTHONPATH": path, VARIABLE: url},
         capture_output=True,
         text=True,

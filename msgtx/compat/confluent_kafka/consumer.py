@@ -1,5 +1,6 @@
 """confluent-kafka's `Consumer` over a consumer of msgtx."""
 
+import contextlib
 import logging
 import re
 import time
@@ -11,6 +12,7 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     OFFSET_INVALID,
+    OFFSET_STORED,
     TIMESTAMP_CREATE_TIME,
     KafkaError,
     KafkaException,
@@ -252,8 +254,12 @@ class Consumer:
     def _begin_at(self, partitions: Iterable[TopicPartition]) -> None:
         for each in partitions:
             place = msgtx.TopicPartition(each.topic, each.partition)
-            if place in self._inner().assignment():
-                self._go_to(place, each.offset)
+            if place not in self._inner().assignment():
+                continue
+            self._go_to(place, each.offset)
+            if each.offset in {OFFSET_INVALID, OFFSET_STORED} and not self._topics:
+                with contextlib.suppress(errors.MsgtxError):  # the next poll raises it
+                    self._inner().position(place)  # so that `latest` is the end of now
 
     def _go_to(self, place: msgtx.TopicPartition, offset: int) -> None:
         inner = self._inner()
