@@ -30,6 +30,7 @@ from msgtx.compat.confluent_kafka.serving import Statistics, deadline_of, none_o
 
 log = logging.getLogger("msgtx.compat")
 Rebalance = Callable[["Consumer", list[TopicPartition]], object]
+LEAST_SESSION_MS: Final = 1_000  # librdkafka takes shorter timeouts, which no heartbeat can keep
 MOST_MESSAGES: Final = 1_000_000  # of one `consume`
 OFFSET_TAIL: Final = -2000  # and below: so many messages before the end
 SERVE_SECONDS: Final = 0.05  # between two looks for callbacks that are due, while there are messages
@@ -52,6 +53,8 @@ class Consumer:
             raise ValueError("Failed to create consumer: group.id must be set")
         own = given.own
         self._settings: Any = given.passed
+        if int(self._settings.get("session_timeout_ms", LEAST_SESSION_MS)) < LEAST_SESSION_MS:
+            self._settings = {**given.passed, "session_timeout_ms": LEAST_SESSION_MS}
         self._auto_commit = given.flag("enable.auto.commit", True)
         self._auto_store = given.flag("enable.auto.offset.store", True)
         self._tells_ends = given.flag("enable.partition.eof", False)
@@ -113,14 +116,15 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Leave the group, with the next poll."""
         self._require_open()
-        self._leaves, self._subscribes = bool(self._topics), False
+        self._leaves, self._subscribes, self._next_serve = bool(self._topics), False, 0.0
 
     def _leave(self) -> None:
         if self._leaves:
             try:
                 self._end()
             finally:
-                self._topics, self._leaves = [], False
+                self._topics, self._leaves, self._each = [], False, iter(())
+                self._found.clear()
 
     def _join(self) -> None:
         """Subscribe, as was asked for. Topics that are not there yet are waited for, and told of once."""
