@@ -30,7 +30,6 @@ from msgtx.compat.confluent_kafka.serving import Statistics, deadline_of, none_o
 
 log = logging.getLogger("msgtx.compat")
 Rebalance = Callable[["Consumer", list[TopicPartition]], object]
-LEAST_SESSION_MS: Final = 1_000  # librdkafka takes shorter timeouts, which no heartbeat can keep
 MOST_MESSAGES: Final = 1_000_000  # of one `consume`
 OFFSET_TAIL: Final = -2000  # and below: so many messages before the end
 SERVE_SECONDS: Final = 0.05  # between two looks for callbacks that are due, while there are messages
@@ -47,14 +46,14 @@ class GroupMember:
 class Consumer:
     """Reads messages. Rebalances, commits and callbacks happen in `poll`, `consume` and `close`."""
 
+    _client: ClientOf | None = None  # as of a subclass whose constructor does not call this one
+
     def __init__(self, *config: Any, **keywords: Any) -> None:
         given = settings.read(settings.CONSUMER, config, keywords)
         if "group" not in given.passed:
             raise ValueError("Failed to create consumer: group.id must be set")
         own = given.own
         self._settings: Any = given.passed
-        if int(self._settings.get("session_timeout_ms", LEAST_SESSION_MS)) < LEAST_SESSION_MS:
-            self._settings = {**given.passed, "session_timeout_ms": LEAST_SESSION_MS}
         self._auto_commit = given.flag("enable.auto.commit", True)
         self._auto_store = given.flag("enable.auto.offset.store", True)
         self._tells_ends = given.flag("enable.partition.eof", False)
@@ -65,7 +64,7 @@ class Consumer:
         self._error_cb: Callable[[KafkaError], object] | None = own.get("error_cb")
         self._statistics = Statistics("consumer", own.get("stats_cb"), given.number("statistics.interval.ms", 0))
         self._log: logging.Logger = own.get("logger") or log
-        self._client: ClientOf | None = ClientOf(self)
+        self._client = ClientOf(self)
         self._consumer: msgtx.Consumer[bytes, bytes] | None = None
         self._topics: list[str] = []  # that are subscribed to
         self._subscribes = False  # with the next poll

@@ -50,6 +50,8 @@ class Sent(NamedTuple):
 class Producer:
     """Sends messages. Delivery callbacks run in `poll` and `flush`, in the order of the calls of `produce`."""
 
+    _client: ClientOf | None = None  # as of a subclass whose constructor does not call this one
+
     def __init__(self, *config: Any, **keywords: Any) -> None:
         given = settings.read(settings.PRODUCER, config, keywords)
         own = given.own
@@ -65,7 +67,7 @@ class Producer:
         self._log: logging.Logger = own.get("logger") or log
         self._sent: deque[Sent] = deque()
         self._serving = threading.RLock()
-        self._client: ClientOf | None = ClientOf(self)
+        self._client = ClientOf(self)
         self._made = threading.Lock()
         self._producer: msgtx.Producer | None = None
         self._counts: dict[str, int] = {}  # partitions of topics, for the partitioners that msgtx does not have

@@ -27,6 +27,7 @@ SYNONYMS: Final = {
     "fetch.wait.max.ms": "fetch.max.wait.ms",
 }
 PRODUCER: Final = "producer"
+LEAST_SESSION_MS: Final = 1_000  # librdkafka takes shorter timeouts, which no heartbeat can keep
 CONSUMER: Final = "consumer"
 _MAPPED: Final = "as `{}` of msgtx"
 # What the facade passes on: Kafka's name, the owner. The name in msgtx is that of docs/reference/settings.md.
@@ -171,7 +172,7 @@ def read(owner: str, config: tuple[Any, ...], keywords: Mapping[str, Any]) -> Gi
             raise refused(f"{name} requires a callable object")
         if name in PASSED_ON:
             if PASSED_ON[name][0] == owner:
-                passed[name] = value
+                passed[name] = LEAST_SESSION_MS if _is_too_short(name, value) else value
         elif name in DONE_HERE:
             own[name] = value
         elif name in _IGNORED:
@@ -195,6 +196,10 @@ def _flat(config: Mapping[Any, Any]) -> dict[str, Any]:
         else:
             found[SYNONYMS.get(name, name)] = value
     return found
+
+
+def _is_too_short(name: str, value: object) -> bool:
+    return name == "session.timeout.ms" and str(value).isdecimal() and int(str(value)) < LEAST_SESSION_MS
 
 
 def _checked(owner: str, passed: Mapping[str, object]) -> dict[str, object]:
