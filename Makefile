@@ -7,7 +7,6 @@ MINUTES ?= 60
 ONLY ?=
 BASE ?=
 POSTGRES ?=
-CONFLUENT ?=
 PART ?=
 PORT ?=
 KEY ?=
@@ -178,7 +177,7 @@ $(VENV)/compat/installed: requirements-compat.lock tests/packages/sources.py $(V
 	@touch $@
 
 test-compat: $(VENV)/compat/installed ## public packages that use confluent-kafka, by their own tests, on msgtx (CONFLUENT=FOLDER: also the examples and unit tests of confluent-kafka-python, of which FOLDER is a checkout)
-	@$(if $(CONFLUENT),CONFLUENT="$(CONFLUENT)") $(BIN)/python -m tests tests/packages
+	@$(BIN)/python -m tests tests/packages
 
 test-mutants: $(VENV)/spark ## planted bugs: each must be caught by the tests that it names
 	@$(BIN)/python -m tests.mutants

@@ -95,6 +95,7 @@ def test_the_targets_run_what_is_for_every_day_and_all_and_spark() -> None:
         "test-kafka": KAFKA,
         "test-patroni": PATRONI,
         "test-install": INSTALL,
+        "test-compat": COMPAT,
         "test-site": SITE,
         "test-console": " ".join(BROWSER) + ' $(if $(PART),--part "$(PART)")',
     }

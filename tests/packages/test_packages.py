@@ -30,27 +30,27 @@ ENDS: Final = ("-ofaulthandler_timeout=120", "-ofaulthandler_exit_on_timeout=tru
 def test_a_package_passes_its_own_tests(package: str, make_database: Callable[..., str], tmp_path: Path) -> None:
     """A second run, on another database, is for tests that wait for a second only."""
     assert set(TESTS) == set(sources.PACKAGES)
+    if not sources.PYTHON.exists():
+        pytest.fail(sources.MISSING)
     paths, least = TESTS[package]
-    found = outcomes(package, paths, make_database(), tmp_path / "first")
+    found = outcomes(sources.unpack(package, tmp_path / "first"), paths, make_database())
     expected = left_out(package)
     if {name for name, passed in found.items() if not passed} - expected:
-        again = outcomes(package, paths, make_database(), tmp_path / "second")
+        again = outcomes(sources.unpack(package, tmp_path / "second"), paths, make_database())
         found = {name: passed or again.get(name, False) for name, passed in found.items()}
     assert {name for name, passed in found.items() if not passed} == expected
     assert sum(found.values()) >= least
 
 
-def outcomes(package: str, paths: tuple[str, ...], url: str, folder: Path) -> dict[str, bool]:
-    """Run tests of a package on a database. Return which passed; those that were skipped are left out."""
-    if not sources.PYTHON.exists():
-        pytest.fail(sources.MISSING)
-    report = folder / "report.xml"
+def outcomes(folder: Path, paths: tuple[str, ...], url: str, report: Path | None = None) -> dict[str, bool]:
+    """Run tests in a folder of others on a database. Return which passed; those that were skipped are left out."""
+    report = report or folder / "report.xml"
     command = [sources.PYTHON, "-W", "ignore", "-m", "msgtx.compat", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += [*ENDS, "-olog_cli=false", f"--junitxml={report}", *paths]
     path = os.pathsep.join([str(sources.LINKS), str(HERE / "beside")])
     done = subprocess.run(
         [str(each) for each in command],
-        cwd=sources.unpack(package, folder),
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": path, VARIABLE: url},
         capture_output=True,
         text=True,
