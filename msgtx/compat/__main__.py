@@ -1,11 +1,14 @@
 """`python -m msgtx.compat`: run a program with msgtx in the place of confluent_kafka."""
 
-import runpy
+import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Final, NoReturn
 
 import click
+
+from msgtx.compat import substitute
 
 HELP: Final = """\
 Usage: python -m msgtx.compat SCRIPT [ARGUMENT]...
@@ -24,59 +27,26 @@ Python processes that the program starts use msgtx, too."""
 
 
 def main(arguments: list[str]) -> None:
-    """Run what the arguments name, as Python would. The exit code is the program's."""
+    """Become the Python process that the arguments describe. Raise `SystemExit` if they are wrong."""
     match arguments:
         case [] | ["-h" | "--help", *_]:
             click.echo(HELP)
+            return
         case ["--path"]:
-            from msgtx.compat import substitute
-
             click.echo(substitute.FOLDER)
+            return
         case ["-m"]:
             _refuse("-m needs the name of a module")
-        case ["-m", module, *rest]:
-            _put()
-            sys.argv = [module, *rest]
-            sys.path[0] = str(Path.cwd())
-            _run_module(module)
-        case [option, *_] if option.startswith("-"):
+        case [option, *_] if option.startswith("-") and option != "-m":
             _refuse(f"unknown option {option}: see --help")
-        case [script, *rest]:
-            if not Path(script).exists():
-                _refuse(f"can't open file {script!r}: no such file")
-            _put()
-            sys.argv = [script, *rest]
-            sys.path[0] = str(Path(script).resolve().parent)
-            runpy.run_path(script, run_name="__main__")
-
-
-def _put() -> None:
-    try:
-        from msgtx.compat import substitute
-
-        substitute.put()
-    except ModuleNotFoundError as error:
-        if error.name != "confluent_kafka":
-            raise
+        case [script, *_] if script != "-m" and not Path(script).exists():
+            _refuse(f"can't open file {script!r}: no such file")
+    if importlib.util.find_spec(substitute.ORIGINAL) is None:
         _refuse("confluent-kafka is not installed: pip install 'msgtx[kafka]'", code=1)
     substitute.inherit()
-
-
-def _run_module(module: str) -> None:
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except ImportError as error:
-        # What runpy itself says; an import that fails inside the program has a traceback.
-        if error.__traceback__ is not None and error.__traceback__.tb_next is not None and _is_own(error):
-            _refuse(str(error), code=1)
-        raise
-
-
-def _is_own(error: ImportError) -> bool:
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return last is not None and last.tb_frame.f_globals.get("__name__") == "runpy"
+    # A new interpreter, with the options of this one: the program finds all as Python itself leaves it.
+    options = sys.orig_argv[1 : sys.orig_argv.index("-m")]
+    os.execv(sys.executable, [sys.executable, *options, *arguments])  # noqa: S606 - a shell has no part in it
 
 
 def _refuse(text: str, *, code: int = 2) -> NoReturn:
