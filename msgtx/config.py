@@ -109,6 +109,12 @@ _DECLARED: Final = {
     ConsumerConfig: CONSUMER,
     ShareConsumerConfig: SHARE_CONSUMER,
 }
+_OBJECTS: Final = {
+    ClientConfig: "a client",
+    ProducerConfig: "a producer",
+    ConsumerConfig: "a consumer",
+    ShareConsumerConfig: "a share consumer",
+}
 KAFKA_NAMES: Final = {kafka: one.name for table in _DECLARED.values() for one in table for kafka in one.kafka}
 # Rows of the log of this size are the fastest to write and to read.
 ROW_BYTES: Final = ProducerConfig().batch_bytes
@@ -259,6 +265,11 @@ def _canonical(name: object, known: Mapping[str, object]) -> str:
         return short
     if (instead := _REFUSED.get(name.replace(".", "_")) or kafka.told_of(name)) is not None:
         raise ConfigError(instead, name=name)
+    dotted = name.replace("_", ".")
+    if (own := KAFKA_NAMES.get(dotted)) in known:
+        raise ConfigError(f"{name} is {own} here, or {dotted} in config={{…}}", name=name)
+    if owners := [_OBJECTS[kind] for kind, table in _DECLARED.items() if any(each.name in {own, short} for each in table)]:
+        raise ConfigError(f"{name} is a setting of {' and of '.join(owners)}: leave it out here", name=name)
     names = [*known, *(kafka for kafka, ours in KAFKA_NAMES.items() if ours in known)]
     raise ConfigError(f"unknown setting {name!r}; the nearest known one is {_nearest(name, names)!r}", name=name)
 

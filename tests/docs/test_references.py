@@ -24,7 +24,7 @@ from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.cli.commands import command
 from msgtx.cli.terminal import interruption
 from msgtx.client import Admin
-from msgtx.config import KAFKA_NAMES
+from msgtx.config import KAFKA_NAMES, ConsumerConfig, ProducerConfig, resolve
 from msgtx.declared.settings import CLIENT, CONSUMER, INSTALLATION, PRODUCER, SHARE_CONSUMER, SHARE_GROUP, TOPIC
 from msgtx.snapshot import Snapshots
 from tests.databases import Connection
@@ -280,6 +280,18 @@ def test_each_setting_of_kafkas_clients_has_a_counterpart_or_a_reason(library: s
         if not any(fnmatch.fnmatchcase(canonical(name), pattern) for pattern in told)
     }
     assert missing == set()
+
+
+@pytest.mark.parametrize("kind", [ProducerConfig, ConsumerConfig])
+@pytest.mark.parametrize("library", KAFKA)
+def test_an_error_for_a_setting_of_kafkas_clients_guesses_no_name(library: str, kind: type[Any]) -> None:
+    refusals = {}
+    for name in KAFKA[library]["settings"].split():
+        try:
+            resolve(kind, {name: None})
+        except errors.ConfigError as error:
+            refusals[name] = str(error)
+    assert {name: told for name, told in refusals.items() if "nearest" in told} == {}
 
 
 def test_a_setting_that_the_page_names_is_one_of_kafkas() -> None:

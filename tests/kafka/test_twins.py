@@ -372,7 +372,7 @@ def commits_by_itself(side: Side) -> Seen:
     consumer.pause([side.place()])
     side.until(lambda: told, consumer)
     consumer.close()
-    again = side.consumer(**given)
+    again = side.consumer(**{**given, "enable_auto_commit": False})
     again.subscribe([side.topic])
     seen: Seen = [side.told(side.next(again)), [each.offset for each in again.committed([side.place()], timeout=WAIT)]]
     again.commit(offsets=[side.place(0, 1)], asynchronous=False)

@@ -23,7 +23,10 @@ try:
         TopicPartition,
         TopicPartitionInfo,
         Uuid,
+        consistent,
+        fnv1a,
         libversion,
+        murmur2,
         version,
     )
 except ImportError as error:
@@ -31,7 +34,7 @@ except ImportError as error:
 
     raise ConfigError(f"Kafka's Python API needs confluent-kafka: pip install 'msgtx[kafka]' ({error})") from error
 
-from msgtx.compat.confluent_kafka.consumer import Consumer
+from msgtx.compat.confluent_kafka.consumer import Consumer, ShareConsumer
 from msgtx.compat.confluent_kafka.producer import Producer
 from msgtx.compat.confluent_kafka.serializing import DeserializingConsumer, SerializingProducer
 
@@ -58,11 +61,15 @@ __all__ = [
     "Node",
     "Producer",
     "SerializingProducer",
+    "ShareConsumer",
     "ThrottleEvent",
     "TopicCollection",
     "TopicPartition",
     "TopicPartitionInfo",
     "Uuid",
+    "consistent",
+    "fnv1a",
     "libversion",
+    "murmur2",
     "version",
 ]

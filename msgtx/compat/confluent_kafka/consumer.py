@@ -283,17 +283,16 @@ class Consumer:
 
     def poll(self, timeout: float | None = -1) -> Message | None:
         """Return the next message, or None when `timeout` seconds are over. A message with an `error()` is none."""
-        if not self._found and time.monotonic() < self._next_serve:
+        if not (self._found or self._torn) and time.monotonic() < self._next_serve:
             try:
                 record = next(self._each, None)
-            except BaseException as error:
-                self._each = iter(())
+                if record is not None:
+                    return self._messages([record])[0]
+            except errors.MsgtxError:  # the next look raises it again
                 self._torn = True
-                if not isinstance(error, errors.MsgtxError):
-                    raise
-                record = None
-            if record is not None:
-                return self._messages([record])[0]
+            except BaseException:
+                self._torn = True
+                raise
         found = self._read(1, deadline_of(timeout))
         return found[0] if found else None
 
@@ -322,14 +321,14 @@ class Consumer:
                     return []
                 time.sleep(min(left, LOOK_SECONDS))
                 continue
-            if records := self._records(most, left):
-                return self._messages(records)
+            if messages := self._look(most, left):
+                return messages
             if left <= 0 and not self._found:
                 self._serve()
                 return []
 
-    def _records(self, most: int, left: float) -> "list[msgtx.Record[bytes, bytes]]":
-        """Return records; none at the latest when something else may be due. Errors are told as the original tells them."""
+    def _look(self, most: int, left: float) -> list[Message]:
+        """Return messages; none at the latest when something else may be due. Errors are told as the original tells them."""
         try:
             if self._subscribes:
                 self._join()
@@ -339,10 +338,10 @@ class Consumer:
                 time.sleep(min(left, LOOK_SECONDS))
                 return []
             if self._tells_ends:
-                found = self._look(inner, most, 0)
+                found = self._take(inner, most, 0)
                 if found or self._look_for_ends():
                     return found
-            return self._look(inner, most, min(left, LOOK_SECONDS))
+            return self._take(inner, most, min(left, LOOK_SECONDS))
         except errors.DatabaseUnavailable as error:
             self._tell(as_kafka(error))
         except errors.MsgtxError as error:
@@ -352,7 +351,7 @@ class Consumer:
             raise
         return []
 
-    def _look(self, inner: "msgtx.Consumer[bytes, bytes]", most: int, timeout: float) -> "list[msgtx.Record[bytes, bytes]]":
+    def _take(self, inner: "msgtx.Consumer[bytes, bytes]", most: int, timeout: float) -> list[Message]:
         """Wait for records. Of several that are there, `poll` takes one after the other, without another look."""
         if most > 1:
             found = inner.poll(timeout, most)
@@ -362,7 +361,7 @@ class Consumer:
             found = [record for record in (next(self._each, None),) if record is not None]
         if self._is_due:
             self._get(self._assignment())
-        return found
+        return self._messages(found) if found else []
 
     def _mend(self) -> None:
         """Go on behind what was returned, after an exception in the middle of a poll, such as Ctrl-C."""
@@ -653,6 +652,13 @@ class Consumer:
         if self._consumer is None:
             self._consumer = self._connected().consumer(**self._settings)
         return self._consumer
+
+
+class ShareConsumer:
+    """The original's consumer of share groups, which the facade does not have."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise _failed(KafkaError._UNSUPPORTED_FEATURE, "use msgtx.connect().share_consumer: the facade has no ShareConsumer")
 
 
 def _pattern(name: str) -> str:

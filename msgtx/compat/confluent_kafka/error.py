@@ -43,6 +43,7 @@ CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (errors.IllegalState, KafkaError._STATE),
     (errors.OutcomeUnknown, KafkaError._TIMED_OUT),
     (errors.LockTimeout, KafkaError._TIMED_OUT),
+    (errors.TransactionalIdNotFound, KafkaError.INVALID_PRODUCER_ID_MAPPING),
     (errors.CommitsLost, KafkaError._INCONSISTENT),
     (TimeoutError, KafkaError._TIMED_OUT),
 )

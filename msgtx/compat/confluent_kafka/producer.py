@@ -65,7 +65,7 @@ class Producer:
         if self._partition is None and str(own.get("partitioner")).startswith("murmur2"):
             self._settings = {**given.passed, "partitioner": "murmur2"}
         self._log: logging.Logger = own.get("logger") or log
-        self._sent: deque[Sent] = deque()
+        self._sent: deque[Sent | RecordFuture | KafkaError] = deque()
         self._serving = threading.RLock()
         self._client = ClientOf(self)
         self._made = threading.Lock()
@@ -110,7 +110,9 @@ class Producer:
             raise TypeError(str(error)) from error
         except errors.MsgtxError as error:
             future = self._not_sent(error, topic, value, key=key, partition=place, timestamp=timestamp, headers=pairs)
-        self._sent.append(Sent(future, report, time.monotonic(), topic, partition, key, value))
+        # A message without a callback is its future alone: each object that waits costs the garbage collector time.
+        reported = report is not None
+        self._sent.append(Sent(future, report, time.monotonic(), topic, partition, key, value) if reported else future)
 
     def _not_sent(
         self, error: errors.MsgtxError, topic: str, value: bytes | None, *, timestamp: int, **rest: Any
@@ -177,12 +179,12 @@ class Producer:
             if left <= 0:
                 return 0
             pause = min(PAUSE_SECONDS, left)
-            head = next(iter(self._sent), None)
-            if head is None or isinstance(head.future, KafkaError):
+            head = _future_of(next(iter(self._sent), None))
+            if head is None or isinstance(head, KafkaError):
                 time.sleep(pause)
                 continue
             with contextlib.suppress(TimeoutError):
-                head.future.exception(pause)
+                head.exception(pause)
 
     def flush(self, timeout: float | None = -1) -> int:
         """Wait for all messages and call their callbacks. Return the number of messages without a report."""
@@ -202,31 +204,33 @@ class Producer:
         """Call the callbacks of messages with a known outcome. An exception of one leaves the call, as there."""
         called = 0
         with self._serving:
-            sent = self._sent
+            sent: deque[Any] = self._sent
+            reported = self._error_cb is not None
             while sent:
                 one = sent[0]
-                if not isinstance(one.future, KafkaError) and not one.future.done():
+                future: Any = one[0] if one.__class__ is Sent else one
+                if future.__class__ is not KafkaError and not future.done():
                     break
                 sent.popleft()
                 called += 1
-                self._statistics.messages += 1
-                if one.report is not None or self._error_cb is not None:
-                    self._tell(one)
+                if reported or one is not future:
+                    self._tell(future, None if one is future else one)
+        self._statistics.messages += called
         return called + self._statistics.serve(len(self._sent))
 
-    def _tell(self, one: Sent) -> None:
+    def _tell(self, future: Any, one: Any) -> None:
         place: msgtx.RecordMetadata | None = None
         error: KafkaError | None = None
-        if isinstance(one.future, KafkaError):
-            error = one.future
+        if isinstance(future, KafkaError):
+            error = future
         else:
             try:
-                place = one.future.result()
+                place = future.result()
             except errors.MsgtxError as failed:
                 error = as_kafka(failed)
                 if self._error_cb is not None and isinstance(failed, OF_CLIENT):
                     self._error_cb(error)
-        if one.report is not None and (error is not None or not self._failures_only):
+        if one is not None and (error is not None or not self._failures_only):
             one.report(error, _message(one, place, error))
 
     def __len__(self) -> int:
@@ -243,9 +247,12 @@ class Producer:
         if in_queue or in_flight:
             error = KafkaError(KafkaError._PURGE_INFLIGHT, PURGED)
             with self._serving:
-                for index, one in enumerate(self._sent):
-                    if not isinstance(one.future, KafkaError) and not one.future.done():
-                        self._sent[index] = one._replace(future=error)
+                for _ in range(len(self._sent)):
+                    one = self._sent.popleft()
+                    future = _future_of(one)
+                    unknown = isinstance(future, RecordFuture) and not future.done()
+                    purged = one._replace(future=error) if isinstance(one, Sent) else error
+                    self._sent.append(purged if unknown else one)
 
     # ── transactions ──
 
@@ -323,7 +330,7 @@ class Producer:
                 with translated():
                     self._producer.close()
             self._client.release()
-            self._client = None
+            self._client = self._producer = None
         return True
 
     def __enter__(self) -> Self:
@@ -404,6 +411,10 @@ def _pairs(headers: Any) -> "list[tuple[str, bytes | None]]":
             raise TypeError(f"expected header value to be None, binary, or unicode string, not {type(value).__name__}")
         found.append((name, value.encode() if isinstance(value, str) else None if value is None else bytes(value)))
     return found
+
+
+def _future_of(one: "Sent | RecordFuture | KafkaError | None") -> "RecordFuture | KafkaError | None":
+    return one.future if isinstance(one, Sent) else one
 
 
 def _message(one: Sent, place: msgtx.RecordMetadata | None, error: KafkaError | None) -> Message:

@@ -77,7 +77,7 @@ DONE_HERE: Final[Mapping[str, str]] = {
 }
 # Every name that confluent-kafka 2.16 takes and that is not above; the reason stands in `msgtx.declared.kafka`.
 IGNORED: Final = """
-allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
+api.version.fallback.ms api.version.request api.version.request.timeout.ms
 background_event_cb bootstrap.servers broker.address.family broker.address.ttl broker.version.fallback
 builtin.features check.crcs client.dns.lookup client.id client.rack closesocket_cb compression.codec compression.level
 compression.type connect_cb connections.max.idle.ms consume.callback.max.messages consume_cb
