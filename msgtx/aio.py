@@ -28,8 +28,9 @@ from msgtx.closing import ClosingAsync
 from msgtx.consumer.subscription import RebalanceCallback
 from msgtx.database.asyncpg import AsyncpgConnection
 from msgtx.database.pool import POOL_SIZE
+from msgtx.ending import Ending
 from msgtx.executor import Threads
-from msgtx.process import Ending, IntoAsync
+from msgtx.process import IntoAsync
 from msgtx.producer.batcher import Serializer
 from msgtx.producer.batches import BatchFuture, RecordFuture
 from msgtx.receiving.deserializers import Deserializers
@@ -58,6 +59,7 @@ from msgtx.types import (
     V,
 )
 from msgtx.units import Duration
+from msgtx.workers import process_into
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -754,7 +756,7 @@ class Client(ClosingAsync):
         settings |= {"stop": ending, "on_commit": tell}
         deserializers = Deserializers(key_deserializer, value_deserializer)
         work = functools.partial(
-            self.sync._process_into, make, session_factory, handler, topics, group, batch, deserializers, settings
+            process_into, self.sync, make, session_factory, handler, topics, group, batch, deserializers, settings
         )
         with Threads(1, name="msgtx-worker") as thread, ending.by_sigterm():
             try:

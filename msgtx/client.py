@@ -1,13 +1,8 @@
 """The client: one connection pool, and everything that is made from it."""
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, cast, overload
-
-import sqlalchemy
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
 from msgtx import arguments, errors, snapshot, units
 from msgtx.admin import doctor
@@ -20,78 +15,36 @@ from msgtx.admin.mirrors import MirrorsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
 from msgtx.admin.producers import ProducersAdmin
 from msgtx.admin.search import search
-from msgtx.admin.shares import SharesAdmin, describe_now
+from msgtx.admin.shares import SharesAdmin
 from msgtx.admin.spark import SparkAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.admin.verify import verify
 from msgtx.closing import Closing
 from msgtx.config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
-from msgtx.consumer.consumer import Consumer
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url, sqlalchemy_url
-from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
-from msgtx.database.pool import KEEPALIVES, POOL_SIZE, Engine
-from msgtx.database.schema import migrate
-from msgtx.mirror import kafka_address
-from msgtx.mirror.asked import Asked, asked
-from msgtx.mirror.ends import Source, Target
-from msgtx.mirror.kafka_address import KafkaAddress
-from msgtx.mirror.loop import MirrorLoop
-from msgtx.mirror.source import DatabaseSource, database_of
-from msgtx.mirror.target import DatabaseTarget
+from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.observer import Observer
-from msgtx.process import (
-    POLLS,
-    RETRIES,
-    ConsumerInput,
-    Failures,
-    Filler,
-    Into,
-    Loop,
-    Outputs,
-    Part,
-    Patience,
-    Rider,
-    Transform,
-    Work,
-    Worker,
-    require_handler,
-    run_shared,
-    tell_end,
-    tell_start,
-    together,
-    watched,
-    watched_call,
-    worker_of,
-)
-from msgtx.producer.batcher import Serializer
-from msgtx.producer.producer import Producer
 from msgtx.receiving.deserializers import Deserializers
 from msgtx.runtime import Runtime
 from msgtx.settings import (
     ConsumerSettings,
-    Failure,
     IntoSettings,
     MirrorSettings,
-    OnCommit,
     OnFailover,
     ProducerSettings,
-    Retry,
-    SenderSettings,
     ShareConsumerSettings,
     StopSignal,
     TransformSettings,
 )
-from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.find import BEHIND_ALL
-from msgtx.store.operator.installation import describe_installation, require_version
+from msgtx.store.operator.installation import SCHEMA_VERSION, describe_installation, require_version
 from msgtx.store.sweeps.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.transactions.seal import complete_prepared
 from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
-    Acknowledgement,
     ActivityPiece,
     Coordinator,
     DatabaseDescription,
@@ -116,7 +69,14 @@ from msgtx.types import (
 from msgtx.units import Duration
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine as SqlalchemyEngine
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from msgtx.consumer.consumer import Consumer
+    from msgtx.process import Outputs, Transform
+    from msgtx.producer.batcher import Serializer
+    from msgtx.producer.producer import Producer
+    from msgtx.shares.share_consumer import ShareConsumer
 
 # Members of a share group get a `ShareRecord`. A worker's function of a `Record` takes one, too.
 S = TypeVar("S")  # a session
@@ -211,12 +171,14 @@ class Client(Closing):
         """The database's URL with its password: for the environment of a child process, never to be printed."""
         return self.runtime.engine.url
 
-    def engine(self, *, reads_only: bool = False, **arguments: Any) -> sqlalchemy.Engine:
+    def engine(self, *, reads_only: bool = False, **arguments: Any) -> "SqlalchemyEngine":
         """Return a new SQLAlchemy engine for this database, by psycopg. It is the caller's to dispose of.
 
         `reads_only`: for the standby of `read_url`, if one is named. `arguments`: of `sqlalchemy.create_engine`, over a
         `pool_pre_ping` that outlives a restart of the server. Behind a pooler it prepares no statements.
         """
+        import sqlalchemy
+
         return sqlalchemy.create_engine(**self._engine_arguments(reads_only, arguments))
 
     def async_engine(self, *, reads_only: bool = False, **arguments: Any) -> "AsyncEngine":
@@ -238,12 +200,14 @@ class Client(Closing):
     def producer(
         self,
         *,
-        key_serializer: Serializer | None = None,
-        value_serializer: Serializer | None = None,
+        key_serializer: "Serializer | None" = None,
+        value_serializer: "Serializer | None" = None,
         config: Mapping[str, object] | None = None,
         **settings: Unpack[ProducerSettings],
-    ) -> Producer:
+    ) -> "Producer":
         """Make a producer; settings as in `msgtx.settings`, Kafka's dotted names in `config`. Raise `ConfigError`."""
+        from msgtx.producer.producer import Producer
+
         self.runtime.require_open()
         resolved = resolve(ProducerConfig, settings, config)
         _functions(key_serializer=key_serializer, value_serializer=value_serializer)
@@ -270,8 +234,10 @@ class Client(Closing):
         value_deserializer: Callable[[bytes], V] | None = None,
         config: Mapping[str, object] | None = None,
         **settings: Unpack[ConsumerSettings],
-    ) -> Consumer[K, V]:
+    ) -> "Consumer[K, V]":
         """Make a consumer, subscribed to these topics. Without topics, `assign` or `subscribe` it. Raise `ConfigError`."""
+        from msgtx.consumer.consumer import Consumer
+
         self.runtime.require_open()
         names = arguments.topics(topics)
         resolved = resolve(ConsumerConfig, settings, config)
@@ -301,12 +267,14 @@ class Client(Closing):
         value_deserializer: Callable[[bytes], V] | None = None,
         config: Mapping[str, object] | None = None,
         **settings: Unpack[ShareConsumerSettings],
-    ) -> ShareConsumer[K, V]:
+    ) -> "ShareConsumer[K, V]":
         """Make a member of a share group (`group=…`): each record of these topics goes to one member at a time.
 
         `acknowledgement_mode`: implicit accepts the returned records with the next poll; explicit accepts those of
         `acknowledge`. Raise `ConfigError`, `UnknownTopicOrPartition`.
         """
+        from msgtx.shares.share_consumer import ShareConsumer
+
         self.runtime.require_open()
         resolved = resolve(ShareConsumerConfig, settings, config)
         names = arguments.topics(topics)
@@ -332,7 +300,7 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
-        transform: Callable[[ShareRecord], Outputs],
+        transform: "Callable[[ShareRecord], Outputs]",
         batch: Literal[False] = False,
         partitions: list[int] | None = None,
         **settings: Unpack[TransformSettings],
@@ -345,7 +313,7 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
-        transform: Callable[[ShareRecord[bytes, V]], Outputs],
+        transform: "Callable[[ShareRecord[bytes, V]], Outputs]",
         batch: Literal[False] = False,
         partitions: list[int] | None = None,
         value_deserializer: Callable[[bytes], V],
@@ -359,7 +327,7 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
-        transform: Callable[[ShareRecord[K, V]], Outputs],
+        transform: "Callable[[ShareRecord[K, V]], Outputs]",
         batch: Literal[False] = False,
         partitions: list[int] | None = None,
         key_deserializer: Callable[[bytes], K],
@@ -374,7 +342,7 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
-        transform: Callable[[list[Record]], Outputs] | Callable[[list[ShareRecord]], Outputs],
+        transform: "Callable[[list[Record]], Outputs] | Callable[[list[ShareRecord]], Outputs]",
         batch: Literal[True],
         partitions: list[int] | None = None,
         **settings: Unpack[TransformSettings],
@@ -387,7 +355,7 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
-        transform: Callable[[list[Record[bytes, V]]], Outputs] | Callable[[list[ShareRecord[bytes, V]]], Outputs],
+        transform: "Callable[[list[Record[bytes, V]]], Outputs] | Callable[[list[ShareRecord[bytes, V]]], Outputs]",
         batch: Literal[True],
         partitions: list[int] | None = None,
         value_deserializer: Callable[[bytes], V],
@@ -401,7 +369,7 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
-        transform: Callable[[list[Record[K, V]]], Outputs] | Callable[[list[ShareRecord[K, V]]], Outputs],
+        transform: "Callable[[list[Record[K, V]]], Outputs] | Callable[[list[ShareRecord[K, V]]], Outputs]",
         batch: Literal[True],
         partitions: list[int] | None = None,
         key_deserializer: Callable[[bytes], K],
@@ -415,7 +383,7 @@ class Client(Closing):
         to: str,
         group: str,
         transactional_id: str,
-        transform: Transform,
+        transform: "Transform",
         batch: bool = False,
         partitions: list[int] | None = None,
         key_deserializer: Callable[[bytes], Any] | None = None,
@@ -436,74 +404,11 @@ class Client(Closing):
         thread, with ids `TRANSACTIONAL_ID-1`, `-2` and so on if there are several. Outputs and acknowledgements are one
         transaction. `consumer_config` is that of a share consumer.
         """
-        worker, rest = _worker(group, batch, settings)
-        names, to = _sources(topics), arguments.topic(to)
-        if to in names:
-            raise errors.ConfigError(
-                f"process would read what it writes: {to!r} is both its source and its target", name="to", topic=to
-            )
-        transactional_id = arguments.check_name("a transactional id", transactional_id)
-        if not callable(transform):
-            raise errors.WrongType(
-                f"transform is a function of a record, not {arguments.shown(transform)}", name="transform"
-            )
-        deserializers = Deserializers(key_deserializer, value_deserializer)
-        producing = cast(SenderSettings, rest)
-        whole = resolve(ProducerConfig, {**producing, "transactional_id": transactional_id})
-        if worker.transaction_ms >= whole.transaction_timeout_ms:
-            raise errors.ConfigError(
-                f"transaction_ms={worker.transaction_ms} must be below"
-                f" transaction_timeout_ms={whole.transaction_timeout_ms}, which would end each transaction",
-                name="transaction_ms",
-                limit=whole.transaction_timeout_ms,
-            )
-        if partitions is not None:
-            if worker.share_members is not None:
-                raise errors.ConfigError(
-                    "with share_members partitions is left out: members of a share group read all of them", name="partitions"
-                )
-            if len(names) > 1:
-                raise errors.ConfigError("partitions are those of one topic, and several are named", name="partitions")
-            for index in arguments.listed("partitions", partitions):
-                arguments.whole("the index of a partition", index, least=-arguments.LARGEST_INT8)
+        from msgtx.workers import process
 
-        def require() -> None:
-            source, *_ = self.runtime.require_topics(*names, to)
-            for index in partitions or ():
-                source.partition_id(index)  # before the id is taken over, which fences another worker
-            self._require_letters(worker.dead_letter, names)
-
-        observers = self.runtime.observers
-        called = deserializers.before(watched_call(transform, observers, group))
-        if worker.share_members is not None:
-
-            def filling(part: Part, number: int, own: Worker, failures: Failures, block: contextlib.ExitStack) -> Filler:
-                name = transactional_id if worker.share_members == 1 else f"{transactional_id}-{number}"
-                producer = self.producer(transactional_id=name, **producing)
-                block.callback(producer.close)
-                # The loop handles failures. One record at first, so that all members get some.
-                inner = replace(own, failure=Retry())
-                return Filler(part, producer, to, called, inner, failures, POLLS * worker.transaction_ms / 1000, chunk=1)
-
-            return self._divide(worker, names, filling, require)
-        with self._working(worker, names) as (own, patience, failures), contextlib.ExitStack() as block:
-            consumer = block.enter_context(self._consumer_of(worker))
-            producer = self.producer(transactional_id=transactional_id, **producing)
-            block.callback(producer.close)
-            filler = Filler(ConsumerInput(consumer), producer, to, called, own, failures, worker.transaction_ms / 1000)
-            work = watched(filler, observers, group, worker.dead_letter)
-
-            def start() -> None:
-                require()
-                # The id is taken over first: a predecessor's open transaction must be aborted before its positions are
-                # read (P18).
-                work.start()
-                if partitions is None:
-                    consumer.subscribe(names)
-                else:
-                    consumer.assign(TopicPartition(names[0], index) for index in partitions)
-
-            return Loop(consumer, work, own, patience, failures, partial(self.admin.groups.members, group)).run(start)
+        read = Deserializers(key_deserializer, value_deserializer)
+        ids = transactional_id, partitions
+        return process(self, topics, to, group, ids, transform, batch=batch, deserializers=read, settings=settings)
 
     @overload
     def process_into(
@@ -611,144 +516,10 @@ class Client(Closing):
         `Acknowledgement.RELEASE` (the default), for anyone, after the group's back-off and up to its `delivery_count_limit`;
         rejected with `Acknowledgement.REJECT`; the others go on. Further `settings` are those of a share consumer.
         """
-        deserializers = Deserializers(key_deserializer, value_deserializer)
-        return self._process_into(Into, session_factory, handler, topics, group, batch, deserializers, settings)
+        from msgtx.workers import Into, process_into
 
-    def _process_into(
-        self,
-        work: Callable[..., Into],
-        session_factory: Callable[[], Any],
-        handler: Callable[[Any, Any], object],
-        topics: Sequence[str],
-        group: str,
-        batch: bool,
-        deserializers: Deserializers,
-        settings: IntoSettings,
-    ) -> ProcessReport:
-        """Run a worker that writes rows. `work`: its kind, `Into` or `IntoAsync`."""
-        from msgtx.orm.publish import publish
-
-        require_handler(handler, awaited=work is not Into)
-        if not callable(session_factory):
-            raise errors.WrongType(
-                f"session_factory makes sessions when it is called, not {type(session_factory).__name__}",
-                name="session_factory",
-            )
-        worker, rest = _worker(group, batch, settings)
-        names = _sources(topics)
-        if "enable_auto_commit" in rest:
-            raise errors.ConfigError(
-                "enable_auto_commit is off here: the offsets are committed with the rows; leave it out",
-                name="enable_auto_commit",
-            )
-
-        def require() -> None:
-            self.runtime.require_topics(*names)
-            self._require_letters(worker.dead_letter, names)
-
-        observers = self.runtime.observers
-        called = deserializers.before(watched_call(handler, observers, group))
-
-        def make(rider: Rider, most: int) -> Into:
-            return work(rider, session_factory, called, worker, publish, most)
-
-        if worker.share_members is not None:
-
-            def handling(part: Part, *_: object) -> Into:
-                return make(part, part.consumer.config.max_poll_records)
-
-            return self._divide(worker, names, handling, require, **rest)
-        with self._working(worker, names) as (own, patience, failures), self._consumer_of(worker, **rest) as consumer:
-            made = make(consumer.committing, consumer.config.max_poll_records)
-            told_of = watched(made, observers, group, worker.dead_letter)
-
-            def start() -> None:
-                require()
-                consumer.subscribe(names)
-
-            return Loop(consumer, told_of, own, patience, failures, partial(self.admin.groups.members, group)).run(start)
-
-    @contextlib.contextmanager
-    def _working(self, worker: Worker, topics: Sequence[str]) -> Iterator[tuple[Worker, Patience, Failures]]:
-        """Have a worker end by its caller's event, by SIGTERM, and ahead of this client; in an outage at once."""
-        with self.runtime.ending(worker.stop) as ending:
-            own = replace(worker, stop=ending)
-            patience = Patience(self.runtime.engine.outages, own)
-            tell_start(worker, topics)
-            with until(patience.deadline):
-                yield own, patience, Failures(own, self.runtime.observers)
-
-    def _consumer_of(self, worker: Worker, **settings: Any) -> Consumer:
-        return self.consumer(
-            config=worker.consumer_config,
-            group=worker.group,
-            enable_auto_commit=False,
-            auto_offset_reset=worker.auto_offset_reset,
-            **settings,
-        )
-
-    def _divide(
-        self,
-        worker: Worker,
-        topics: Sequence[str],
-        make: Callable[[Part, int, Worker, Failures, contextlib.ExitStack], Work],
-        require: Callable[[], None],
-        **settings: Any,
-    ) -> ProcessReport:
-        """Run members of a share group. `make(part, number, …)`: the work of one of them; the block closes what it opens."""
-        given = cast(ShareConsumerSettings, {**settings, "group": worker.group, "acknowledgement_mode": "explicit"})
-        observers = self.runtime.observers
-        with self.runtime.ending(worker.stop) as ending:
-            failures = Failures(worker, observers)
-            tell_start(worker, topics)
-
-            def end_of_deliveries() -> tuple[int, str]:
-                settings = describe_now(self.runtime.engine, worker.group).settings
-                return int(str(settings["delivery_count_limit"])), str(settings["dead_letter_topic"])
-
-            def member(number: int, told: OnCommit | None) -> ProcessReport:
-                ending.threads.add(threading.get_ident())
-                own = replace(worker, stop=ending, on_commit=told)
-                patience = Patience(self.runtime.engine.outages, own)
-                with until(patience.deadline), contextlib.ExitStack() as block:
-                    consumer = block.enter_context(self.share_consumer(*topics, config=worker.consumer_config, **given))
-                    part = Part(consumer, end_of_deliveries)
-                    work = watched(make(part, number, own, failures, block), observers, worker.group, None)
-
-                    def start() -> None:
-                        require()
-                        work.start()
-                        if worker.failure is Acknowledgement.REJECT:
-                            letters = consumer.answering.dead_letter_topic()
-                            observers.tell(lambda observer: observer.working(worker.group, letters))
-
-                    return run_shared(
-                        part, work, own, patience=patience, failures=failures, observers=observers, start=start
-                    )
-
-            report = together(member, worker, ending)
-            tell_end(worker, report)
-            return report
-
-    def _require_letters(self, dead_letter: str | None, topics: Sequence[str]) -> None:
-        """Raise `ConfigError` for a topic of dead letters that this worker reads itself, or that is compacted."""
-        if dead_letter is None:
-            return
-        (found,) = self.runtime.require_topics(dead_letter)
-        if dead_letter in topics:
-            raise errors.ConfigError(
-                f"dead_letter {dead_letter!r} is a topic that this worker reads: name another one",
-                name="dead_letter",
-                topic=dead_letter,
-                reason="read",
-            )
-        if found.settings["cleanup_policy"] != "delete":
-            raise errors.ConfigError(
-                f"dead_letter {dead_letter!r} is compacted: it would keep one dead letter for each key; name another topic",
-                name="dead_letter",
-                topic=dead_letter,
-                reason="compacted",
-            )
+        read = Deserializers(key_deserializer, value_deserializer)
+        return process_into(self, Into, session_factory, handler, topics, group, batch, read, settings)
 
     def mirror(
         self,
@@ -772,39 +543,9 @@ class Client(Closing):
         Raise `MirrorFenced`; `LogTruncated`, `IncarnationChanged` and `UnknownTopicOrPartition` if the source is not the one
         that was copied so far; `OffsetOutOfRange` if retention was faster; `ConfigError`, `AuthorizationFailed`.
         """
-        wanted = asked(name, topics, settings)
-        if (source is None) == (target is None):
-            raise errors.ConfigError("a mirror has one other end: name its source or its target", name="source")
-        self.runtime.require_open()
-        with contextlib.ExitStack() as block:
-            ends: list[Client | KafkaAddress] = []
-            for argument, given in (("source", source), ("target", target)):
-                if given is None:
-                    ends.append(self)
-                elif not isinstance(given, str):
-                    ends.append(arguments.an_instance(argument, given, Client, "an address or a Client"))
-                elif kafka_address.is_kafka(given):
-                    ends.append(kafka_address.parse_kafka(given))
-                else:
-                    ends.append(block.enter_context(connect(given)))
-            return self._mirror(wanted, *ends)
+        from msgtx.mirroring import mirror
 
-    def _mirror(self, wanted: Asked, source: "Client | KafkaAddress", target: "Client | KafkaAddress") -> MirrorReport:
-        if (
-            isinstance(source, Client)
-            and isinstance(target, Client)
-            and database_of(source.runtime.engine) == database_of(target.runtime.engine)
-        ):
-            raise errors.ConfigError(
-                f"source and target are one database, {target!r}: a mirror has two", name="target", reason="one database"
-            )
-        address = public_url(source.runtime.engine.url) if isinstance(source, Client) else str(source)
-        with (
-            contextlib.closing(_source_of(wanted, source)) as reading,
-            contextlib.closing(_target_of(wanted, target, address)) as writing,
-            self.runtime.ending(wanted.stop) as ending,
-        ):
-            return MirrorLoop(wanted, reading, writing, ending).run()
+        return mirror(self, topics, name, source, target, settings)
 
     def snapshot(self, topics: Iterable[str]) -> Snapshot:
         """Return a consistent cut of these topics: all of each transaction, or nothing of it, on all their partitions (I15).
@@ -996,23 +737,21 @@ def _search(key: str | bytes | None, json: str | None, header: str | None, *, si
     )
 
 
-def _worker(group: str, batch: bool, settings: Mapping[str, Any]) -> tuple[Worker, dict[str, Any]]:
-    """Return a worker and the settings of its consumer or producer. Raise `ConfigError`, `WrongType`."""
-    usual: Failure = Retry() if settings.get("share_members") is None else Acknowledgement.RELEASE
-    return worker_of(group, {**settings, "batch": batch}, failure=usual, after=RETRIES)
-
-
-def _sources(topics: Sequence[str]) -> list[str]:
-    """Return the topics of a worker. Raise `ConfigError` without one."""
-    names = arguments.topics(topics)
-    if not names:
-        raise errors.ConfigError("name the topics to consume", name="topics")
-    return names
-
-
 def _functions(**named: object) -> None:
     for name, function in named.items():
         arguments.function(name, function)
+
+
+def _is_newest(engine: Engine) -> bool:
+    """Return whether the schema is that of this package: then Alembic, a fifth of a second, need not be asked."""
+    from msgtx.database.schema.functions import functions_hash
+
+    try:
+        with engine.connection() as connection:
+            found = describe_installation(connection)
+    except errors.ConfigError:  # no schema, or another one
+        return False
+    return (found.schema_version, found.functions_hash) == (SCHEMA_VERSION, functions_hash())
 
 
 def connect(
@@ -1042,7 +781,9 @@ def connect(
     engine = open_engine(url, read_url=read_url, pool_size=pool_size)
     engine.on_failover = config.on_failover
     try:
-        if engine.embedded or create:
+        if (engine.embedded or create) and not _is_newest(engine):
+            from msgtx.database.schema import migrate
+
             with engine.transaction() as connection:
                 migrate.upgrade(connection)
         with engine.connection() as raw:
@@ -1053,50 +794,3 @@ def connect(
         engine.close()
         raise
     return Client(engine)
-
-
-def _source_of(wanted: Asked, end: Client | KafkaAddress) -> Source:
-    """Return the end of a mirror that is read."""
-    if isinstance(end, Client):
-        engine, listener = end.runtime.engine, end.runtime.listener
-        return DatabaseSource(engine, listener, wanted.chosen, required=wanted.topics, skip_removed=wanted.skip_removed)
-    from msgtx.mirror.kafka import KafkaSource
-
-    return KafkaSource(
-        end,
-        wanted.chosen,
-        required=wanted.topics,
-        skip_removed=wanted.skip_removed,
-        outage_timeout=wanted.outage_timeout,
-    )
-
-
-def _target_of(wanted: Asked, end: Client | KafkaAddress, source_address: str) -> Target:
-    """Return the end of a mirror that is written to."""
-    if isinstance(end, Client):
-        engine = end.runtime.engine
-        return DatabaseTarget(
-            engine,
-            wanted.name,
-            sessions=end.engine(
-                pool_size=1,
-                isolation_level="READ COMMITTED",
-                pool_reset_on_return=None,
-                connect_args={name: value for name, value in KEEPALIVES.items() if name not in engine.parameters},
-            ),
-            make_producer=lambda transactional_id: end.producer(
-                transactional_id=transactional_id, transaction_timeout_ms="15min", delivery_timeout_ms="30s"
-            ),
-            topics_now=end.runtime.topics_now,
-            address=source_address,
-            repartition=wanted.repartition,
-        )
-    from msgtx.mirror.kafka import KafkaTarget
-
-    return KafkaTarget(
-        end,
-        wanted.name,
-        source_address=source_address,
-        repartition=wanted.repartition,
-        outage_timeout=wanted.outage_timeout,
-    )

@@ -5,22 +5,24 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgtx import callbacks, errors, forks
-from msgtx.consumer.consumer import Consumer
 from msgtx.coordinator.completion import Completion
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
+from msgtx.ending import DRAIN_SECONDS, Ending
 from msgtx.observer import Observer, Observers
-from msgtx.process import DRAIN_SECONDS, Ending
-from msgtx.producer.group_commit import GroupCommit
-from msgtx.producer.producer import Producer
 from msgtx.receiving.wakeup import Listener
 from msgtx.settings import StopSignal
-from msgtx.shares.polls import SharePolls
-from msgtx.shares.share_consumer import ShareConsumer
 from msgtx.store.topics.topics import Topic, describe_topics, unknown_topic
+
+if TYPE_CHECKING:  # imported when one is made: the command line starts faster
+    from msgtx.consumer.consumer import Consumer
+    from msgtx.producer.group_commit import GroupCommit
+    from msgtx.producer.producer import Producer
+    from msgtx.shares.polls import SharePolls
+    from msgtx.shares.share_consumer import ShareConsumer
 
 
 class Runtime:
@@ -30,12 +32,12 @@ class Runtime:
         self.engine = engine
         self.completion = Completion(engine, self.look_at_topics)
         self.listener = Listener(engine)
-        self.group_commit = GroupCommit(engine, self.completion.notifier)
-        self.share_polls = SharePolls(engine)
         self.observers = Observers()
         self.closed = False
         self._lock = threading.Lock()
         self._known: dict[str, Topic] = {}
+        self._group_commit: GroupCommit | None = None
+        self._share_polls: SharePolls | None = None
         self._open: list[Producer | Consumer | ShareConsumer] = []
         self._workers: list[Ending] = []
         engine.moved = weakref.WeakMethod(self._server_moved)
@@ -48,7 +50,7 @@ class Runtime:
     def _server_moved(self) -> None:
         """Have each producer look for losses before it sends anything else."""
         with self._lock:
-            producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
+            producers = self._producers()
         for producer in producers:
             producer._sender.losses.server_moved()
 
@@ -88,14 +90,42 @@ class Runtime:
         with self._lock:
             known = self._known
             known.update({name: t for name, t in found.items() if name not in known or not t.is_older_than(known[name])})
-            producers = [user for user in self._open if isinstance(user, Producer) and not user.closed]
+            producers = self._producers()
         for producer in producers:
             for topic in found.values():
                 producer._topic_changed(topic)
 
     # ── what it has made ──
 
-    def remember(self, user: Producer | Consumer[Any, Any] | ShareConsumer[Any, Any]) -> None:
+    @property
+    def group_commit(self) -> "GroupCommit":
+        """What its producers commit together with."""
+        from msgtx.producer.group_commit import GroupCommit
+
+        with self._lock:
+            if self._group_commit is None:
+                self._group_commit = GroupCommit(self.engine, self.completion.notifier)
+            return self._group_commit
+
+    @property
+    def share_polls(self) -> "SharePolls":
+        """What its share consumers poll together with."""
+        from msgtx.shares.polls import SharePolls
+
+        with self._lock:
+            if self._share_polls is None:
+                self._share_polls = SharePolls(self.engine)
+            return self._share_polls
+
+    def _producers(self) -> "list[Producer]":
+        """Return the producers that are open. The caller holds the lock."""
+        if not self._open:
+            return []
+        from msgtx.producer.producer import Producer
+
+        return [user for user in self._open if isinstance(user, Producer) and not user.closed]
+
+    def remember(self, user: "Producer | Consumer[Any, Any] | ShareConsumer[Any, Any]") -> None:
         """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""
         with self._lock:
             self._known.clear()
@@ -107,10 +137,15 @@ class Runtime:
         self.require_open()
         self.observers.tell(lambda observer: observer.made(user))
 
-    def consumers(self) -> list[Consumer]:
+    def consumers(self) -> "list[Consumer]":
         """Return the consumers that are open."""
         with self._lock:
-            return [user for user in self._open if isinstance(user, Consumer) and not user.closed]
+            users = [user for user in self._open if not user.closed]
+        if not users:
+            return []
+        from msgtx.consumer.consumer import Consumer
+
+        return [user for user in users if isinstance(user, Consumer)]
 
     def observe(self, observer: Observer) -> None:
         """See `Client.observe`."""
@@ -149,9 +184,10 @@ class Runtime:
         if self.engine.origin.is_parent:
             return
         callbacks.require_none("close", self.observers)
-        for user in self._open[:]:
-            if isinstance(user, Producer):
-                user._require_outside("close")
+        with self._lock:
+            producers = self._producers()
+        for producer in producers:
+            producer._require_outside("close")
         with self._lock:
             self.closed = True
             workers, users = self._workers[:], self._open[:]

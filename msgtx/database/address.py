@@ -8,14 +8,16 @@ words and values (`host=… dbname=…`).
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 import psycopg
-import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from msgtx.errors import ConfigError
+
+if TYPE_CHECKING:
+    import sqlalchemy
 
 FORM: Final = "postgresql://user@host:port/database"
 SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
@@ -117,8 +119,10 @@ class Hosts:
         return next((at for at, place in enumerate(places) if place[0] == host and place[1] in {"", str(port)}), None)
 
 
-def sqlalchemy_url(parameters: Mapping[str, str]) -> tuple[sqlalchemy.URL, dict[str, str]]:
+def sqlalchemy_url(parameters: Mapping[str, str]) -> "tuple[sqlalchemy.URL, dict[str, str]]":
     """Return the address for SQLAlchemy, which hides the password, and the parameters of libpq that it does not hold."""
+    import sqlalchemy
+
     rest = dict(parameters)
     user, password, host, database = (rest.pop(name, None) for name in ("user", "password", "host", "dbname"))
     port = int(rest.pop("port")) if rest.get("port", "").isdigit() else None  # several stay with libpq

@@ -5,11 +5,9 @@ import logging
 import weakref
 from collections.abc import Callable, Container, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import psycopg
-import sqlalchemy
-from sqlalchemy.util import await_only
 
 from msgtx import errors
 from msgtx.database.asyncpg import Asyncpg
@@ -19,6 +17,9 @@ from msgtx.database.translation import translated
 from msgtx.database.wire import AsyncCursor, BatchArray, BatchColumns, Cursor, numbered
 from msgtx.declared.function import Function, Row
 from msgtx.generated import calls
+
+if TYPE_CHECKING:
+    import sqlalchemy
 
 
 def call(connection: RawConnection, function: Function[Row], *arguments: object) -> list[Row]:
@@ -34,7 +35,7 @@ def call(connection: RawConnection, function: Function[Row], *arguments: object)
 def _called(connection: RawConnection, function: Function[Row], arguments: Sequence[object]) -> list[Row]:
     with translated(connection, call=function.name):
         if (of_async := of_async_session(connection)) is not None:
-            return function.rows(await_only(_awaited(of_async, function.statement, arguments)))
+            return function.rows(_await(of_async, function.statement, arguments))
         if isinstance(connection, Connection) and connection.statements.usable:
             return function.rows(connection.statements.run(function.statement, arguments))
         cursor = Cursor(connection)
@@ -96,6 +97,12 @@ def of_async_session(connection: object) -> AsyncRawConnection | Asyncpg | None:
     return connection if isinstance(connection, psycopg.AsyncConnection | Asyncpg) else None
 
 
+def _await(connection: AsyncRawConnection | Asyncpg, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+    from sqlalchemy.util import await_only
+
+    return await_only(_awaited(connection, statement, arguments))
+
+
 async def _awaited(
     connection: AsyncRawConnection | Asyncpg, statement: str, arguments: Sequence[object]
 ) -> list[tuple[Any, ...]]:
@@ -128,7 +135,7 @@ def query(connection: RawConnection, statement: str, *arguments: object) -> list
     """Run one statement of the `database` folder or over a view. Returns its rows."""
     with translated(connection):
         if (of_async := of_async_session(connection)) is not None:
-            return await_only(_awaited(of_async, statement, arguments))
+            return _await(of_async, statement, arguments)
         cursor = Cursor(connection)
         cursor.execute(statement, arguments)
         return cursor.fetchall() if cursor.description else []
@@ -195,7 +202,7 @@ def batch_array(connection: RawConnection, batches: Sequence[BatchColumns]) -> B
     return BatchArray(oid, batches)
 
 
-def driver_of(connection: sqlalchemy.Connection) -> RawConnection:
+def driver_of(connection: "sqlalchemy.Connection") -> RawConnection:
     """Return the driver's connection of a user's connection, whose SQL transaction SQLAlchemy knows.
 
     Without that, a `connection.commit()` of the user's would do nothing. Raise `ConfigError` for another driver.

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Final
 
 import psycopg
-import sqlalchemy
 
 from msgtx.errors import Fault, MsgtxError
 
@@ -42,8 +41,6 @@ FAULT_BY_SQLSTATE: Final = {
     "XX001": Fault.ENVIRONMENT,  # corrupted data
     "XX002": Fault.ENVIRONMENT,  # corrupted index
 }
-# Of the process, and a session that the function has closed.
-_OF_ENVIRONMENT: Final = (MemoryError, ImportError, sqlalchemy.exc.ResourceClosedError, sqlalchemy.exc.NoSuchModuleError)
 _DRIVERS: Final = ("asyncpg", "psycopg", "psycopg2", "pg8000")
 PROGRAM_LIMIT: Final = "54000"
 # The server assigns no ids of transactions before VACUUM has frozen old rows, or its queue of notifications is full. That
@@ -85,7 +82,10 @@ def _own_fault(error: BaseException) -> Fault:
         return Fault.OUTAGE
     if state:
         return FAULT_BY_SQLSTATE.get(state, FAULT_BY_SQLSTATE.get(state[:2], Fault.RECORD))
-    if isinstance(error, _OF_ENVIRONMENT):
+    from sqlalchemy import exc
+
+    # Of the process, and a session that the function has closed.
+    if isinstance(error, MemoryError | ImportError | exc.ResourceClosedError | exc.NoSuchModuleError):
         return Fault.ENVIRONMENT
     return Fault.OUTAGE if _is_lost(error) else Fault.RECORD
 
@@ -107,12 +107,14 @@ def _source_function(error: BaseException) -> str | None:
 
 def _is_lost(error: BaseException) -> bool:
     """Whether an error without SQLSTATE means that a connection was lost or could not be made."""
-    if isinstance(error, psycopg.OperationalError | sqlalchemy.exc.TimeoutError):  # also of their pools
+    from sqlalchemy import exc
+
+    if isinstance(error, psycopg.OperationalError | exc.TimeoutError):  # also of their pools
         return True
-    if isinstance(error, sqlalchemy.exc.DBAPIError):
+    if isinstance(error, exc.DBAPIError):
         wraps_none = error.orig is None or not _sqlstate(error.orig)
-        return error.connection_invalidated or (wraps_none and isinstance(error, sqlalchemy.exc.OperationalError))
-    if isinstance(error, sqlalchemy.exc.PendingRollbackError):
+        return error.connection_invalidated or (wraps_none and isinstance(error, exc.OperationalError))
+    if isinstance(error, exc.PendingRollbackError):
         return error.code == _RECONNECT
     driver = type(error).__module__.partition(".")[0]
     if driver in _DRIVERS and type(error).__name__ in ("OperationalError", "InterfaceError"):

@@ -16,12 +16,9 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-import sqlalchemy
-from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, QueuePool
-from sqlalchemy.util import queue as sqlalchemy_queue
 
 from msgtx import errors, forks
 from msgtx.closing import Closing
@@ -34,8 +31,10 @@ from msgtx.database.translation import READ_ONLY, translated
 from msgtx.database.wire import readable
 from msgtx.settings import OnFailover
 
+if TYPE_CHECKING:
+    import sqlalchemy
+
 log = logging.getLogger("msgtx.database")
-FromPool = TypeVar("FromPool")
 
 POOL_SIZE: Final = 10  # connections of one client; producers and consumers borrow one for the length of a call
 POOL_TIMEOUT_SECONDS: Final = 30.0
@@ -71,7 +70,7 @@ def _primary(connection: RawConnection) -> Iterator[None]:
     """
     try:
         yield
-    except (errors.ConfigError, psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
+    except Exception as error:
         if not _says_read_only(error) or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             raise
         connection.autocommit = True
@@ -107,37 +106,6 @@ class _Slot:
     def __del__(self) -> None:
         if (free := self._free()) is not None:
             free.put(_Slot(self._free))
-
-
-class _Idle(sqlalchemy_queue.QueueCommon[ConnectionPoolEntry]):
-    """The idle connections of SQLAlchemy's pool, in a queue written in C.
-
-    SQLAlchemy's own one has a `Condition` in Python: an interrupt between two of its lines (Ctrl-C, a job's time limit)
-    would leave its lock held, and every later call of every thread would wait for ever.
-    """
-
-    def __init__(self, maxsize: int = 0, use_lifo: bool = False) -> None:
-        self.maxsize, self.use_lifo = maxsize, use_lifo
-        self._queue: queue.SimpleQueue[ConnectionPoolEntry] = queue.SimpleQueue()
-
-    def qsize(self) -> int:
-        return self._queue.qsize()
-
-    def put(self, item: ConnectionPoolEntry, block: bool = True, timeout: float | None = None) -> None:
-        if self._queue.qsize() >= self.maxsize:
-            raise sqlalchemy_queue.Full
-        self._queue.put(item)
-
-    def get(self, block: bool = True, timeout: float | None = None) -> ConnectionPoolEntry:
-        try:
-            return self._queue.get(block, timeout)
-        except queue.Empty:
-            raise sqlalchemy_queue.Empty from None
-
-
-class _Pool(QueuePool):
-    __module__ = QueuePool.__module__  # by it SQLAlchemy names the logger
-    _queue_class = _Idle
 
 
 class Engine(Closing):
@@ -181,23 +149,12 @@ class Engine(Closing):
         self.origin = forks.here()
         self._closed = False
         self.pool_size = pool_size
-        # How many connections are in use is bounded here: SQLAlchemy's pool knows one timeout, not a call's deadline.
+        # A library's pool takes longer than the rest of a call in Python, and knows one timeout, no call's deadline.
         self._slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
         for _ in range(pool_size):
             self._slots.put(_Slot(weakref.ref(self._slots)))
-        # A pool's check-out and check-in take longer than the rest of a call in Python, so connections are kept checked out.
-        self._kept: list[PoolProxiedConnection] = []
+        self._idle: list[RawConnection] = []  # the one that was used last at the end
         self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
-        self.sqlalchemy = sqlalchemy.create_engine(
-            "postgresql+psycopg://",
-            creator=self.dedicated,
-            poolclass=_Pool,
-            pool_size=pool_size,
-            max_overflow=-1,
-            pool_reset_on_return=None,
-            use_native_hstore=False,  # a type that we do not use, asked for at the start
-        )
-        sqlalchemy.event.listen(self.sqlalchemy, "checkout", self._refuse_unusable)
 
     @property
     def reading(self) -> "Engine":
@@ -353,64 +310,51 @@ class Engine(Closing):
             return False
         return not self.pooled or time.monotonic() - connection.opened_at < POOLED_SECONDS
 
-    def _refuse_unusable(self, connection: RawConnection, *_: object) -> None:
-        """Have the pool replace a connection that has ended while idle, leads to an old primary, or commits nothing."""
-        if not (self._is_usable(connection) and connection.autocommit):
-            raise sqlalchemy.exc.DisconnectionError("it has ended, leads to an old primary, or commits nothing")
-
     def connection(self) -> "CheckedOut":
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""
         return CheckedOut(self)
 
-    def _check_out(self) -> PoolProxiedConnection:
-        """Take the connection that was used last, if it still lives, or one of SQLAlchemy's pool. The caller has a slot."""
-        while self._kept:
-            try:
-                kept = self._kept.pop()
-            except IndexError:  # another thread was faster
-                break
-            if self._is_usable(kept.dbapi_connection) and self._still_answers(kept):
-                return kept
-            _discard(kept)
-        with translated():  # the pool's first connection says more than hello
-            return _checked_out(self.sqlalchemy.pool.connect)
+    def _check_out(self) -> RawConnection:
+        """Take the connection that was used last, if it still lives, or open one. The caller has a slot."""
+        while (idle := self._take_idle()) is not None:
+            if self._is_usable(idle) and self._still_answers(idle):
+                return idle
+            idle.close()
+        return self.dedicated()
 
-    def _still_answers(self, kept: PoolProxiedConnection) -> bool:
+    def _take_idle(self) -> RawConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:  # there is none, or another thread was faster
+            return None
+
+    def _still_answers(self, idle: RawConnection) -> bool:
         """Ask an idle connection who answers if none was asked lately. Return whether it can be used."""
         now = time.monotonic()
         if now < self._asked + ASKED_AGAIN_SECONDS:
             return True
         self._asked = now  # one thread asks
-        connection: Any = kept.dbapi_connection
         try:
             with translated():
-                self.ask_who_answers(connection)
+                self.ask_who_answers(idle)
         except errors.MsgtxError:  # a new connection raises what does not pass
             return False
         except BaseException:
-            _discard(kept)
+            idle.close()
             raise
         return True
 
-    def _check_in(self, proxied: PoolProxiedConnection) -> None:
-        connection: Any = proxied.dbapi_connection
+    def _check_in(self, connection: RawConnection) -> None:
         if connection.closed or not connection.autocommit or connection.pgconn.transaction_status != 0:
-            _discard(proxied)
+            connection.close()
         else:
-            self._kept.append(proxied)
+            self._idle.append(connection)
         if self._closed:
-            self._let_go()
+            self._close_idle()
 
-    def _let_go(self, most: int | None = None) -> None:
-        """Return kept connections to SQLAlchemy's pool, so that it has some to give."""
-        while self._kept and most != 0:
-            with contextlib.suppress(IndexError):  # another thread was faster
-                proxied = self._kept.pop()
-                if self._closed:  # nothing would close it in a pool that was closed
-                    _discard(proxied)
-                else:
-                    proxied.close()
-            most = None if most is None else most - 1
+    def _close_idle(self) -> None:
+        while (idle := self._take_idle()) is not None:
+            idle.close()
 
     def _take_slot(self) -> _Slot:
         """Wait until there is a connection for us."""
@@ -426,29 +370,36 @@ class Engine(Closing):
             ) from None
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlalchemy.Connection]:
+    def transaction(self) -> "Iterator[sqlalchemy.Connection]":
         """Run several statements in one SQL transaction; commit at the end, roll back on an exception.
 
-        A broken connection leaves the pool.
+        It has a connection of its own: only the schema's upgrade and checks of it use it, and only they need SQLAlchemy.
         """
         slot = self._take_slot()
         try:
-            self._let_go(1)
-            with translated(), _checked_out(self.sqlalchemy.connect) as connection:
+            if (idle := self._take_idle()) is not None:
+                idle.close()  # to leave room for this one
+            with translated(), self._sqlalchemy.connect() as connection:
                 driver: Any = connection.connection.driver_connection
-                try:
-                    with _primary(driver):
-                        driver.autocommit = False
-                        driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
-                        with connection.begin():
-                            yield connection
-                finally:
-                    if driver.closed or self._closed or driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                        connection.invalidate()
-                    else:
-                        driver.autocommit = True
+                with _primary(driver):
+                    driver.autocommit = False
+                    driver.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # whatever the role's default is
+                    with connection.begin():
+                        yield connection
         finally:
             self._slots.put(slot)
+
+    @functools.cached_property
+    def _sqlalchemy(self) -> "sqlalchemy.Engine":
+        import sqlalchemy
+
+        return sqlalchemy.create_engine(
+            "postgresql+psycopg://",
+            creator=self.dedicated,
+            poolclass=sqlalchemy.NullPool,
+            pool_reset_on_return=None,
+            use_native_hstore=False,  # a type that we do not use, asked for at the start
+        )
 
     @contextlib.contextmanager
     def rolled_back(self) -> Iterator[RawConnection]:
@@ -463,8 +414,7 @@ class Engine(Closing):
         if self.origin.is_parent:
             return
         self._closed = True
-        self._let_go()
-        self.sqlalchemy.dispose()
+        self._close_idle()
         if self.standby is not None:
             self.standby.close()
 
@@ -472,7 +422,7 @@ class Engine(Closing):
 class CheckedOut:
     """A connection for the length of a call: see `Engine.connection`."""
 
-    __slots__ = ("_engine", "_proxied", "_slot")
+    __slots__ = ("_connection", "_engine", "_slot")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -484,12 +434,12 @@ class CheckedOut:
             engine.hook("check out")
         self._slot = engine._take_slot()
         try:
-            self._proxied = engine._check_out()
+            self._connection = engine._check_out()
         except BaseException:
             engine._slots.put(self._slot)
             del self._slot
             raise
-        connection: Any = self._proxied.dbapi_connection  # the pool's creator made it
+        connection: Any = self._connection  # of the class that `Connection.connect` opens
         connection.hook = engine.hook
         return connection  # type: ignore[no-any-return]  # see there
 
@@ -497,10 +447,9 @@ class CheckedOut:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Return the connection. Errors of the database become msgtx's."""
-        engine, proxied = self._engine, self._proxied
+        engine, connection = self._engine, self._connection
         try:
             if error is not None:
-                connection: Any = proxied.dbapi_connection
                 try:
                     with _primary(connection), translated():
                         raise error
@@ -510,20 +459,6 @@ class CheckedOut:
             elif engine.outages.since is not None:
                 engine.outages.answered(engine)
         finally:
-            engine._check_in(proxied)
+            engine._check_in(connection)
             engine._slots.put(self._slot)
-            del self._slot
-
-
-def _discard(proxied: PoolProxiedConnection) -> None:
-    """Close a connection, and let SQLAlchemy's pool open another one."""
-    proxied.invalidate()
-    proxied.close()
-
-
-def _checked_out(check_out: Callable[[], FromPool]) -> FromPool:
-    """Check out a connection. The pool replaces one that has died, but not forever."""
-    try:
-        return check_out()
-    except sqlalchemy.exc.InvalidRequestError as error:
-        raise errors.DatabaseUnavailable("the server ended one connection after the other") from error
+            del self._slot, self._connection

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import psycopg
-import sqlalchemy
 from psycopg import errors as pg
 
 from msgtx import errors
 from msgtx.database.asyncpg import Asyncpg
 from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.faults import PROGRAM_LIMIT, USED_UP
-from msgtx.database.schema import privileges
 
 # SQLSTATEs of msgtx's own functions: "MX" and Kafka's number, or MX000 and the name of the class as a column.
 OWN: Final = "MX"
@@ -85,6 +83,8 @@ def translate(error: Exception, connection: RawConnection | None = None) -> Exce
         return errors.AuthorizationFailed(_told_what_to_grant(message, connection), **_values(original.diag.message_detail))
     if state == _SERIALIZATION and connection is not None and not isinstance(connection, Connection):
         # The user's own SQL transaction, which only the user can repeat: it fails as with a statement of the user's.
+        import sqlalchemy
+
         return sqlalchemy.exc.DBAPIError.instance(None, None, original, psycopg.Error)
     if state == PROGRAM_LIMIT and original.diag.source_function in _OF_AN_INDEX:
         return errors.InvalidRequest(f"a name is too long: {message}")
@@ -151,6 +151,8 @@ def _values(detail: str | None) -> dict[str, Any]:
 
 def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:
     """Add to PostgreSQL's own refusals the command for the owner; in every language they name the object."""
+    from msgtx.database.schema import privileges
+
     known = set(re.findall(r"\w+", message)) & privileges.managed()
     if "`" in message or not known:
         return message
@@ -179,7 +181,7 @@ def translated(connection: RawConnection | None = None, *, call: str = "") -> It
         if error.encoding != "utf-8":  # a user's session may have another
             why = f"cannot be said in the session's client_encoding ({error.encoding}): set that to UTF8"
         raise errors.InvalidRequest(f"{error.object[:50]!r} {why}") from error
-    except (psycopg.Error, sqlalchemy.exc.DBAPIError) as error:
+    except Exception as error:  # psycopg's, or SQLAlchemy's around one
         other = translate(error, connection)
         if other is error:
             raise

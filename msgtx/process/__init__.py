@@ -1,9 +1,8 @@
 """Workers: the loops that `client.process` and `client.process_into` run."""
 
-from msgtx.process.ending import Ending
 from msgtx.process.failures import Failures, Patience
 from msgtx.process.into import Into, IntoAsync, Rider, require_handler
-from msgtx.process.loop import DRAIN_SECONDS, RETRIES, Loop, Work
+from msgtx.process.loop import RETRIES, Loop, Work
 from msgtx.process.shares import Part, run_shared, together
 from msgtx.process.transform import POLLS, ConsumerInput, Filler, Outputs, Transform, outputs
 from msgtx.process.watched import watched, watched_call
@@ -11,11 +10,9 @@ from msgtx.process.words import tell_end, tell_start
 from msgtx.process.worker import Worker, worker_of
 
 __all__ = [
-    "DRAIN_SECONDS",
     "POLLS",
     "RETRIES",
     "ConsumerInput",
-    "Ending",
     "Failures",
     "Filler",
     "Into",

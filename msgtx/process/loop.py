@@ -18,7 +18,6 @@ from msgtx.types import MemberDescription, ProcessReport, Record, TopicPartition
 
 log = logging.getLogger("msgtx.process")
 RETRIES: Final = 3  # of `process_into`: of a record before it is set aside: a hiccup of another service is over by then
-DRAIN_SECONDS: Final = 30.0  # what a worker may take to the end of its batch when its client is closed; as Kubernetes allows
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from typing import Final
 
 from msgtx.background import BackgroundThread
 from msgtx.database.faults import AGAIN, fault_of
+from msgtx.ending import Ending
 from msgtx.errors import InvalidRecordState, MsgtxError, ThreadNotStarted, TransactionConflict, UnknownMember
 from msgtx.executor import Threads
 from msgtx.observer import Observers
 from msgtx.pauses import POLL_SECONDS, pause
-from msgtx.process.ending import Ending
 from msgtx.process.failures import Failures, Patience, back_off, waits
 from msgtx.process.loop import Done, Failed, Work
 from msgtx.process.places import letter_in, place_of, reason_of

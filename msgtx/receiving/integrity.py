@@ -3,8 +3,6 @@
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from msgtx.errors import IllegalState, MsgtxError
 
 
@@ -32,6 +30,8 @@ class Integrity:
 
     def raised(self, error: BaseException) -> None:
         """Mark the consumer as torn by an exception between two steps. Our errors and those of SQLAlchemy tear nothing."""
+        from sqlalchemy.exc import SQLAlchemyError
+
         self.torn = self.torn or not isinstance(error, (MsgtxError, SQLAlchemyError))
 
     def require(self) -> None:

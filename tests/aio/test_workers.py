@@ -18,8 +18,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionm
 import msgtx
 from msgtx import ProcessReport, Record, aio, errors
 from msgtx.consumer.commits import Commits
+from msgtx.ending import Ending
 from msgtx.observer import Observer
-from msgtx.process import Ending
 from tests.aio.conftest import Held, Rows
 from tests.aio.test_sessions import EARLIEST, LEVELS, engine_of, insert
 from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS

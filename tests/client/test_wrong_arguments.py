@@ -411,7 +411,7 @@ def world(database_url: str) -> Iterator[World]:
         place = witness.send(topic, b"first", partition=0)
         witness.flush(SECONDS)
         assert place.result(0).offset == 0
-        engine = sqlalchemy.create_engine(client.runtime.engine.sqlalchemy.url, creator=client.runtime.engine.dedicated)
+        engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=client.runtime.engine.dedicated)
         block.callback(engine.dispose)
         stop = threading.Event()
         stop.set()

@@ -57,34 +57,14 @@ def test_a_connection_that_ended_while_it_was_idle_is_replaced_before_a_call_mee
             assert backend(lent) != pid
 
 
-def test_connections_that_end_one_after_the_other_are_a_database_that_is_unavailable(database_url: str) -> None:
-    """The pool raised `InvalidRequestError`, which ended a producer."""
-
-    def dead(*_: object) -> None:
-        raise sqlalchemy.exc.DisconnectionError
-
-    with Engine(database_url) as engine:
-        sqlalchemy.event.listen(engine.sqlalchemy, "checkout", dead)
-        for lend in (engine.connection, engine.transaction):
-            with pytest.raises(errors.DatabaseUnavailable, match="ended"), lend():
-                pass
-        sqlalchemy.event.remove(engine.sqlalchemy, "checkout", dead)
-        with engine.connection() as connection:
-            assert query(connection, "select 1") == [(1,)]
-
-
-def test_connections_that_are_kept_leave_room_for_sql_transactions(database_url: str) -> None:
-    """A call's connection stays checked out of SQLAlchemy's pool; whoever needs one from there gets it at once."""
+def test_idle_connections_leave_room_for_an_sql_transaction(database_url: str) -> None:
     with Engine(database_url, pool_size=2) as engine:
         with engine.connection() as first, engine.connection() as second:
-            pids = {backend(first), backend(second)}
-        for _ in range(3):
-            with engine.transaction() as one, engine.connection() as two:
-                pid = one.exec_driver_sql("select pg_backend_pid()").scalar()
-                assert {pid, backend(two)} == pids
-            with engine.connection() as one, engine.connection() as two:
-                assert {backend(one), backend(two)} == pids
-    assert first.closed
+            assert backend(first) != backend(second)
+        with engine.transaction():
+            assert [first.closed, second.closed] == [True, False]
+        with engine.connection() as again:
+            assert again is second
     assert second.closed
 
 
@@ -125,12 +105,10 @@ def test_a_connection_that_would_not_commit_is_not_lent(database_url: str) -> No
             query(second, "begin")
         with engine.connection() as third:
             pass
-        with engine.transaction() as session:
-            driver: Any = session.connection.driver_connection
-            sqlalchemy.event.listen(session.engine, "reset", lambda *_: setattr(driver, "autocommit", False))
         with engine.connection() as fourth:
             assert fourth.autocommit
-    assert len({id(each) for each in (first, second, third, fourth)}) == 4
+    assert fourth is third
+    assert len({id(each) for each in (first, second, third)}) == 3
 
 
 def test_a_connection_that_is_out_when_its_pool_is_closed_is_closed_with_the_call(database_url: str) -> None:
@@ -265,7 +243,7 @@ def test_errors_of_the_database_are_ours(
 
 
 @pytest.mark.parametrize("standby", [True, False])
-@pytest.mark.parametrize("way", ["connection", "in a savepoint", "transaction"])
+@pytest.mark.parametrize("way", ["connection", "in a savepoint"])
 def test_a_server_that_became_a_standby_is_left_and_another_attempt_finds_the_primary(
     database_url: str, monkeypatch: pytest.MonkeyPatch, standby: bool, way: str
 ) -> None:
@@ -278,19 +256,27 @@ def test_a_server_that_became_a_standby_is_left_and_another_attempt_finds_the_pr
             query(lent, "set default_transaction_read_only = on")
 
         def write() -> None:
-            statement = "create table public.never (id int)"
-            if way == "transaction":
-                with engine.transaction() as transaction:
-                    transaction.exec_driver_sql(statement)
-                return
             with engine.connection() as lent, savepoint(lent) if way == "connection" else lent.transaction():
-                query(lent, statement)
+                query(lent, "create table public.never (id int)")
 
         with pytest.raises(errors.DatabaseUnavailable if standby else errors.ConfigError, match=r"standby|read-only"):
             write()
         with engine.connection() as lent:
             assert (backend(lent) != pid) == standby
             assert query(lent, "show default_transaction_read_only") == [("off" if standby else "on",)]
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_an_sql_transaction_on_a_standby_says_so(database_url: str, monkeypatch: pytest.MonkeyPatch, standby: bool) -> None:
+    if standby:
+        monkeypatch.setattr("msgtx.database.pool.PASSES", "select true")
+    expected = errors.DatabaseUnavailable if standby else errors.ConfigError
+    with (
+        Engine(f"{database_url}?options=-cdefault_transaction_read_only%3Don") as engine,
+        pytest.raises(expected, match=r"standby|read-only"),
+        engine.transaction() as transaction,
+    ):
+        transaction.exec_driver_sql("create table public.never (id int)")
 
 
 def test_what_is_not_ours_goes_through() -> None:

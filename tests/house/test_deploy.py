@@ -27,8 +27,8 @@ from msgtx.config import ConsumerConfig, ProducerConfig
 from msgtx.coordinator.daemon import HANDOVER_SECONDS
 from msgtx.coordinator.gauges import Gauges
 from msgtx.coordinator.metrics import DaemonMetrics
+from msgtx.ending import DRAIN_SECONDS
 from msgtx.metrics import Metrics as OfProcess
-from msgtx.process import DRAIN_SECONDS
 
 ROOT: Final = Path(msgtx.__file__).parents[1]
 DEPLOY: Final = ROOT / "deploy"

@@ -6,7 +6,6 @@ from typing import Final
 from msgtx.admin.doctor.findings import Look, data_of, words_of_bytes
 from msgtx.database.calls import query
 from msgtx.database.pool import IS_STANDBY, Engine
-from msgtx.database.schema import migrate
 from msgtx.store.append.append import PARTITIONS_AT_ONCE
 from msgtx.store.operator.installation import describe_place, identify_server, sequences_behind
 from msgtx.store.operator.server import describe_lock_table, describe_notifications, is_weak, table_statistics
@@ -29,6 +28,8 @@ LISTED_TABLES: Final = 3  # tables that are listed by name
 
 def schema(engine: Engine) -> Iterator[Finding]:
     """Find a schema or functions of another version."""
+    from msgtx.database.schema import migrate
+
     with engine.transaction() as connection:
         problems = migrate.check(connection)
     for problem in problems:

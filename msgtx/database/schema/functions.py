@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from graphlib import TopologicalSorter
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
 
 from msgtx.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, CursorResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +81,18 @@ def files() -> tuple[SqlFile, ...]:
     return tuple(found[name] for name in order.static_order())
 
 
-def missing(connection: Connection) -> list[str]:
+def missing(connection: "Connection") -> list[str]:
     """Return the functions, views and triggers of this package that the database lacks."""
     there = {(found.kind, found.name) for found in _objects(connection)}
     return sorted(file.name for file in files() if (file.kind, file.name) not in there)
 
 
-def grants(connection: Connection) -> list[Grant]:
+def grants(connection: "Connection") -> list[Grant]:
     """Return the rights that others than the owner have on functions and views."""
-    return [Grant(*row) for row in connection.execute(text(GRANTS))]
+    return [Grant(*tuple(row)) for row in _run(connection, GRANTS)]
 
 
-def drop(connection: Connection) -> None:
+def drop(connection: "Connection") -> None:
     """Drop all functions, views and triggers, in rounds: an object that another one uses goes in a later round.
 
     Raises ConfigError if an object of the user stands on one of them: nothing of the user's is ever dropped.
@@ -108,12 +109,12 @@ def drop(connection: Connection) -> None:
         left = list(refused)
 
 
-def create(connection: Connection, given: Iterable[Grant]) -> None:
+def create(connection: "Connection", given: Iterable[Grant]) -> None:
     """Create all functions, views and triggers, and give the rights on them again."""
-    connection.execute(text("set local check_function_bodies = off"))  # bodies name each other
+    _run(connection, "set local check_function_bodies = off")  # bodies name each other
     for file in files():
         _run(connection, file.sql)
-    connection.execute(text("set local check_function_bodies to default"))
+    _run(connection, "set local check_function_bodies to default")
     _run(connection, "revoke execute on all routines in schema msgtx from public")
     created = _objects(connection)
     for trigger in created:
@@ -159,12 +160,14 @@ def said(word: str, sql: str) -> list[str]:
     return [each for line in re.findall(rf"^-- {word}: (.*)", sql, re.MULTILINE) for each in line.split(", ")]
 
 
-def _objects(connection: Connection) -> list[_Object]:
-    return [_Object(*row) for row in connection.execute(text(OBJECTS))]
+def _objects(connection: "Connection") -> list[_Object]:
+    return [_Object(*tuple(row)) for row in _run(connection, OBJECTS)]
 
 
-def _drop(connection: Connection, found: _Object) -> list[str]:
+def _drop(connection: "Connection", found: _Object) -> list[str]:
     """Drop one object. If it cannot be dropped, return the objects that use it, in PostgreSQL's words."""
+    from sqlalchemy.exc import DBAPIError
+
     try:
         with connection.begin_nested():
             _run(connection, f"drop {found.kind} {found.identity}")
@@ -175,9 +178,9 @@ def _drop(connection: Connection, found: _Object) -> list[str]:
     return []
 
 
-def _run(connection: Connection, statement: str) -> None:
+def _run(connection: "Connection", statement: str) -> "CursorResult[Any]":
     """Run a statement as it is written: no parameters, so that `:` and `%` are PostgreSQL's."""
-    connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+    return connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
 
 
 # How the statements of a function are planned, by what its header says after `-- plan: `. No plan depends on statistics

@@ -9,6 +9,8 @@ from typing import Final
 
 from msgtx.settings import StopSignal
 
+DRAIN_SECONDS: Final = 30.0  # what a worker may take to the end of its batch when its client is closed; as Kubernetes allows
+
 
 class Ending:
     """Whether a worker is to end: its caller's event, a SIGTERM that nobody else handles, or the end of its client."""
