@@ -681,6 +681,20 @@ def test_a_program_that_connects_does_not_wait_for_alembic(database_url: str) ->
     subprocess.run([sys.executable, "-c", code, database_url], check=True)
 
 
+@pytest.mark.parametrize("arguments", [["topics", "list"], ["groups", "list"], ["transactions", "list"]])
+def test_a_question_imports_neither_sqlalchemy_nor_alembic(database_url: str, arguments: list[str]) -> None:
+    """They take more than the question (decision 0186)."""
+    code = (
+        "import sys; from msgtx.cli.main import run; run(sys.argv[1:]);"
+        " assert not {'sqlalchemy', 'alembic', 'msgtx.producer', 'msgtx.process'} & sys.modules.keys()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env={**os.environ, "MSGTX_DATABASE_URL": database_url}, check=False,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_perf_measures_on_topics_of_its_own(msgtx: Msgtx) -> None:
     once = ("--repeats", "1", "-o", "jsonl")
     assert msgtx("perf", "produce", "--records", "1000", "--yes", *once).rows[0]["median"]["records"] >= 1000
