@@ -16,6 +16,7 @@ import sqlalchemy
 
 from msgtx.database import embedded
 from msgtx.database.embedded import binaries, postmaster
+from msgtx.database.embedded.follower import admit_standbys, copy_server
 from tests.databases import PATIENCE_SECONDS, Server, scratch, use_server, wait_until
 
 
@@ -124,7 +125,7 @@ class Pair:
         home.mkdir(mode=0o755)
         (home / "primary").symlink_to(self.home / "primary")
         standby = home / "standby"
-        _copy(self.home / "primary", standby, embedded.start(self.home / "primary").binaries)
+        copy_server(self.home / "primary", standby)
         try:
             yield Pair(self.primary, home, self.primary_port, embedded.start(standby).port)
         finally:
@@ -208,11 +209,8 @@ def replicated() -> Iterator[Pair]:
     try:
         made = embedded.start(primary)
         server = use_server(embedded.superuser_url(primary))
-        with (primary / "data" / "pg_hba.conf").open("a") as rules:
-            rules.write("host replication all 127.0.0.1/32 scram-sha-256\n")
-        with server.administrator() as administrator:
-            administrator.execute("select pg_reload_conf()")
-        _copy(primary, standby, made.binaries)
+        admit_standbys(primary)
+        copy_server(primary, standby)
         yield Pair(server, folder, made.port, embedded.start(standby).port)
     finally:
         for home in (standby, primary):
@@ -226,18 +224,3 @@ def _kill(home: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(running.pid, signal.SIGQUIT)
         wait_until(lambda: not postmaster.works_in(home / "data", running.pid), "the server is gone")
-
-
-def _copy(primary: Path, standby: Path, programs: Path) -> None:
-    """Copy a running server into the home of a standby: `embedded.start` then runs it, with the same passwords."""
-    user = binaries.account(primary / "data")
-    for folder in (standby, standby / "log"):
-        folder.mkdir(mode=0o700)
-        user.own(folder)
-    address = sqlalchemy.make_url(embedded.superuser_url(primary)).set(drivername="postgresql", query={})
-    source = address.render_as_string(hide_password=False)
-    options = ("-R", "-X", "stream", "-c", "fast", "-d", source)
-    ended = user.run(programs / "pg_basebackup", "-D", standby / "data", *options, cwd=standby)
-    assert ended.returncode == 0, ended.stderr
-    for name in ("password", "superuser-password"):
-        shutil.copy2(primary / name, standby / name)

@@ -1,11 +1,16 @@
 """Faults between a program under test and its database, at chosen boundaries, or at every one."""
 
+import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
 
+import sqlalchemy
+
 from msgtx import arguments, units
+from msgtx.database.embedded.follower import Follower
 from msgtx.errors import ConfigError
 from msgtx.testing import lives, protocol
 from msgtx.testing.boundaries import BREAKS, Boundaries, Break, Say
@@ -30,13 +35,15 @@ class Faults:
     def __init__(self, server: Postgres, url: str, say: Say | None = None) -> None:
         self._server = server
         self._say = say or _say_nothing
+        self._ended = contextlib.ExitStack()
         self._direct = url
         self.wire = Wire(url)
         self.url = self.wire.url
 
     def close(self) -> None:
-        """End all connections over the wire."""
+        """End all connections over the wire, and the standbys."""
         self.wire.close()
+        self._ended.close()
 
     def lost_answer(self, call: str) -> Plan:
         """Have the next call of this name be done, and its answer be lost.
@@ -50,8 +57,35 @@ class Faults:
         return self.wire.plan(Plan(_at(call, "before"), _nothing))
 
     def crash_server(self) -> None:
-        """Kill the server and start it again: all connections break, and what was not flushed is lost."""
+        """Kill the server and start it again: all connections break. Raise `ConfigError` for a server that was given.
+
+        What was committed stays; what PostgreSQL had not written yet, such as the last moments of transactions with
+        `synchronous_commit=off`, may be lost. It does not show a power failure: the kit's server flushes nothing to disk.
+        """
         self._server.crash()
+
+    def failover(self, losing: Callable[[], object] | None = None) -> None:
+        """Have a standby take over, as after the loss of a primary. Connections break, and lead to the standby from then on.
+
+        `losing()` is called before that; what it commits on the old primary has not reached the standby, and is lost. The
+        old primary goes on for other tests. `msgtx_clock` and `every_boundary` still lead to it. Raise `ConfigError` for a
+        server that was given.
+        """
+        if self._server.home is None:
+            raise ConfigError("only an embedded server has a standby: leave out --msgtx-url", name="url")
+
+        name = f"standby-{secrets.token_hex(4)}"
+        standby = Follower(self._server.home, self._server.home.parent / name)
+        self._ended.callback(standby.remove)
+        if losing is not None:
+            standby.fall_behind()
+            losing()
+        self.wire.leave()
+        if losing is None:
+            standby.catch_up()
+        standby.promote()
+        self.wire.lead_to(sqlalchemy.make_url(self._direct).set(port=standby.port).render_as_string(hide_password=False))
+        self.wire.come_back()
 
     def outage(self, lasting: Duration) -> None:
         """End all connections, and refuse others for so long. Returns at once."""

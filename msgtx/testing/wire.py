@@ -56,7 +56,7 @@ class Plan:
 
     is_it: Callable[[WireCall, Side], bool]
     action: Callable[[], object]
-    holds: bool = False  # the connection, and all that are open: they carry nothing until `thaw`
+    holds: bool = False  # the connection carries nothing until `thaw`, instead of ending
     fired: threading.Event = field(default_factory=threading.Event)
 
 
@@ -203,9 +203,6 @@ class Wire:
 
     def fire(self, plan: Plan) -> None:
         """Do what is planned; then whoever waits for it goes on."""
-        if plan.holds:
-            for each in self._open:
-                each.flows.clear()
         plan.action()
         plan.fired.set()
 
@@ -288,11 +285,11 @@ class _Connection:
         if plan is None:
             call.lost = self._wire.planned(call, "after")
             return False
-        self._wire.fire(plan)
         if plan.holds:
-            await self.flows.wait()
-            return False
-        return True
+            self.flows.clear()
+        self._wire.fire(plan)
+        await self.flows.wait()
+        return not plan.holds
 
     async def _answer(self, server: asyncio.StreamReader) -> None:
         """Pass answers back, but for one that is to be lost."""

@@ -10,7 +10,7 @@ from sqlalchemy import text
 import msgtx
 from msgtx.client import Client
 from msgtx.database import address
-from msgtx.testing import assert_exactly_once, committed, run_worker
+from msgtx.testing import NothingLeft, assert_exactly_once, committed, run_worker
 
 TABLE: Final = "create table revenue (id text, cents integer)"
 SETUP: Final = "create table setting (name text primary key)"
@@ -78,6 +78,16 @@ async def book_async(session: Any, record: msgtx.Record) -> None:
 def worker(client: Client) -> None:
     """Book all orders."""
     run_worker(client, book, "orders", group="revenue")
+
+
+def rows_first(client: Client) -> None:
+    """Commit the row, then the offset: a bug."""
+    with client.consumer("orders", group="revenue", enable_auto_commit=False, auto_offset_reset="earliest") as consumer:
+        while not NothingLeft(client, "revenue", "orders").is_set():
+            for record in consumer.poll(0.2):
+                with engine_of(client).begin() as connection:
+                    book(connection, record)
+                consumer.commit({msgtx.TopicPartition(record.topic, record.partition): record.offset + 1})
 
 
 def conninfo(url: str) -> str:

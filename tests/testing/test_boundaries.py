@@ -32,14 +32,6 @@ def _polled(client: Client, **settings: Any) -> Iterator[tuple[Any, msgtx.Record
                 yield consumer, record
 
 
-def rows_first(client: Client) -> None:
-    """Commit the row, then the offset."""
-    for consumer, record in _polled(client, auto_offset_reset="earliest"):
-        with shop.engine_of(client).begin() as connection:
-            shop.book(connection, record)
-        consumer.commit({msgtx.TopicPartition(record.topic, record.partition): record.offset + 1})
-
-
 def offsets_first(client: Client) -> None:
     """Commit the offset, then the row."""
     for consumer, record in _polled(client, auto_offset_reset="earliest"):
@@ -80,7 +72,7 @@ def acknowledged_first(client: Client) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [rows_first, offsets_first, on_another_connection, acknowledged_first, swallowing])
+@pytest.mark.parametrize("job", [shop.rows_first, offsets_first, on_another_connection, acknowledged_first, swallowing])
 def test_the_bug_of_a_worker_is_found(msgtx_client: Client, msgtx_faults: Faults, job: Job):
     shop.order(msgtx_client, 2)
     with pytest.raises(AssertionError, match=r"of 2 inputs, \d (missing|more than once)") as raised:
