@@ -26,7 +26,7 @@ Function = Callable[..., object]
 Job = Function | Sequence[str]
 LIFE_SECONDS: Final = 60.0  # one life of a job
 DYING_SECONDS: Final = 10.0  # what a process takes to show its stack
-SHOWN_BYTES: Final = 4000  # of what a job has printed, in an error
+SHOWN_BYTES: Final = 20_000  # of what a job has printed, in an error: the stacks of some threads
 DIES_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG of Linux
 
 
@@ -73,8 +73,8 @@ class Life:
     A function runs in a fork of this process: what it leaves in memory is gone with it.
     """
 
-    def __init__(self, job: Job, url: str, seconds: float = LIFE_SECONDS) -> None:
-        self._job, self._url, self._seconds = job, url, seconds
+    def __init__(self, job: Job, url: str) -> None:
+        self._job, self._url, self._seconds = job, url, LIFE_SECONDS
         self._begun, self._lock = threading.Event(), threading.Lock()
         self._pid: int | None = None
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it

@@ -177,12 +177,13 @@ def test_an_end_without_a_word_is_told(msgtx_faults: Faults):
         msgtx_faults.every_boundary(lambda client: os._exit(3), _one_row)
 
 
+@pytest.mark.slow
 def test_a_job_that_hangs_is_killed_with_its_stack(msgtx_faults: Faults, monkeypatch: pytest.MonkeyPatch):
-    def hang(client: Client) -> None:
+    def hang() -> None:
         threading.Event().wait()
 
-    monkeypatch.setattr("msgtx.testing.lives.LIFE_SECONDS", 0.5)
-    with pytest.raises(AssertionError, match=r"(?s)did not end within 0.5 s; its stack:.* in hang"):
+    monkeypatch.setattr("msgtx.testing.lives.LIFE_SECONDS", 3.0)
+    with pytest.raises(AssertionError, match=r"(?s)did not end within 3 s; its stack:.* in hang"):
         msgtx_faults.every_boundary(hang, _one_row)
 
 
