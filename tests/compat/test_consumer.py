@@ -75,3 +75,17 @@ def test_a_consumer_leaves_in_the_poll_behind_its_unsubscribe(
     assert consumer.poll(0.1) is None
     assert told == ["1"]
     assert consumer.assignment() == []
+
+
+def test_a_seek_to_no_offset_begins_as_a_new_group_does(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
+    producer.produce(topic, "a")
+    producer.flush(WAIT)
+    consumer.subscribe([topic])
+    for _ in range(2):
+        message = consumer.poll(WAIT)
+        assert message is not None
+        assert message.offset() == 0
+        consumer.seek(consumer.committed([TopicPartition(topic, 0)])[0])

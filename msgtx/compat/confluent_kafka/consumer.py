@@ -525,7 +525,11 @@ class Consumer:
         if place not in self._assignment():
             raise _failed(KafkaError._UNKNOWN_PARTITION, f"Failed to seek to offset {partition.offset}: it is not assigned")
         with translated():
-            self._go_to(place, partition.offset)
+            offset = partition.offset
+            if offset == OFFSET_INVALID:  # what `committed` returns where there is none: as of a new group
+                earliest = self._settings.get("auto_offset_reset") in {"earliest", "smallest", "beginning"}
+                offset = OFFSET_BEGINNING if earliest else OFFSET_END
+            self._go_to(place, offset)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Return no messages of these partitions until `resume`."""
