@@ -16,8 +16,10 @@ import pytest
 import msgtx
 from msgtx.database import embedded
 from msgtx.database.pool import Engine
+from msgtx.database.throwaway import set_clock
+from msgtx.testing import Postgres
 from tests import evidence, parts
-from tests.databases import Background, Clock, Connection, KeptSessions, Server, Sessions, scratch, set_clock, use_server
+from tests.databases import Background, Clock, Connection, KeptSessions, Server, Sessions, scratch, use_server
 from tests.hooks import Hook
 from tests.replication import Pair, replicated
 from tests.store import steps
@@ -175,6 +177,16 @@ def make_database(server: Server) -> Iterator[Callable[..., str]]:
     yield make
     for url in made if "MSGTX_TEST_DATABASE_URL" in os.environ else ():
         server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def msgtx_server(server: Server) -> Iterator[Postgres]:
+    """The kit's databases (`msgtx.testing`) are on the server of this run; they have the topic `orders`."""
+    made = Postgres(server.superuser_url)
+    with made.making_template() as url, msgtx.connect(url, create=True) as client:
+        client.topics.create("orders", partitions=2)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

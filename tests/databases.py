@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn
@@ -24,6 +23,7 @@ from msgtx import errors
 from msgtx.database import connection
 from msgtx.database.pool import Engine
 from msgtx.database.schema import migrate
+from msgtx.database.throwaway import set_clock, settle  # noqa: F401 - tests take set_clock from here
 
 Connection = psycopg.Connection[Any]
 # What the fixtures `open_connection`, `clock` and `background` are.
@@ -96,10 +96,7 @@ class Server:
         with self.administrator() as connection:
             connection.execute(f"create database {name} owner {self.role} {template}")
         if schema:
-            with connect(self.url(name)) as connection:
-                # A copy of the template has given nothing out: its sequences need not skip ahead.
-                connection.execute("update msgtx.installation set sequences_system = null, sequences_database = null")
-                connection.execute("select msgtx.note_place()")
+            settle(self.url(name))
         return self.url(name)
 
     def _template(self) -> str:
@@ -200,23 +197,6 @@ def own_connection(url: str) -> connection.Connection:
 
 def _conninfo(url: str) -> str:
     return sqlalchemy.make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-
-
-# ── the clock ──
-
-
-def set_clock(url: str, offset: str | datetime | None = None) -> None:
-    """Replace a database's clock: an interval to add ('2 hours', '-1 day'), a fixed time, or None: the real one."""
-    body = "clock_timestamp()"
-    if isinstance(offset, datetime):
-        assert offset.tzinfo is not None, "a time has its zone"
-        body = f"timestamptz '{offset.isoformat()}'"
-    elif offset is not None:
-        body = f"clock_timestamp() + interval '{offset}'"
-    with connect(url) as connection:
-        connection.execute(
-            f"create or replace function msgtx.clock() returns timestamptz language sql volatile return {body}"
-        )
 
 
 # ── waiting ──

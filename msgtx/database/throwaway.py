@@ -120,8 +120,7 @@ class Throwaway:
                 connection.execute(
                     self._copy.format(name=Identifier(name), owner=Identifier(self._owner), template=Identifier(template))
                 )
-        with _connect(self._url(name)) as connection:
-            connection.execute(SETTLE)
+        settle(self._url(name))
         return self._url(name)
 
     def drop(self, url: str) -> None:
@@ -198,7 +197,13 @@ def _left_alone(connection: psycopg.Connection[Any], name: str) -> Iterator[None
         connection.execute(ADMIT.format(name=Identifier(name), admitted=Literal(True)))
 
 
-def set_clock(url: str, to: timedelta | str | datetime | None) -> None:
+def settle(url: str) -> None:
+    """Have a copy of the template count as new, as its owner."""
+    with _connect(url) as connection:
+        connection.execute(SETTLE)
+
+
+def set_clock(url: str, to: timedelta | str | datetime | None = None) -> None:
     """Set the clock of a database, as its owner.
 
     `to`: how far it is ahead of the real time (a `timedelta`, or an interval of PostgreSQL's such as '-1 day'), a fixed

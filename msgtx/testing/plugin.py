@@ -60,7 +60,7 @@ def msgtx_server(request: pytest.FixtureRequest, msgtx_prepare: "Callable[[Clien
             made = run.enter_context(server.given(given) if given else server.embedded_server())
         except MsgtxError as error:
             advice = "" if given else "\nOr name a server for the tests: pytest --msgtx-url=postgresql://…"
-            pytest.fail(f"no PostgreSQL for the tests: {error}{advice}", pytrace=False)
+            raise pytest.fail.Exception(f"no PostgreSQL for the tests: {error}{advice}", pytrace=False) from None
         with made.making_template() as url, connect(url, create=True) as client, _named(url), _django(request, url):
             if msgtx_prepare is not None:
                 msgtx_prepare(client)

@@ -16,13 +16,14 @@ from msgtx import Finding, Level, TopicPartition
 from msgtx.admin import doctor
 from msgtx.admin.doctor.findings import Limits, span, words_of_bytes
 from msgtx.admin.failover import after_failover
+from msgtx.database.throwaway import set_clock
 from msgtx.store.operator.server import describe_lock_table
 from msgtx.store.sweeps.coordinators import lease_shards
 from msgtx.store.topics.topics import describe_topics
 from msgtx.store.transactions.transactions import mark
 from msgtx.types import TransactionId
 from tests.cli.program import Program
-from tests.databases import Connection, Server, backend, connect, set_clock, wait_for_lock, wait_until
+from tests.databases import Connection, Server, backend, connect, wait_for_lock, wait_until
 from tests.store.roster import Roster
 from tests.store.steps import Writer, new_partition, new_topic, plain
 

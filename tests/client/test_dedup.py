@@ -10,9 +10,10 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.database.throwaway import set_clock
 from msgtx.store.append.append_once import KeyedRecord, Placed, append_once
 from tests.client.steps import SECONDS, losing_clients, lower_limit, require_in_order
-from tests.databases import Connection, set_clock, wait_until, waiting_backends
+from tests.databases import Connection, wait_until, waiting_backends
 from tests.hooks import Hook, away
 from tests.refusals import refuses
 

