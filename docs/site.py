@@ -33,7 +33,7 @@ SOUGHT: Final = {
     "dead letter": "how-to/dead-letters.md",
     "delay": "recipes/delayed-jobs.md",
     "Django": "how-to/django.md",
-    "exactly once": "how-to/transactions.md",
+    "exactly once": "why-exactly-once.md",
     "failover": "operations/high-availability.md",
     "lag": "operations/monitoring.md",
     "outbox": "how-to/publish-with-your-rows.md",
