@@ -2,13 +2,15 @@
 
 import json
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka as kafka
 import pytest
 
 import msgtx
+from msgtx import errors as refusals
 from msgtx.compat.confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 WAIT = 60.0
@@ -191,3 +193,99 @@ def test_the_last_object_of_a_process_closes_the_connections(topic: str) -> None
     assert client.closed
     with pytest.raises(RuntimeError, match="closed"):
         second.produce(topic, "c")
+
+
+def test_a_transaction_that_has_failed_is_told_by_each_produce_until_its_abort(
+    make_producer: Callable[..., Producer], topic: str, unique: Callable[[str], str]
+) -> None:
+    producer = make_producer(**{"transactional.id": unique("id")})
+    producer.init_transactions(WAIT)
+    producer.begin_transaction()
+    producer._inner()._state.fail(refusals.DeliveryTimeout("the database was away"))
+    for _ in range(2):
+        with pytest.raises(KafkaException) as refused:
+            producer.produce(topic, "a")
+        assert refused.value.args[0].code() == KafkaError._MSG_TIMED_OUT
+        assert refused.value.args[0].txn_requires_abort()
+    producer.abort_transaction(WAIT)
+    producer.begin_transaction()
+    producer.produce(topic, "b")
+    producer.commit_transaction(WAIT)
+
+
+def test_a_buffer_that_stays_full_is_a_full_queue(
+    make_producer: Callable[..., Producer], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise refusals.DeliveryTimeout("buffer_bytes are full")
+
+    producer = make_producer()
+    monkeypatch.setattr(producer._inner(), "send", full)
+    with pytest.raises(BufferError, match="Local: Queue full"):
+        producer.produce(topic, "a")
+
+
+def test_a_message_that_cannot_be_sent_fails_its_transaction(
+    make_producer: Callable[..., Producer], topic: str, unique: Callable[[str], str]
+) -> None:
+    producer = make_producer(**{"transactional.id": unique("id")})
+    producer.init_transactions(WAIT)
+    producer.begin_transaction()
+    producer.produce(topic, "a")
+    for call in (lambda: producer.produce("no/name", "b"), producer.commit_transaction, producer.commit_transaction):
+        with pytest.raises(KafkaException) as refused:
+            call()
+        assert refused.value.args[0].code() == KafkaError.TOPIC_EXCEPTION
+        assert refused.value.args[0].txn_requires_abort()
+    producer.abort_transaction(WAIT)
+    producer.begin_transaction()
+    producer.produce(topic, "c")
+    producer.commit_transaction(WAIT)
+
+
+def test_a_poll_goes_on_beside_a_thread_that_produces(make_producer: Callable[..., Producer], topic: str) -> None:
+    class Changing(deque[Any]):
+        """Another thread appends in the middle of each iteration."""
+
+        def __iter__(self) -> Iterator[Any]:
+            found = super().__iter__()
+            self.append(self[0])
+            return found
+
+    producer = make_producer(**{"linger.ms": 30_000})
+    producer.produce(topic, "a")
+    producer._sent = Changing(producer._sent)
+    assert producer.poll(0.01) == 0
+    assert producer.flush(WAIT) == 0
+
+
+def test_an_exception_of_error_cb_takes_no_report_away(
+    make_producer: Callable[..., Producer], topic: str, unique: Callable[[str], str]
+) -> None:
+    def fail(_: KafkaError) -> None:
+        raise ZeroDivisionError
+
+    name, told = unique("id"), list[KafkaError | None]()
+    first = make_producer(**{"transactional.id": name, "error_cb": fail})
+    first.init_transactions(WAIT)
+    first.begin_transaction()
+    first.produce(topic, "a", on_delivery=lambda error, _: told.append(error))
+    second = make_producer(**{"transactional.id": name})
+    second.init_transactions(WAIT)
+    with pytest.raises(KafkaException):
+        first.commit_transaction(WAIT)
+    with pytest.raises(ZeroDivisionError):
+        first.poll(0)
+    assert [error is not None for error in told] == [True]
+
+
+def test_a_producer_whose_last_callback_raises_is_closed(make_producer: Callable[..., Producer], topic: str) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    producer = make_producer()
+    producer.produce(topic, "a", on_delivery=fail)
+    with pytest.raises(ZeroDivisionError):
+        producer.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.produce(topic, "b")

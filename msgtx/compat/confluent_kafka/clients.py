@@ -8,7 +8,8 @@ from typing import Final
 import msgtx
 from msgtx.database.opening import VARIABLE
 
-_lock: Final = threading.Lock()
+# The garbage collector may release an object in the middle of a step that holds it.
+_lock: Final = threading.RLock()
 _open: "Final[dict[tuple[int, str | None], _Shared]]" = {}
 
 
@@ -16,7 +17,7 @@ class _Shared:
     """A client, with the number of its users. The last one closes it."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.users = 0
         self.client: msgtx.Client | None = None
 

@@ -71,6 +71,8 @@ class Producer:
         self._made = threading.Lock()
         self._producer: msgtx.Producer | None = None
         self._counts: dict[str, int] = {}  # partitions of topics, for the partitioners that msgtx does not have
+        self._in_transaction = False
+        self._lacks: KafkaError | None = None  # why the open transaction lacks a message: it cannot be committed
 
     # ── sending ──
 
@@ -118,10 +120,12 @@ class Producer:
         self, error: errors.MsgtxError, topic: str, value: bytes | None, *, timestamp: int, **rest: Any
     ) -> RecordFuture | KafkaError:
         """Handle an error of `send`: create a missing topic, or keep the error for the message's report, or raise it."""
-        if isinstance(error, errors.DeliveryTimeout):
+        transactional = "transactional_id" in self._settings
+        if isinstance(error, errors.DeliveryTimeout) and not transactional:
             raise BufferError("Local: Queue full") from error
         if not isinstance(error, errors.UnknownTopicOrPartition):
             raise KafkaException(as_kafka(error)) from error
+        self._counts.pop(topic, None)
         client = self._connected()
         try:
             if topic in client.topics.list():
@@ -130,7 +134,12 @@ class Producer:
             self._log.info("created the topic %s with one partition, as a broker does by default", topic)
             return self._inner().send(topic, value, timestamp=timestamp or None, **rest)
         except errors.MsgtxError as failed:
-            return as_kafka(failed)
+            told = as_kafka(failed)
+            if not transactional:
+                return told
+            if self._in_transaction and not told.fatal():  # a commit would be of a part of it
+                told = self._lacks = KafkaError(told.code(), told.str(), False, False, True)
+            raise KafkaException(told) from failed
 
     def _count_of(self, topic: str) -> int:
         if topic not in self._counts:
@@ -179,17 +188,24 @@ class Producer:
             if left <= 0:
                 return 0
             pause = min(PAUSE_SECONDS, left)
-            head = _future_of(next(iter(self._sent), None))
+            head = self._head()
             if head is None or isinstance(head, KafkaError):
                 time.sleep(pause)
                 continue
             with contextlib.suppress(TimeoutError):
                 head.exception(pause)
 
+    def _head(self) -> RecordFuture | KafkaError | None:
+        try:
+            return _future_of(self._sent[0])
+        except IndexError:  # there is none, or another thread has just told of it
+            return None
+
     def flush(self, timeout: float | None = -1) -> int:
         """Wait for all messages and call their callbacks. Return the number of messages without a report."""
         self._require_open()
         deadline = deadline_of(timeout)
+        self._serve()
         while self._sent:
             left = seconds_left(deadline)
             with translated(), contextlib.suppress(TimeoutError):
@@ -221,17 +237,20 @@ class Producer:
     def _tell(self, future: Any, one: Any) -> None:
         place: msgtx.RecordMetadata | None = None
         error: KafkaError | None = None
+        of_client = False
         if isinstance(future, KafkaError):
             error = future
         else:
             try:
                 place = future.result()
             except errors.MsgtxError as failed:
-                error = as_kafka(failed)
-                if self._error_cb is not None and isinstance(failed, OF_CLIENT):
-                    self._error_cb(error)
-        if one is not None and (error is not None or not self._failures_only):
-            one.report(error, _message(one, place, error))
+                error, of_client = as_kafka(failed), isinstance(failed, OF_CLIENT)
+        try:
+            if self._error_cb is not None and error is not None and of_client:
+                self._error_cb(error)
+        finally:
+            if one is not None and (error is not None or not self._failures_only):
+                one.report(error, _message(one, place, error))
 
     def __len__(self) -> int:
         """Return the number of messages that wait for their report."""
@@ -247,12 +266,11 @@ class Producer:
         if in_queue or in_flight:
             error = KafkaError(KafkaError._PURGE_INFLIGHT, PURGED)
             with self._serving:
-                for _ in range(len(self._sent)):
-                    one = self._sent.popleft()
+                for at in range(len(self._sent)):  # in place: another thread may produce meanwhile
+                    one = self._sent[at]
                     future = _future_of(one)
-                    unknown = isinstance(future, RecordFuture) and not future.done()
-                    purged = one._replace(future=error) if isinstance(one, Sent) else error
-                    self._sent.append(purged if unknown else one)
+                    if isinstance(future, RecordFuture) and not future.done():
+                        self._sent[at] = one._replace(future=error) if isinstance(one, Sent) else error
 
     # ── transactions ──
 
@@ -260,11 +278,13 @@ class Producer:
         """Take over the transactional id: an older producer is fenced, its open transaction aborted."""
         with translated():
             self._transactional().init_transactions(none_or(timeout))
+            self._in_transaction, self._lacks = False, None
 
     def begin_transaction(self) -> None:
         """Begin a transaction."""
         with translated():
             self._transactional().begin_transaction()
+            self._in_transaction, self._lacks = True, None
 
     def send_offsets_to_transaction(
         self, positions: list[TopicPartition], group_metadata: Any, timeout: float | None = -1
@@ -286,10 +306,13 @@ class Producer:
                 producer.send_offsets_to_transaction(offsets, member, none_or(timeout))
 
     def commit_transaction(self, timeout: float | None = -1) -> None:
-        """Commit the transaction. Delivery callbacks are called first."""
+        """Commit the transaction. Then call the delivery callbacks of its messages."""
         with translated():
             producer = self._transactional()
+            if self._lacks is not None:
+                raise KafkaException(self._lacks)
             producer.commit_transaction(none_or(timeout))
+            self._in_transaction = False
         self._serve()
 
     def abort_transaction(self, timeout: float | None = -1) -> None:
@@ -297,6 +320,7 @@ class Producer:
         with translated():
             producer = self._transactional()
             producer.abort_transaction(none_or(timeout))
+            self._in_transaction, self._lacks = False, None
         self._serve()
 
     def _transactional(self) -> msgtx.Producer:
@@ -325,12 +349,16 @@ class Producer:
     def close(self) -> bool:
         """Send what waits, and end. Return True."""
         if self._client is not None:
-            if self._producer is not None:
-                self.flush()
-                with translated():
-                    self._producer.close()
-            self._client.release()
-            self._client = self._producer = None
+            try:
+                if self._producer is not None:
+                    try:
+                        self.flush()
+                    finally:
+                        with translated():
+                            self._producer.close()
+            finally:
+                self._client.release()
+                self._client = self._producer = None
         return True
 
     def __enter__(self) -> Self:
