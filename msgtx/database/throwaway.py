@@ -24,9 +24,16 @@ COPY_FILES: Final = SQL("create database {name} owner {owner} template {template
 DROP: Final = SQL("drop database if exists {name} with (force)")
 DROP_DESERTED: Final = SQL("drop database {name}")  # refused while a session is connected to it
 ADMIT: Final = SQL("alter database {name} allow_connections {admitted}")
+LOOK_SECONDS: Final = 0.1  # between two looks for locks that others wait for
 # A database with sessions cannot be copied.
 CONNECTED: Final = "select pid from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
 END_SESSIONS: Final = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
+# Sessions of a process that stands still. A lock of theirs that another one waits for ends them.
+END_HOLDERS: Final = """
+    select pg_terminate_backend(holder)
+    from pg_stat_activity waiting cross join lateral unnest(pg_blocking_pids(waiting.pid)) holder
+    where waiting.datname = %s and waiting.wait_event_type = 'Lock' and holder = any(%s)
+"""
 # A run keeps one session, whose application_name is the prefix of all that it makes.
 DESERTED: Final = """
     select kind, name from (
@@ -122,6 +129,29 @@ class Throwaway:
                 )
         settle(self._url(name))
         return self._url(name)
+
+    @contextlib.contextmanager
+    def ending_holders(self, url: str) -> Iterator[None]:
+        """End those sessions of a database, of before the block, that hold a lock which others wait for within it.
+
+        A server does so with a client that is silent, when its keepalives are not answered.
+        """
+        with self._administrator() as connection:
+            before = [pid for (pid,) in connection.execute(CONNECTED, [_database(url)])]
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(LOOK_SECONDS):
+                with self._administrator() as connection:
+                    connection.execute(END_HOLDERS, [_database(url), before])
+
+        watcher = threading.Thread(target=watch, name="msgtx-holders", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
     def drop(self, url: str) -> None:
         """Remove a database, and end the sessions that are connected to it."""

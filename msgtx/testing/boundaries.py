@@ -174,7 +174,8 @@ class Boundaries:
             if life.wait(plan.fired):
                 return
             set_clock(url, LATER)
-            self._restart(url)
+            with self._server.ending_holders(url):
+                self._restart(url)
             wire.thaw()
             life.go_on()
             life.wait(may_fail=True)  # it is refused, and says so

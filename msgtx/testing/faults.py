@@ -99,16 +99,17 @@ class Faults:
     def zombie(self, job: Job, *, before: str) -> Iterator[None]:
         """Run a job in a process that stands still before its first call of this name, within the block.
 
-        Other processes can do its work there; `msgtx_clock.move("10m")` has the database take it for dead. At the end of the
-        block it goes on, and its end is awaited, however it ends: it should be refused. Raise `AssertionError` if it ends
-        before such a call.
+        Other processes can do its work there; `msgtx_clock.move("10m")` has the database take it for dead, and its session
+        ends when others wait for a lock of it. At the end of the block it goes on, and its end is awaited, however it ends:
+        it should be refused. Raise `AssertionError` if it ends before such a call.
         """
         with lives.life(job, self.url) as life:
             plan = self.wire.plan(Plan(_at(before, "before"), life.stand_still, holds=True))
             life.start()
             if life.wait(plan.fired):
                 raise AssertionError(f"the job ended before a call {before!r}; it made {self._shown()}")
-            yield
+            with self._server.ending_holders(self._direct):
+                yield
             self.wire.thaw()
             life.go_on()
             life.wait(may_fail=True)

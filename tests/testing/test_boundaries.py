@@ -134,6 +134,12 @@ def _by_itself() -> None:
         connection.execute("insert into setting values ('one') on conflict do nothing")
 
 
+@pytest.mark.slow
+def test_the_locks_of_a_zombie_stop_nobody(msgtx_faults: Faults) -> None:
+    """Before its COMMIT it holds the key of its row: the next one waited for it, and the run never ended."""
+    assert msgtx_faults.every_boundary(_by_itself, _one_row, kinds=["zombie"]) == 2
+
+
 async def _awaited(client: aio.Client) -> None:
     async with client.async_engine().begin() as connection:
         await connection.exec_driver_sql("insert into setting values ('one') on conflict do nothing")
