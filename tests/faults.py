@@ -5,6 +5,9 @@ send. So one method of one subclass sees every boundary, on both sides: *before*
 and *after* (it has answered, which includes COMMIT, and the client has not seen the answer). Opening a connection is a
 boundary, too. Threads that only listen or tidy up are not counted: their calls depend on time, and a number must mean the
 same boundary in every run.
+
+`msgtx.testing` breaks calls on the wire, for any driver. Here each sync and fetch of a pipeline is a boundary, too, a fault
+takes no copy of a database, and `die` ends the process within a call.
 """
 
 import contextlib
