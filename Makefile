@@ -193,7 +193,8 @@ test-long: $(VENV)/installed ## random histories with faults, a storm of workers
 	@$(BIN)/python -m tests.long --minutes "$(MINUTES)"
 
 # The code of the documents: its lines fit into the site's column (tests/house/test_documents.py).
-FORMAT_DOCUMENTS = $(BIN)/ruff format --config 'line-length = 78' --config 'format.exclude = []' $$(git ls-files '*.md')
+DOCUMENTS = README.md ARCHITECTURE.md CONTRIBUTING.md STYLE.md CHANGELOG.md SECURITY.md $$(find docs examples deploy -name '*.md')
+FORMAT_DOCUMENTS = $(BIN)/ruff format --config 'line-length = 78' --config 'format.exclude = []' $(DOCUMENTS)
 
 lint: $(VENV)/spark ## ruff, mypy (also over the code of the documents), import-linter, generated files
 	@$(BIN)/ruff check .
@@ -220,13 +221,15 @@ EXTRA := import sys, tomllib; \
 	found = tomllib.load(open("pyproject.toml", "rb")); \
 	print(*{**found["project"]["optional-dependencies"], **found["dependency-groups"]}[sys.argv[1]], sep="\n")
 
-lock: | check ## renew the five locks from pyproject.toml
+lock: | check ## renew the six locks from pyproject.toml
 	@test -x .venv-lock/bin/pip-compile || { "$(PYTHON)" -m venv --clear .venv-lock \
 		&& .venv-lock/bin/python -m pip install $(PIP_FLAGS) 'pip-tools>=7.5,<8'; }
 	@$(PIP_COMPILE) --extra embedded --extra async --extra otel --extra console --extra examples --extra kafka --extra dev --output-file requirements.lock.new pyproject.toml
 	@for extra in spark docs patroni release; do lock=requirements-$$extra.lock; \
 		.venv-lock/bin/python -c '$(EXTRA)' $$extra > $$lock.in || exit 1; \
 		$(PIP_COMPILE) --constraint requirements.lock.new --output-file $$lock.new $$lock.in || exit 1; rm $$lock.in; done
+	@.venv-lock/bin/python -c '$(EXTRA)' compat > requirements-compat.lock.in \
+		&& $(PIP_COMPILE) --output-file requirements-compat.lock.new requirements-compat.lock.in && rm requirements-compat.lock.in
 	@for lock in $(LOCKS); do \
 		{ sed -n '/^#/!q;p' $$lock; cat $$lock.new; } > $$lock.full && mv $$lock.full $$lock && rm $$lock.new || exit 1; done
 

@@ -1,5 +1,6 @@
 """The client: one connection pool, and everything that is made from it."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
@@ -24,6 +25,7 @@ from msgtx.closing import Closing
 from msgtx.config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
 from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url, sqlalchemy_url
+from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.observer import Observer
@@ -744,14 +746,15 @@ def _functions(**named: object) -> None:
 
 def _is_newest(engine: Engine) -> bool:
     """Return whether the schema is that of this package: then Alembic, a fifth of a second, need not be asked."""
-    from msgtx.database.schema.functions import functions_hash
+    from msgtx.database.schema.functions import are_all_there, functions_hash
 
     try:
-        with engine.connection() as connection:
+        with until(silence=math.inf), engine.connection() as connection:  # another program may be upgrading
             found = describe_installation(connection)
-    except errors.ConfigError:  # no schema, or another one
+            is_whole = are_all_there(connection)
+    except (errors.ConfigError, errors.LockTimeout):  # no schema, or another one; the upgrade says what does not pass
         return False
-    return (found.schema_version, found.functions_hash) == (SCHEMA_VERSION, functions_hash())
+    return (found.schema_version, found.functions_hash) == (SCHEMA_VERSION, functions_hash()) and is_whole
 
 
 def connect(

@@ -1,6 +1,8 @@
 """What a client is made of: connections, threads, the topics that it knows, and all that it has made and will close."""
 
+import atexit
 import contextlib
+import sys
 import threading
 import time
 import weakref
@@ -117,13 +119,13 @@ class Runtime:
                 self._share_polls = SharePolls(self.engine)
             return self._share_polls
 
-    def _producers(self) -> "list[Producer]":
-        """Return the producers that are open. The caller holds the lock."""
+    def _producers(self, *, closed: bool = False) -> "list[Producer]":
+        """Return the producers that are open, and with `closed` those that are being closed. The caller holds the lock."""
         if not self._open:
             return []
         from msgtx.producer.producer import Producer
 
-        return [user for user in self._open if isinstance(user, Producer) and not user.closed]
+        return [user for user in self._open if isinstance(user, Producer) and (closed or not user.closed)]
 
     def remember(self, user: "Producer | Consumer[Any, Any] | ShareConsumer[Any, Any]") -> None:
         """Close it with the client; what is closed is forgotten. Topics may have been altered: it looks at them anew."""
@@ -185,7 +187,7 @@ class Runtime:
             return
         callbacks.require_none("close", self.observers)
         with self._lock:
-            producers = self._producers()
+            producers = self._producers(closed=True)
         for producer in producers:
             producer._require_outside("close")
         with self._lock:
@@ -203,6 +205,15 @@ class Runtime:
         self.completion.close()
         self.listener.close()
         self.engine.close()
+
+
+# Before any handler that the program registers after `connect`: such a one may still send and commit.
+@atexit.register
+def _interpreter_ends() -> None:
+    """Close what was not closed, then write the commits that wait: of the modules that this process has used."""
+    for name, function in (("msgtx.producer.producer", "close_all"), ("msgtx.consumer.commits", "settle_all")):
+        if (module := sys.modules.get(name)) is not None:
+            getattr(module, function)()
 
 
 class _StopOrClose:

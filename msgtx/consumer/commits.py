@@ -1,6 +1,5 @@
 """The offsets that a consumer commits: one commit after the other, in the order of the calls."""
 
-import atexit
 import logging
 import threading
 import time
@@ -134,8 +133,7 @@ class Commits:
 _pending: "Final[weakref.WeakSet[Commits]]" = weakref.WeakSet()
 
 
-@atexit.register
-def _settle_all() -> None:
+def settle_all() -> None:
     """Write waiting commits when the interpreter ends: the thread ends with it."""
     with until(time.monotonic() + COMMITS_EXIT_SECONDS):
         for commits in list(_pending):

@@ -4,9 +4,10 @@ A handler may use any driver, wrap its errors in its own, or raise several at on
 causes, contexts, the members of groups, and exceptions that SQLAlchemy wraps. Databases have their SQLSTATE in common.
 """
 
+import sys
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
@@ -82,10 +83,8 @@ def _own_fault(error: BaseException) -> Fault:
         return Fault.OUTAGE
     if state:
         return FAULT_BY_SQLSTATE.get(state, FAULT_BY_SQLSTATE.get(state[:2], Fault.RECORD))
-    from sqlalchemy import exc
-
     # Of the process, and a session that the function has closed.
-    if isinstance(error, MemoryError | ImportError | exc.ResourceClosedError | exc.NoSuchModuleError):
+    if isinstance(error, MemoryError | ImportError) or _is_sqlalchemys(error, "ResourceClosedError", "NoSuchModuleError"):
         return Fault.ENVIRONMENT
     return Fault.OUTAGE if _is_lost(error) else Fault.RECORD
 
@@ -105,23 +104,28 @@ def _source_function(error: BaseException) -> str | None:
     return getattr(diagnosis, "source_function", None) or getattr(error, "server_source_function", None)
 
 
-def _is_lost(error: BaseException) -> bool:
+def _is_lost(error: Any) -> bool:
     """Whether an error without SQLSTATE means that a connection was lost or could not be made."""
-    from sqlalchemy import exc
-
-    if isinstance(error, psycopg.OperationalError | exc.TimeoutError):  # also of their pools
+    if isinstance(error, psycopg.OperationalError) or _is_sqlalchemys(error, "TimeoutError"):  # also of their pools
         return True
-    if isinstance(error, exc.DBAPIError):
-        wraps_none = error.orig is None or not _sqlstate(error.orig)
-        return error.connection_invalidated or (wraps_none and isinstance(error, exc.OperationalError))
-    if isinstance(error, exc.PendingRollbackError):
-        return error.code == _RECONNECT
+    if _is_sqlalchemys(error, "DBAPIError"):
+        original = getattr(error, "orig", None)
+        wraps_none = original is None or not _sqlstate(original)
+        return bool(error.connection_invalidated) or (wraps_none and _is_sqlalchemys(error, "OperationalError"))
+    if _is_sqlalchemys(error, "PendingRollbackError"):
+        return bool(error.code == _RECONNECT)
     driver = type(error).__module__.partition(".")[0]
     if driver in _DRIVERS and type(error).__name__ in ("OperationalError", "InterfaceError"):
         text = str(error)  # "connection is closed", "connection was closed in the middle of operation"
         return type(error).__name__ == "OperationalError" or ("connection" in text and "closed" in text)
     # asyncpg passes on the errors of the system.
     return isinstance(error, OSError) and _is_raised_by(error.__traceback__, _DRIVERS)
+
+
+def _is_sqlalchemys(error: Any, *names: str) -> bool:
+    """Return whether an error is one of these classes of SQLAlchemy's, which need not be imported for that."""
+    exc = sys.modules.get("sqlalchemy.exc")
+    return exc is not None and isinstance(error, tuple(getattr(exc, name) for name in names))
 
 
 def _is_raised_by(traceback: TracebackType | None, packages: tuple[str, ...]) -> bool:

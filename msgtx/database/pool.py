@@ -87,7 +87,7 @@ def _primary(connection: RawConnection) -> Iterator[None]:
 
 
 def _says_read_only(error: BaseException | None) -> bool:
-    while error is not None:
+    while error is not None and error is not error.__cause__:
         original = getattr(error, "orig", None) or error
         if isinstance(original, psycopg.Error):
             return original.sqlstate == READ_ONLY
@@ -154,6 +154,8 @@ class Engine(Closing):
         for _ in range(pool_size):
             self._slots.put(_Slot(weakref.ref(self._slots)))
         self._idle: list[RawConnection] = []  # the one that was used last at the end
+        # An engine that nobody has closed leaves no connection open, and no warning.
+        weakref.finalize(self, _close_each, self._idle).atexit = False
         self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
 
     @property
@@ -338,8 +340,10 @@ class Engine(Closing):
             with translated():
                 self.ask_who_answers(idle)
         except errors.MsgtxError:  # a new connection raises what does not pass
+            self._asked = -math.inf  # the other idle ones may lead there, too
             return False
         except BaseException:
+            self._asked = -math.inf
             idle.close()
             raise
         return True
@@ -353,8 +357,7 @@ class Engine(Closing):
             self._close_idle()
 
     def _close_idle(self) -> None:
-        while (idle := self._take_idle()) is not None:
-            idle.close()
+        _close_each(self._idle)
 
     def _take_slot(self) -> _Slot:
         """Wait until there is a connection for us."""
@@ -377,9 +380,9 @@ class Engine(Closing):
         """
         slot = self._take_slot()
         try:
-            if (idle := self._take_idle()) is not None:
+            if len(self._idle) > self._slots.qsize() and (idle := self._take_idle()) is not None:
                 idle.close()  # to leave room for this one
-            with translated(), self._sqlalchemy.connect() as connection:
+            with translated(), self._sqlalchemy().connect() as connection:
                 driver: Any = connection.connection.driver_connection
                 with _primary(driver):
                     driver.autocommit = False
@@ -389,7 +392,6 @@ class Engine(Closing):
         finally:
             self._slots.put(slot)
 
-    @functools.cached_property
     def _sqlalchemy(self) -> "sqlalchemy.Engine":
         import sqlalchemy
 
@@ -417,6 +419,12 @@ class Engine(Closing):
         self._close_idle()
         if self.standby is not None:
             self.standby.close()
+
+
+def _close_each(idle: list[RawConnection]) -> None:
+    while idle:
+        with contextlib.suppress(IndexError):  # another thread was faster
+            idle.pop().close()
 
 
 class CheckedOut:

@@ -1,6 +1,5 @@
 """The producer: batches, sequences and transactions as users see them."""
 
-import atexit
 import contextlib
 import functools
 import logging
@@ -460,8 +459,7 @@ def _tell_failed(producer: "weakref.ref[Producer]", of: Accumulator, error: Exce
 _open: "Final[weakref.WeakSet[Producer]]" = weakref.WeakSet()
 
 
-@atexit.register
-def _close_all() -> None:
+def close_all() -> None:
     """Close what was not closed when the interpreter ends: its threads end with it. Later, `close` would wait for them."""
     deadline = time.monotonic() + EXIT_SECONDS
     for producer in list(_open):

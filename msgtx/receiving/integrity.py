@@ -1,5 +1,6 @@
 """A consumer that was interrupted between two of its own steps is rewound before it is used again (decision 0146)."""
 
+import sys
 from types import TracebackType
 from typing import Self
 
@@ -30,9 +31,9 @@ class Integrity:
 
     def raised(self, error: BaseException) -> None:
         """Mark the consumer as torn by an exception between two steps. Our errors and those of SQLAlchemy tear nothing."""
-        from sqlalchemy.exc import SQLAlchemyError
-
-        self.torn = self.torn or not isinstance(error, (MsgtxError, SQLAlchemyError))
+        exc = sys.modules.get("sqlalchemy.exc")  # if it was never imported, this is no error of it
+        whole = isinstance(error, MsgtxError) or (exc is not None and isinstance(error, exc.SQLAlchemyError))
+        self.torn = self.torn or not whole
 
     def require(self) -> None:
         """Raise `IllegalState` if the consumer is torn: its positions may be behind records that nobody got."""

@@ -208,6 +208,7 @@ def test_what_no_thread_takes_is_written_by_who_waits(monkeypatch: pytest.Monkey
 def test_what_was_handed_over_is_written_when_the_interpreter_ends() -> None:
     program = """
 import time
+import msgtx.client
 from msgtx.consumer.commits import Commits
 from msgtx.types import GroupMetadata
 
@@ -438,7 +439,7 @@ def test_all_commits_have_one_time_at_the_end(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(room, "_pending", several)
     monkeypatch.setattr(room, "COMMITS_EXIT_SECONDS", 0.1)
     began = time.monotonic()
-    room._settle_all()
+    room.settle_all()
     took = time.monotonic() - began
     over.set()
     assert took < 0.9

@@ -46,6 +46,12 @@ class Sender:
         self.producer.close()
 sender = Sender()
 """,
+    "sent by a handler that was registered before there was a producer": """
+import atexit
+client = msgtx.connect(url)
+atexit.register(lambda: [producer.send(topic, b"%d" % number) for number in range(6)])
+producer = client.producer(linger_ms=60_000)
+""",
     "exits": """
 producer = msgtx.connect(url).producer(linger_ms=60_000)
 for number in range(6):

@@ -220,7 +220,7 @@ def test_a_living_primary_is_asked_again_whether_commits_wait_for_a_standby(own_
         engine = client.runtime.engine
         with engine.connection():
             pass
-        (kept,) = engine._kept
+        (kept,) = engine._idle
 
         def is_known() -> bool:
             engine._asked = -math.inf  # as if a minute were over
@@ -230,7 +230,7 @@ def test_a_living_primary_is_asked_again_whether_commits_wait_for_a_standby(own_
         for standby in ("walreceiver", "", "walreceiver"):
             own_pair.confirm_by(standby)
             wait_until(is_known, "the client knows of the change")
-        assert engine._kept == [kept]
+        assert engine._idle == [kept]
 
 
 def test_a_client_that_is_to_stop_ends_at_the_first_failover(own_pair: Pair, url: str) -> None:

@@ -1,6 +1,7 @@
 """Connections: what goes back to the pool, and how errors are translated."""
 
 import gc
+import math
 import re
 import threading
 import time
@@ -109,6 +110,33 @@ def test_a_connection_that_would_not_commit_is_not_lent(database_url: str) -> No
             assert fourth.autocommit
     assert fourth is third
     assert len({id(each) for each in (first, second, third)}) == 3
+
+
+def test_an_engine_that_nobody_closes_leaves_no_connection_open(database_url: str) -> None:
+    engine = Engine(database_url)
+    with engine.connection() as lent:
+        pass
+    del engine
+    gc.collect()  # a warning of an open connection would fail the test
+    assert lent.closed
+
+
+def test_an_idle_connection_that_is_refused_has_the_others_asked(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine(database_url) as engine:
+        with engine.connection() as first, engine.connection() as second:
+            idle = {first, second}
+        asked = []
+
+        def ask(connection: Any) -> None:
+            asked.append(connection)
+            if connection in idle:
+                raise errors.IncarnationChanged("another one")
+
+        monkeypatch.setattr(engine, "ask_who_answers", ask)
+        engine._asked = -math.inf  # as if a minute were over
+        with engine.connection() as third:
+            assert third not in idle
+    assert {*asked[:2]} == idle
 
 
 def test_a_connection_that_is_out_when_its_pool_is_closed_is_closed_with_the_call(database_url: str) -> None:

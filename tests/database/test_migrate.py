@@ -87,6 +87,15 @@ def test_an_upgrade_on_data_keeps_it(make_database: Databases) -> None:
         assert [record.value for record in consumer.poll(30)] == [b"a"]
 
 
+@pytest.mark.parametrize("change", ["drop view msgtx.committed_records cascade", "drop function msgtx.clock() cascade"])
+def test_a_client_that_may_create_the_schema_mends_it(make_database: Databases, change: str) -> None:
+    url = make_database()
+    with connect(url) as connection:
+        connection.execute(change)
+    msgtx.connect(url, create=True).close()
+    assert catalog(url) == catalog(make_database())
+
+
 def test_a_second_upgrade_does_nothing(make_database: Databases) -> None:
     url = make_database()
     result = run(url, migrate.upgrade)

@@ -15,6 +15,7 @@ import sqlalchemy
 
 from msgtx.database import embedded
 from msgtx.database.embedded import binaries, postmaster
+from msgtx.database.embedded.follower import admit_standbys, copy_server
 from tests import replication
 from tests.databases import Server, scratch, use_server, wait_until
 
@@ -156,13 +157,12 @@ def servers(count: int, folder: Path | None = None) -> Iterator[Servers]:
         with server.administrator() as administrator:
             for name, value in {**SETTINGS, "synchronous_standby_names": f"ANY 1 ({', '.join(names)})"}.items():
                 administrator.execute(f"alter system set {name} = '{value}'")
-        with (folder / names[0] / "data" / "pg_hba.conf").open("a") as rules:
-            rules.write("host replication all 127.0.0.1/32 scram-sha-256\n")
+        admit_standbys(folder / names[0])
         assert embedded.stop(folder / names[0])
         embedded.start(folder / names[0])
         found = Servers(folder, made.binaries, server, {names[0]: made.port})
         for name in names[1:]:
-            replication._copy(folder / names[0], folder / name, made.binaries)
+            copy_server(folder / names[0], folder / name)
             with (folder / name / "data" / "postgresql.auto.conf").open("a") as configuration:
                 configuration.write(f"primary_conninfo = '{found._source(name)}'\n")
             found.start_standby(name)

@@ -83,8 +83,17 @@ def files() -> tuple[SqlFile, ...]:
 
 def missing(connection: "Connection") -> list[str]:
     """Return the functions, views and triggers of this package that the database lacks."""
-    there = {(found.kind, found.name) for found in _objects(connection)}
-    return sorted(file.name for file in files() if (file.kind, file.name) not in there)
+    return _lacking((found.kind, found.name) for found in _objects(connection))
+
+
+def are_all_there(connection: "psycopg.Connection[Any]") -> bool:
+    """Return whether the database lacks none of them; asked without SQLAlchemy."""
+    return not _lacking((kind, name) for kind, name, *_ in connection.execute(OBJECTS))
+
+
+def _lacking(there: Iterable[tuple[str, str]]) -> list[str]:
+    found = {*there}
+    return sorted(file.name for file in files() if (file.kind, file.name) not in found)
 
 
 def grants(connection: "Connection") -> list[Grant]:
