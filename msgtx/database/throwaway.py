@@ -24,7 +24,7 @@ COPY_FILES: Final = SQL("create database {name} owner {owner} template {template
 DROP: Final = SQL("drop database if exists {name} with (force)")
 DROP_DESERTED: Final = SQL("drop database {name}")  # refused while a session is connected to it
 ADMIT: Final = SQL("alter database {name} allow_connections {admitted}")
-LOOK_SECONDS: Final = 0.1  # between two looks for locks that others wait for
+HOLDERS_LOOK_SECONDS: Final = 0.1  # between two looks for locks that others wait for
 # A database with sessions cannot be copied.
 CONNECTED: Final = "select pid from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
 END_SESSIONS: Final = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
@@ -141,7 +141,7 @@ class Throwaway:
         over = threading.Event()
 
         def watch() -> None:
-            while not over.wait(LOOK_SECONDS):
+            while not over.wait(HOLDERS_LOOK_SECONDS):
                 with self._administrator() as connection:
                     connection.execute(END_HOLDERS, [_database(url), before])
 
