@@ -1,5 +1,6 @@
 """The facade's consumer: rebalances, positions, and what it commits."""
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import msgtx
 from msgtx.compat.confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_INVALID,
+    OFFSET_STORED,
     Consumer,
     KafkaError,
     KafkaException,
@@ -190,3 +192,198 @@ def test_settings_of_a_consumer_are_refused_as_there() -> None:
     with pytest.raises(TypeError, match="error_cb"):
         Consumer({"group.id": "x", "error_cb": "text"})
     Consumer({"group.id": "x", "session.timeout.ms": 1000, "auto.offset.reset": "smallest", "acks": 1}).close()
+
+
+def test_a_commit_of_another_thread_comes_between_two_looks(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
+    producer.produce(topic, "a")
+    producer.flush(WAIT)
+    consumer.subscribe([topic])
+    assert value(consumer.poll(WAIT)) == b"a"
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            consumer.poll(0.2)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for _ in range(3):
+            consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    finally:
+        stop.set()
+        reader.join()
+    assert [each.offset for each in consumer.committed([TopicPartition(topic, 0)])] == [1]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_program_that_hears_of_rebalances_reads_again_what_it_has_not_committed(
+    make_producer: Callable[..., Producer],
+    make_consumer: Callable[..., Consumer],
+    client: msgtx.Client,
+    unique: Callable[[str], str],
+    count: int,
+) -> None:
+    """A partition that a member keeps begins at its committed offset, or where on_assign says, before it is read on."""
+    wide, group, producer = unique("wide"), unique("group"), make_producer()
+    client.topics.create(wide, partitions=2)
+    for each in (0, 1):
+        for text in "abc":
+            producer.produce(wide, text, partition=each)
+    producer.flush(WAIT)
+    given = {"group.id": group, "heartbeat.interval.ms": 50, "enable.auto.commit": False}
+    first, second = make_consumer(**given), make_consumer(**given)
+    told: list[int] = []
+
+    def note(consumer: Consumer, places: list[TopicPartition]) -> None:
+        told.append(len(places))
+
+    first.subscribe([wide], on_assign=note)
+    seen = [first.poll(WAIT) for _ in range(6)]
+    assert all(seen)
+    second.subscribe([wide])
+    again: list[Message] = []
+
+    def is_read() -> bool:
+        again.extend(first.consume(count, 0.1))
+        return len(again) >= 3
+
+    poll_until(is_read, second)
+    assert [each.value() for each in again] == [b"a", b"b", b"c"]
+    assert told == [2, 1]
+
+
+def test_a_consume_that_fails_loses_nothing(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    producer, consumer = make_producer(), make_consumer()
+    for each in "ab":
+        producer.produce(topic, each)
+    producer.flush(WAIT)
+    consumer.subscribe([topic])
+    read = consumer._read
+    found: list[Message] = []
+
+    def fail(most: int, deadline: float) -> list[Message]:
+        if found:
+            raise KeyboardInterrupt
+        found.extend(read(most, deadline))
+        return found
+
+    consumer._read = fail  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        consumer.consume(3, WAIT)
+    del consumer._read
+    assert consumer._stored == {msgtx.TopicPartition(topic, 0): 0}
+    assert [each.value() for each in consumer.consume(2, WAIT)] == [b"a", b"b"]
+
+
+def test_a_sought_position_is_kept_after_an_interrupt(
+    make_producer: Callable[..., Producer],
+    make_consumer: Callable[..., Consumer],
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer, consumer = make_producer(), make_consumer()
+    for each in "abc":
+        producer.produce(topic, each)
+    producer.flush(WAIT)
+    consumer.assign([TopicPartition(topic, 0, 2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(Consumer, "_messages", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(WAIT)
+    assert value(consumer.poll(WAIT)) == b"c"
+
+
+def test_a_partition_without_an_offset_begins_at_the_committed_one(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
+    for each in "abc":
+        producer.produce(topic, each)
+    producer.flush(WAIT)
+    place = TopicPartition(topic, 0, OFFSET_BEGINNING)
+    consumer.assign([place])
+    assert value(consumer.poll(WAIT)) == b"a"
+    consumer.commit(asynchronous=False)
+    for again in (consumer.seek, lambda each: consumer.assign([each])):
+        assert value(consumer.poll(WAIT)) == b"b"
+        again(TopicPartition(topic, 0, OFFSET_STORED))
+    assert value(consumer.poll(WAIT)) == b"b"
+
+
+def test_a_commit_that_failed_in_the_background_is_made_again(
+    make_producer: Callable[..., Producer],
+    make_consumer: Callable[..., Consumer],
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
+    producer.produce(topic, "a")
+    producer.flush(WAIT)
+    consumer.subscribe([topic])
+    assert value(consumer.poll(WAIT)) == b"a"
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._inner(), "commit", lambda *_, **__: None)
+        consumer.commit()
+    assert [each.offset for each in consumer.commit(asynchronous=False) or ()] == [1]
+    assert [each.offset for each in consumer.committed([TopicPartition(topic, 0)])] == [1]
+
+
+def test_a_rebalance_after_a_transaction_with_all_offsets_is_no_loss(
+    make_producer: Callable[..., Producer],
+    make_consumer: Callable[..., Consumer],
+    client: msgtx.Client,
+    unique: Callable[[str], str],
+) -> None:
+    wide, group, source = unique("wide"), unique("group"), make_producer()
+    producer = make_producer(**{"transactional.id": unique("id")})
+    client.topics.create(wide, partitions=2)
+    for each in (0, 1):
+        source.produce(wide, "a", partition=each)
+    source.flush(WAIT)
+    given = {"group.id": group, "heartbeat.interval.ms": 50, "enable.auto.commit": False}
+    first, second = make_consumer(**given), make_consumer(**given)
+    first.subscribe([wide])
+    assert [value(first.poll(WAIT)) for _ in range(2)] == [b"a", b"a"]
+    producer.init_transactions(WAIT)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(first.position(first.assignment()), first.consumer_group_metadata(), WAIT)
+    producer.commit_transaction(WAIT)
+    second.subscribe([wide])
+    poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, first, second)
+    first.consumer_group_metadata()
+
+
+def test_an_offset_out_of_range_is_the_error_of_the_reset(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    consumer = make_consumer(**{"auto.offset.reset": "error"})
+    consumer.assign([TopicPartition(topic, 0, 9)])
+    message = consumer.poll(WAIT)
+    assert message is not None
+    assert message.error() == KafkaError(KafkaError._AUTO_OFFSET_RESET)
+
+
+def test_an_on_revoke_that_raises_takes_no_commit_away(
+    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str, unique: Callable[[str], str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    producer, group = make_producer(), unique("group")
+    for each in "ab":
+        producer.produce(topic, each)
+    producer.flush(WAIT)
+    first = make_consumer(**{"group.id": group, "auto.commit.interval.ms": 0})
+    first.subscribe([topic], on_revoke=fail)
+    assert value(first.poll(WAIT)) == b"a"
+    with pytest.raises(ZeroDivisionError):
+        first.close()
+    second = make_consumer(**{"group.id": group})
+    second.subscribe([topic])
+    assert value(second.poll(WAIT)) == b"b"

@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import contextvars
 import functools
 import queue
@@ -278,7 +277,7 @@ class AIOProducer:
 class AIOConsumer:
     """A consumer for asyncio: the methods of `Consumer`, awaited. Callbacks are coroutine functions.
 
-    A message that a cancelled `poll` or `consume` received is returned by the next one.
+    A message that a cancelled `poll` or `consume` received is returned by the next one, and not committed before.
     """
 
     def __init__(
@@ -289,7 +288,6 @@ class AIOConsumer:
     ) -> None:
         self._blocking = _Blocking(executor, max_workers, one_by_one=True)
         self._consumer = Consumer(_with_callbacks(consumer_conf))
-        self._kept: list[Message] = []
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -305,31 +303,17 @@ class AIOConsumer:
 
     async def poll(self, timeout: float = -1) -> Message | None:
         """Return the next message, or None after `timeout` seconds."""
-        message: Message | None = await self._call(self._poll, timeout, kept=self._keep)
+        message: Message | None = await self._call(
+            self._consumer.poll, timeout, kept=lambda got: self._consumer._unread([got])
+        )
         return message
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to `num_messages` messages; fewer after `timeout` seconds."""
-        messages: list[Message] = await self._call(self._consume, num_messages, timeout, kept=self._keep)
+        messages: list[Message] = await self._call(
+            self._consumer.consume, num_messages, timeout, kept=self._consumer._unread
+        )
         return messages
-
-    def _poll(self, timeout: float) -> Message | None:
-        return self._kept.pop(0) if self._kept else self._consumer.poll(timeout)
-
-    def _consume(self, count: int, timeout: float) -> list[Message]:
-        taken, self._kept = self._kept[:count], self._kept[count:]
-        return taken or self._consumer.consume(count, timeout)
-
-    def _keep(self, received: Message | list[Message] | None) -> None:
-        self._kept += received if isinstance(received, list) else [] if received is None else [received]
-
-    def _afresh(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Go back before what was kept, and make a call that may change where the consumer reads."""
-        while self._kept:
-            message: Any = self._kept.pop()
-            with contextlib.suppress(KafkaException):  # its partition is not assigned any more
-                self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
-        return method(*args, **kwargs)
 
     async def subscribe(self, *args: Any, **kwargs: Any) -> Any:
         """See `Consumer.subscribe`. Callbacks get this object."""
@@ -337,11 +321,11 @@ class AIOConsumer:
         for name in ("on_assign", "on_revoke", "on_lost"):
             if kwargs.get(name) is not None:
                 kwargs[name] = _awaited(loop, kwargs[name], self)
-        return await self._call(self._afresh, self._consumer.subscribe, *args, **kwargs)
+        return await self._call(self._consumer.subscribe, *args, **kwargs)
 
     async def unsubscribe(self, *args: Any, **kwargs: Any) -> Any:
         """See `Consumer.unsubscribe`."""
-        return await self._call(self._afresh, self._consumer.unsubscribe, *args, **kwargs)
+        return await self._call(self._consumer.unsubscribe, *args, **kwargs)
 
     async def close(self) -> None:
         """Leave the group and close."""
@@ -353,19 +337,19 @@ class AIOConsumer:
 
     async def seek(self, partition: TopicPartition) -> Any:
         """See `Consumer.seek`."""
-        return await self._call(self._afresh, self._consumer.seek, partition)
+        return await self._call(self._consumer.seek, partition)
 
     async def assign(self, partitions: list[TopicPartition]) -> Any:
         """See `Consumer.assign`."""
-        return await self._call(self._afresh, self._consumer.assign, partitions)
+        return await self._call(self._consumer.assign, partitions)
 
     async def unassign(self, *args: Any, **kwargs: Any) -> Any:
         """See `Consumer.unassign`."""
-        return await self._call(self._afresh, self._consumer.unassign, *args, **kwargs)
+        return await self._call(self._consumer.unassign, *args, **kwargs)
 
     async def incremental_unassign(self, partitions: list[TopicPartition]) -> Any:
         """See `Consumer.incremental_unassign`."""
-        return await self._call(self._afresh, self._consumer.incremental_unassign, partitions)
+        return await self._call(self._consumer.incremental_unassign, partitions)
 
     async def commit(self, *args: Any, **kwargs: Any) -> Any:
         """See `Consumer.commit`."""

@@ -1,12 +1,15 @@
 """confluent-kafka's `Consumer` over a consumer of msgtx."""
 
 import contextlib
+import functools
 import logging
+import math
 import re
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -31,16 +34,44 @@ from msgtx.compat.confluent_kafka.serving import Statistics, deadline_of, none_o
 log = logging.getLogger("msgtx.compat")
 Rebalance = Callable[["Consumer", list[TopicPartition]], object]
 MOST_MESSAGES: Final = 1_000_000  # of one `consume`
+NO_OFFSETS: Final = frozenset({OFFSET_INVALID, OFFSET_STORED})
 OFFSET_TAIL: Final = -2000  # and below: so many messages before the end
 SERVE_SECONDS: Final = 0.05  # between two looks for callbacks that are due, while there are messages
 LOOK_SECONDS: Final = 0.5  # between two looks for the ends of partitions, or for topics that are not there
+REFUSED_SECONDS: Final = 0.1  # between two looks at a database that refuses
+TURN_SECONDS: Final = 0.01  # that a poll leaves to a thread that waits for it
+OTHERS_SECONDS: Final = 30.0  # a callback that waits for another thread's call of the same consumer would never end
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class GroupMember:
     """What `consumer_group_metadata` returns: the member, for a producer's transaction."""
 
-    def __init__(self, member: msgtx.GroupMetadata) -> None:
+    def __init__(self, member: msgtx.GroupMetadata, settled: Callable[[Mapping[msgtx.TopicPartition, int]], object]) -> None:
         self.member = member
+        self.settled = settled  # told of the offsets that a transaction holds
+
+
+def _in_turn(method: "Callable[Concatenate[Consumer, P], R]") -> "Callable[Concatenate[Consumer, P], R]":
+    """Make a call between two looks of a poll in another thread, which lets it in."""
+
+    @functools.wraps(method)
+    def call(self: "Consumer", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not self._turn.acquire(blocking=False):
+            me = threading.get_ident()
+            self._waiting.add(me)
+            try:
+                if not self._turn.acquire(timeout=OTHERS_SECONDS):
+                    raise _failed(KafkaError._TIMED_OUT, "another thread uses the consumer")
+            finally:
+                self._waiting.discard(me)
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self._turn.release()
+
+    return call
 
 
 class Consumer:
@@ -57,7 +88,7 @@ class Consumer:
         self._auto_commit = given.flag("enable.auto.commit", True)
         self._auto_store = given.flag("enable.auto.offset.store", True)
         self._tells_ends = given.flag("enable.partition.eof", False)
-        self._interval = given.number("auto.commit.interval.ms", 5_000) / 1000
+        self._interval = given.number("auto.commit.interval.ms", 5_000) / 1000 or math.inf
         self._on_commit: Callable[[KafkaError | None, list[TopicPartition]], object] | None = own.get(
             "on_commit"
         ) or own.get("offset_commit_cb")
@@ -76,11 +107,17 @@ class Consumer:
         self._is_due = False  # it is told next what it keeps
         self._each: Iterator[msgtx.Record[bytes, bytes]] = iter(())  # records that the last look has found
         self._torn = False  # an exception came in the middle of a poll
+        self._turn = threading.RLock()  # of the thread that uses the consumer below
+        self._waiting: set[int] = set()  # threads that wait for their turn
         self._next_commit = time.monotonic() + self._interval
         self._next_look = self._next_serve = 0.0
         self._positions: dict[msgtx.TopicPartition, int] = {}  # behind what was returned
+        self._begins: dict[msgtx.TopicPartition, int] = {}  # where a partition was sought to, until it is read
         self._stored: dict[msgtx.TopicPartition, int] = {}  # to be committed
         self._committed: dict[msgtx.TopicPartition, int] = {}
+        self._handed: dict[msgtx.TopicPartition, int] = {}  # to be committed in the background, which may fail
+        self._settled: dict[msgtx.TopicPartition, int] = {}  # that a transaction holds
+        self._is_open = False  # messages of a partition that was taken away are in no commit
         self._ends_told: dict[msgtx.TopicPartition, int] = {}
         self._paused: set[msgtx.TopicPartition] = set()
         self._missing: set[str] = set()  # topics whose absence was told
@@ -89,6 +126,7 @@ class Consumer:
 
     # ── the assignment ──
 
+    @_in_turn
     def subscribe(
         self,
         topics: list[str],
@@ -150,9 +188,10 @@ class Consumer:
     def _assigned(self, partitions: list[msgtx.TopicPartition]) -> None:
         if self._is_eager:
             self._give(self._given)
-            self._get(self._assignment())
+            held = self._assignment()
+            self._get(held, kept=[each for each in held if each not in partitions])
         else:
-            self._get(partitions)
+            self._get(partitions, kept=[])
 
     def _revoked(self, partitions: list[msgtx.TopicPartition]) -> None:
         if self._is_eager:
@@ -160,14 +199,26 @@ class Consumer:
             self._give(self._given)
         else:
             self._give(partitions)
-        self._forget(partitions)
+        self._part_with(partitions)
 
     def _lost(self, partitions: list[msgtx.TopicPartition]) -> None:
         self._call("lost", partitions)
         self._given = [each for each in self._given if each not in partitions]
+        self._part_with(partitions)
+
+    def _part_with(self, partitions: list[msgtx.TopicPartition]) -> None:
+        kept = (self._committed, self._handed, self._settled)
+        for each in partitions:
+            behind = self._positions.get(each)
+            self._is_open |= behind is not None and all(at.get(each) != behind for at in kept)
         self._forget(partitions)
 
-    def _get(self, partitions: list[msgtx.TopicPartition]) -> None:
+    def _get(self, partitions: list[msgtx.TopicPartition], *, kept: list[msgtx.TopicPartition]) -> None:
+        """Tell the program of its partitions. If it listens, it reads all from the committed offsets, as there."""
+        if self._told.get("assign") or self._told.get("revoke"):
+            for each in kept:
+                self._forget([each], resumes=False)
+                self._go_to(each, self._committed_or_reset(each))
         self._is_due = False
         self._given = partitions
         self._call("assign", partitions)
@@ -175,20 +226,36 @@ class Consumer:
     def _give(self, partitions: list[msgtx.TopicPartition]) -> None:
         if partitions:
             self._given = []
-            self._call("revoke", partitions)
-            if self._auto_commit:
-                self._commit_stored({each: at for each, at in self._stored.items() if each in partitions})
+            try:
+                self._call("revoke", partitions)
+            finally:
+                self._commit_all_of(partitions)
+
+    def _commit_all_of(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
+        if self._auto_commit:
+            stored = self._stored.copy()
+            self._commit_stored({each: stored[each] for each in partitions if each in stored})
 
     def _call(self, event: str, partitions: list[msgtx.TopicPartition]) -> None:
         if (callback := self._told.get(event)) is not None:
             callback(self, [TopicPartition(*each) for each in partitions])
 
-    def _forget(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
+    def _forget(self, partitions: Iterable[msgtx.TopicPartition], *, resumes: bool = True) -> None:
         for each in partitions:
-            self._paused.discard(each)
-            for kept in (self._positions, self._stored, self._committed, self._ends_told):
+            if resumes:
+                self._paused.discard(each)
+            for kept in (
+                self._positions,
+                self._begins,
+                self._stored,
+                self._committed,
+                self._handed,
+                self._settled,
+                self._ends_told,
+            ):
                 kept.pop(each, None)
 
+    @_in_turn
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Read exactly these partitions, from their offsets if they have one. In `on_assign`: begin there."""
         self._require_open()
@@ -199,11 +266,15 @@ class Consumer:
                 self._begin_at(partitions)
                 return
             inner = self._inner()
-            gone = [each for each in inner.assignment() if each not in places]
+            # One without an offset begins anew, at the committed one.
+            begins = {place for place, each in zip(places, partitions, strict=True) if each.offset in NO_OFFSETS}
+            gone = [each for each in inner.assignment() if each not in places or each in begins]
+            inner.assign([each for each in places if each not in begins])
             inner.assign(places)
             self._forget(gone)
             self._begin_at(partitions)
 
+    @_in_turn
     def unassign(self) -> None:
         """Read nothing. In `on_revoke` it is not needed."""
         self._require_open()
@@ -212,6 +283,7 @@ class Consumer:
                 self._forget(self._consumer.assignment())
                 self._consumer.assign([])
 
+    @_in_turn
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
         """Read these partitions, too."""
         self._require_open()
@@ -228,6 +300,7 @@ class Consumer:
                 inner.assign([*held, *places])
             self._begin_at(partitions)
 
+    @_in_turn
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         """Do not read these partitions any more."""
         self._require_open()
@@ -260,34 +333,46 @@ class Consumer:
             if place not in self._inner().assignment():
                 continue
             self._go_to(place, each.offset)
-            if each.offset in {OFFSET_INVALID, OFFSET_STORED} and not self._topics:
+            if each.offset in NO_OFFSETS and not self._topics:
                 with contextlib.suppress(errors.MsgtxError):  # the next poll raises it
-                    self._inner().position(place)  # so that `latest` is the end of now
+                    self._begins[place] = self._inner().position(place)  # so that `latest` is the end of now
 
     def _go_to(self, place: msgtx.TopicPartition, offset: int) -> None:
         inner = self._inner()
         self._ends_told.pop(place, None)
-        if offset >= 0:
-            inner.seek(place, offset)
-        elif offset == OFFSET_BEGINNING:
-            inner.seek_to_beginning([place])
-        elif offset == OFFSET_END:
-            inner.seek(place, inner.end_offsets([place])[place])  # the end of now, not of the next poll
+        if offset == OFFSET_END:
+            offset = inner.end_offsets([place])[place]  # the end of now, not of the next poll
         elif offset <= OFFSET_TAIL:
             start, end = inner.beginning_offsets([place])[place], inner.end_offsets([place])[place]
-            inner.seek(place, max(start, end + offset - OFFSET_TAIL))
-        if offset != OFFSET_INVALID:
-            self._positions.pop(place, None)
+            offset = max(start, end + offset - OFFSET_TAIL)
+        if offset in NO_OFFSETS:
+            return
+        self._positions.pop(place, None)
+        self._begins[place] = offset
+        if offset == OFFSET_BEGINNING:
+            inner.seek_to_beginning([place])
+        else:
+            inner.seek(place, offset)
+
+    def _committed_or_reset(self, place: msgtx.TopicPartition) -> int:
+        at = self._inner().committed([place])[place]
+        return self._reset() if at is None else at.offset
+
+    def _reset(self) -> int:
+        """Return where a new group begins."""
+        earliest = self._settings.get("auto_offset_reset") in {"earliest", "smallest", "beginning"}
+        return OFFSET_BEGINNING if earliest else OFFSET_END
 
     # ── reading ──
 
     def poll(self, timeout: float | None = -1) -> Message | None:
         """Return the next message, or None when `timeout` seconds are over. A message with an `error()` is none."""
-        if not (self._found or self._torn) and time.monotonic() < self._next_serve:
+        if not (self._found or self._torn or self._waiting) and time.monotonic() < self._next_serve:
             try:
-                record = next(self._each, None)
-                if record is not None:
-                    return self._messages([record])[0]
+                with self._turn:
+                    record = next(self._each, None)
+                    if record is not None:
+                        return self._messages([record])[0]
             except errors.MsgtxError:  # the next look raises it again
                 self._torn = True
             except BaseException:
@@ -302,30 +387,59 @@ class Consumer:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
         deadline = deadline_of(timeout)
         found: list[Message] = []
-        while len(found) < num_messages:
-            found += self._read(num_messages - len(found), deadline)
-            if seconds_left(deadline) <= 0:
-                break
+        try:
+            while len(found) < num_messages:
+                found += self._read(num_messages - len(found), deadline)
+                if seconds_left(deadline) <= 0:
+                    break
+        except BaseException:
+            self._unread(found)
+            raise
         return found
 
+    @_in_turn
+    def _unread(self, messages: Iterable[Message | None]) -> None:
+        """Have the next poll return these messages, which the program did not get."""
+        self._each = iter(())
+        for message in reversed([each for each in messages if each is not None]):
+            if message.error() is not None:
+                self._found.appendleft(message)
+                continue
+            place, behind = _behind(message)
+            if place in self._positions:  # it is still assigned
+                self._positions[place] = behind - 1
+                if self._auto_store:
+                    self._stored[place] = behind - 1
+                with contextlib.suppress(errors.MsgtxError):
+                    self._inner().seek(place, behind - 1)
+
     def _read(self, most: int, deadline: float) -> list[Message]:
+        while True:
+            if self._waiting:
+                time.sleep(TURN_SECONDS)
+            found, pause = self._step(most, deadline)
+            if found or pause is None:
+                return found
+            if pause:
+                time.sleep(pause)
+
+    @_in_turn
+    def _step(self, most: int, deadline: float) -> tuple[list[Message], float | None]:
+        """Look once. Return messages, and how long to wait until the next look; None: time is over."""
         self._require_open()
         self._leave()
-        while True:
+        self._serve()
+        if self._found:
+            return [self._found.popleft()], None
+        left = seconds_left(deadline)
+        if self._consumer is None and not self._subscribes:
+            return [], None if left <= 0 else min(left, LOOK_SECONDS)
+        if messages := self._look(most, left):
+            return messages, None
+        if left <= 0 and not self._found:
             self._serve()
-            if self._found:
-                return [self._found.popleft()]
-            left = seconds_left(deadline)
-            if self._consumer is None and not self._subscribes:
-                if left <= 0:
-                    return []
-                time.sleep(min(left, LOOK_SECONDS))
-                continue
-            if messages := self._look(most, left):
-                return messages
-            if left <= 0 and not self._found:
-                self._serve()
-                return []
+            return [], None
+        return [], 0
 
     def _look(self, most: int, left: float) -> list[Message]:
         """Return messages; none at the latest when something else may be due. Errors are told as the original tells them."""
@@ -345,7 +459,9 @@ class Consumer:
         except errors.DatabaseUnavailable as error:
             self._tell(as_kafka(error))
         except errors.MsgtxError as error:
-            self._found.append(_failure(as_kafka(error), error.topic, error.partition))
+            # It is raised only where `auto.offset.reset` asks for an error.
+            code = KafkaError._AUTO_OFFSET_RESET if isinstance(error, errors.OffsetOutOfRange) else None
+            self._found.append(_failure(as_kafka(error, code), error.topic, error.partition))
         except BaseException:
             self._torn = True
             raise
@@ -353,14 +469,15 @@ class Consumer:
 
     def _take(self, inner: "msgtx.Consumer[bytes, bytes]", most: int, timeout: float) -> list[Message]:
         """Wait for records. Of several that are there, `poll` takes one after the other, without another look."""
-        if most > 1:
-            found = inner.poll(timeout, most)
-        else:
-            look = inner.begin(timeout)
-            self._each = look.each() if look.wait() else iter(())
-            found = [record for record in (next(self._each, None),) if record is not None]
+        look = inner.begin(timeout, most if most > 1 else None)
+        is_there = look.wait()
         if self._is_due:
-            self._get(self._assignment())
+            self._get(self._assignment(), kept=self._assignment())
+        if most > 1:
+            found = look.take() if is_there else []
+        else:
+            self._each = look.each() if is_there else iter(())
+            found = [record for record in (next(self._each, None),) if record is not None]
         return self._messages(found) if found else []
 
     def _mend(self) -> None:
@@ -371,6 +488,8 @@ class Consumer:
             for place in self._consumer.assignment():
                 if place in self._positions:
                     self._consumer.seek(place, self._positions[place])
+                elif place in self._begins:
+                    self._go_to(place, self._begins[place])
             self._torn = False
 
     def _messages(self, records: "list[msgtx.Record[bytes, bytes]]") -> list[Message]:
@@ -420,20 +539,26 @@ class Consumer:
         self._next_serve = time.monotonic() + SERVE_SECONDS
         if self._auto_commit and time.monotonic() >= self._next_commit:
             self._next_commit = time.monotonic() + self._interval
-            self._commit_stored(self._due())
+            due = self._due()
+            # What nothing new followed is committed once more and awaited: in the background it may have failed.
+            is_new = any(self._handed.get(each) != at for each, at in due.items())
+            if is_new or self._inner().failing is None:
+                self._commit_stored(due, wait=not is_new)
 
     def _tell(self, error: KafkaError) -> None:
         if self._error_cb is None:
             self._log.warning("%s", error.str())
-            time.sleep(0.1)
         else:
             self._events.append(lambda: self._error_cb and self._error_cb(error))
+        time.sleep(REFUSED_SECONDS)
 
     # ── offsets ──
 
     def _due(self) -> dict[msgtx.TopicPartition, int]:
-        return {each: at for each, at in self._stored.items() if self._committed.get(each) != at}
+        stored = self._stored.copy()  # another thread may store offsets
+        return {each: at for each, at in stored.items() if self._committed.get(each) != at}
 
+    @_in_turn
     def commit(
         self,
         message: Message | None = None,
@@ -441,6 +566,11 @@ class Consumer:
         asynchronous: bool = True,
     ) -> list[TopicPartition] | None:
         """Commit the offset behind a message, these offsets, or the stored ones. Return them unless `asynchronous`."""
+        return self._commit(message, offsets, asynchronous=asynchronous, wait=not asynchronous)
+
+    def _commit(
+        self, message: Message | None, offsets: list[TopicPartition] | None, *, asynchronous: bool, wait: bool
+    ) -> list[TopicPartition] | None:
         self._require_open()
         if message is not None and offsets is not None:
             raise ValueError("message and offsets are mutually exclusive")
@@ -466,8 +596,9 @@ class Consumer:
         else:
             try:
                 self._mend_quietly()
-                self._inner().commit(given, wait=not asynchronous or self._on_commit is not None)
-                self._committed.update({each: at.offset for each, at in given.items()})
+                is_known = wait or self._on_commit is not None
+                self._inner().commit(given, wait=is_known)
+                (self._committed if is_known else self._handed).update({each: at.offset for each, at in given.items()})
             except errors.MsgtxError as error:
                 failure = as_kafka(error)
         if self._on_commit is not None and asynchronous and given:
@@ -483,9 +614,9 @@ class Consumer:
         with translated():
             self._mend()
 
-    def _commit_stored(self, due: dict[msgtx.TopicPartition, int]) -> None:
+    def _commit_stored(self, due: dict[msgtx.TopicPartition, int], *, wait: bool = False) -> None:
         if due:
-            self.commit(offsets=[TopicPartition(*each, at) for each, at in due.items()], asynchronous=True)
+            self._commit(None, [TopicPartition(*each, at) for each, at in due.items()], asynchronous=True, wait=wait)
 
     def store_offsets(self, message: Message | None = None, offsets: list[TopicPartition] | None = None) -> None:
         """Store the offsets that the next commit writes; needs `enable.auto.offset.store=false`."""
@@ -518,6 +649,7 @@ class Consumer:
         self._require_open()
         return [self._kafka_position(each) for each in _places(partitions)]
 
+    @_in_turn
     def seek(self, partition: TopicPartition) -> None:
         """Go on at `partition.offset`."""
         self._require_open()
@@ -527,10 +659,12 @@ class Consumer:
         with translated():
             offset = partition.offset
             if offset == OFFSET_INVALID:  # what `committed` returns where there is none: as of a new group
-                earliest = self._settings.get("auto_offset_reset") in {"earliest", "smallest", "beginning"}
-                offset = OFFSET_BEGINNING if earliest else OFFSET_END
+                offset = self._reset()
+            elif offset == OFFSET_STORED:
+                offset = self._committed_or_reset(place)
             self._go_to(place, offset)
 
+    @_in_turn
     def pause(self, partitions: list[TopicPartition]) -> None:
         """Return no messages of these partitions until `resume`."""
         self._require_open()
@@ -538,6 +672,7 @@ class Consumer:
             self._inner().pause(self._held(partitions))
             self._paused.update(self._held(partitions))
 
+    @_in_turn
     def resume(self, partitions: list[TopicPartition]) -> None:
         """Return messages of these partitions again."""
         self._require_open()
@@ -569,17 +704,21 @@ class Consumer:
 
     # ── the rest ──
 
+    @_in_turn
     def consumer_group_metadata(self) -> GroupMember:
         """Return the member, for `send_offsets_to_transaction`."""
         self._require_open()
         with translated():
             inner = self._inner()
             try:
-                return GroupMember(inner.group_metadata())
+                return GroupMember(inner.group_metadata(), self._settled.update)
             except errors.NotAssigned:  # once: the program aborts its transaction
                 self._torn = True
                 self._mend()
-                raise
+                was_open, self._is_open = self._is_open, False
+                if was_open:
+                    raise
+                return GroupMember(inner.group_metadata(), self._settled.update)
 
     def memberid(self) -> str | None:
         """Return the member's id; None before it has joined."""
@@ -603,6 +742,7 @@ class Consumer:
         """Do nothing: user and password are part of the database's URL."""
         self._require_open()
 
+    @_in_turn
     def close(self) -> None:
         """Commit stored offsets if that is automatic, leave the group, and end."""
         if self._client is None:
@@ -632,7 +772,7 @@ class Consumer:
                 if held and self._topics:
                     self._give(held)
                 elif self._auto_commit:
-                    self._commit_stored(self._stored)
+                    self._commit_stored(self._stored.copy())
             while self._events:
                 self._events.popleft()()
         finally:

@@ -55,4 +55,15 @@ GENERAL: Final[tuple[str, ...]] = (
     "Rebalances move only the partitions that have to move. With `range` and `roundrobin` (the default), callbacks are "
     "nevertheless told of all partitions, as there.",
     "While the database is away, `poll` returns None and `error_cb` gets `_ALL_BROKERS_DOWN`.",
+    "`produce` looks a topic up in the database the first time. While the database is away, it waits for a minute and "
+    "raises `_ALL_BROKERS_DOWN`.",
+    "`message.timeout.ms` is two minutes unless it is given.",
+    "`TOPIC_AUTHORIZATION_FAILED` is `fatal()` for a producer: make a new one when the right is granted.",
+    "A poll that comes later than `max.poll.interval.ms` calls `on_lost` and joins the group again. It returns no "
+    "`_MAX_POLL_EXCEEDED`.",
+    "With `range` and `roundrobin`, a program without `on_assign` and `on_revoke` reads on where it was after a rebalance. "
+    "With one of them, it begins at the committed offsets, as there.",
+    "A call from another thread waits until a look of `poll` has ended, at most half a second, or a callback. After 30 "
+    "seconds it raises `_TIMED_OUT`.",
+    "There is no `AsyncSerializingProducer` and no `AsyncDeserializingConsumer`.",
 )

@@ -304,6 +304,7 @@ class Producer:
                 raise TypeError("group_metadata is what consumer_group_metadata() returned")
             if offsets:
                 producer.send_offsets_to_transaction(offsets, member, none_or(timeout))
+                group_metadata.settled({each: at.offset for each, at in offsets.items()})
 
     def commit_transaction(self, timeout: float | None = -1) -> None:
         """Commit the transaction. Then call the delivery callbacks of its messages."""
