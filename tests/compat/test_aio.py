@@ -1,11 +1,13 @@
 """The facade's asyncio classes."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import msgtx
 from msgtx.compat.confluent_kafka import KafkaException, Message, Producer, TopicPartition
 from msgtx.compat.confluent_kafka.aio import AIOConsumer, AIOProducer
 
@@ -38,6 +40,29 @@ def test_a_full_queue_is_awaited(topic: str) -> None:
             assert [message.offset() for message in stored] == list(range(10))
 
     asyncio.run(main())
+
+
+def test_the_loop_does_not_wait_for_a_topic_that_is_looked_up(topic: str, client: msgtx.Client) -> None:
+    client.topics.create(f"{topic}-2")
+    threads: list[threading.Thread] = []
+
+    async def main() -> None:
+        async with AIOProducer({}) as producer:
+            await producer.produce(topic, value="a")
+            inner = producer._producer._inner()
+            send = inner.send
+
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                threads.append(threading.current_thread())
+                return send(*args, **kwargs)
+
+            inner.send = noted  # type: ignore[method-assign]
+            for name in (topic, f"{topic}-2", f"{topic}-2"):
+                await producer.produce(name, value="b")
+
+    asyncio.run(main())
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
 
 
 def test_a_callback_awaits_calls_of_its_own_consumer(make_producer: Callable[..., Producer], topic: str) -> None:

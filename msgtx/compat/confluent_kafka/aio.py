@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from msgtx.compat.confluent_kafka.consumer import Consumer
-from msgtx.compat.confluent_kafka.producer import Producer
+from msgtx.compat.confluent_kafka.producer import MayWaitError, Producer
 from msgtx.executor import Threads
 
 SERVED_SECONDS: Final = 0.1  # how long one poll waits for reports of deliveries; a shorter one costs more polls
@@ -184,10 +184,16 @@ class AIOProducer:
         while True:
             try:
                 if self._connected:
-                    send()
-                else:  # the first call waits for the database
-                    await self._blocking.call(send)
-                    self._connected = True
+                    send(_at_once=True)
+                    break
+            except MayWaitError:
+                pass
+            except BufferError:
+                await self._blocking.call(self._producer.poll, SERVED_SECONDS)
+                continue
+            try:  # what waits for the database
+                await self._blocking.call(send)
+                self._connected = True
                 break
             except BufferError:
                 await self._blocking.call(self._producer.poll, SERVED_SECONDS)

@@ -35,6 +35,10 @@ PAUSE_SECONDS: Final = 0.02  # between two looks of a `poll` that has nothing to
 PURGED: Final = "the producer was purged: the message may be stored"
 
 
+class MayWaitError(Exception):
+    """A message was not sent, as that might wait for the database: an event loop has a thread do it."""
+
+
 class Sent(NamedTuple):
     """A message on its way. `future`: its outcome, or the error for which it was not sent."""
 
@@ -86,6 +90,8 @@ class Producer:
         on_delivery: Report | None = None,
         timestamp: int = 0,
         headers: "Mapping[str, Any] | Sequence[tuple[str, Any]] | None" = None,
+        *,
+        _at_once: bool = False,
     ) -> None:
         """Send a message. Raise `BufferError` while `queue.buffering.max.messages` wait for their report."""
         inner = self._producer or self._inner()
@@ -99,19 +105,26 @@ class Producer:
         if len(self._sent) >= self._most:
             raise BufferError("Local: Queue full")
         if self._partition is not None and partition == -1:
+            if _at_once and topic not in self._counts:
+                raise MayWaitError
             partition = self._partition(key, self._count_of(topic))
         place = None if partition.__class__ is int and partition < 0 else partition
         report = on_delivery or callback or self._report
-        future: RecordFuture | KafkaError
+        future: RecordFuture | KafkaError | None
+        send: Any = inner.send_at_once if _at_once else inner.send
         try:
             if timestamp or pairs:
-                future = inner.send(topic, value, key=key, partition=place, timestamp=timestamp or None, headers=pairs)
+                future = send(topic, value, key=key, partition=place, timestamp=timestamp or None, headers=pairs)
             else:
-                future = inner.send(topic, value, key=key, partition=place)
+                future = send(topic, value, key=key, partition=place)
         except errors.WrongType as error:
             raise TypeError(str(error)) from error
         except errors.MsgtxError as error:
+            if _at_once and isinstance(error, errors.UnknownTopicOrPartition):
+                raise MayWaitError from error
             future = self._not_sent(error, topic, value, key=key, partition=place, timestamp=timestamp, headers=pairs)
+        if future is None:
+            raise MayWaitError
         # A message without a callback is its future alone: each object that waits costs the garbage collector time.
         reported = report is not None
         self._sent.append(Sent(future, report, time.monotonic(), topic, partition, key, value) if reported else future)
