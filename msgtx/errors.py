@@ -373,7 +373,7 @@ class CoordinatorFenced(FatalError):
     Nothing to do: the newer one does the work.
     """
 
-    code = 67
+    code = 52
     exit_code = 4
 
 

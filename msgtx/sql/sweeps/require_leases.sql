@@ -18,7 +18,7 @@ begin
     where s.coordinator_epoch is distinct from asked.epoch or s.coordinator_id is null
     order by s.coordinator_epoch > asked.epoch desc nulls last limit 1;
     if found then
-        raise exception using errcode = case when lost.coordinator_epoch > lost.epoch then 'MX067' else 'MX016' end,
+        raise exception using errcode = case when lost.coordinator_epoch > lost.epoch then 'MX052' else 'MX016' end,
             message = format('shard %s is not led at coordinator epoch %s (any more); its epoch is %s',
                              lost.shard, lost.epoch, lost.coordinator_epoch);
     end if;
