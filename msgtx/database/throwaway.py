@@ -15,7 +15,7 @@ from psycopg.pq import ExecStatus
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
 from msgtx.database import address
-from msgtx.errors import ConfigError
+from msgtx.errors import ConfigError, DatabaseUnavailable
 
 NAMES_PREFIX: Final = "msgtx_test_"  # of databases, roles, and the session that each run keeps open
 CREATE: Final = SQL("create database {name} owner {owner}")
@@ -25,9 +25,11 @@ DROP: Final = SQL("drop database if exists {name} with (force)")
 DROP_DESERTED: Final = SQL("drop database {name}")  # refused while a session is connected to it
 ADMIT: Final = SQL("alter database {name} allow_connections {admitted}")
 HOLDERS_LOOK_SECONDS: Final = 0.1  # between two looks for locks that others wait for
-# A database with sessions cannot be copied.
-CONNECTED: Final = "select pid from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
-END_SESSIONS: Final = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s and pid <> pg_backend_pid()"
+# A database with sessions cannot be copied. Autovacuum has no user: PostgreSQL ends it by itself, and only superusers may.
+CONNECTED: Final = """
+    select pid from pg_stat_activity where datname = %s and pid <> pg_backend_pid() and usesysid is not null
+"""
+END_SESSIONS: Final = f"select pg_terminate_backend(pid) from ({CONNECTED}) connected"  # noqa: S608 - a constant
 # Sessions of a process that stands still. A lock of theirs that another one waits for ends them.
 END_HOLDERS: Final = """
     select pg_terminate_backend(holder)
@@ -40,11 +42,12 @@ DESERTED: Final = """
         select 'database', datname from pg_database where pg_get_userbyid(datdba) in (current_user, %(owner)s)
         union all select 'role', rolname from pg_roles
     ) made (kind, name)
-    where name ~ %(pattern)s and not exists (
-        select from pg_stat_activity a where starts_with(name, a.application_name) and a.application_name ~ %(pattern)s
+    where name ~ %(names)s and not exists (
+        select from pg_stat_activity a where starts_with(name, a.application_name || '_') and a.application_name ~ %(prefix)s
     ) order by kind, name
 """
-DESERTED_PATTERN: Final = f"^{NAMES_PREFIX}[0-9a-f]{{12}}"
+NAMES_PATTERN: Final = f"^{NAMES_PREFIX}[0-9a-f]{{12}}_(template|[0-9]+|role_[0-9]+)$"
+PREFIX_PATTERN: Final = f"^{NAMES_PREFIX}[0-9a-f]{{12}}$"
 # A copy of the template has given nothing out: its sequences need not skip ahead.
 SETTLE: Final = "update msgtx.installation set sequences_system = null, sequences_database = null; select msgtx.note_place()"
 CREATE_ROLE: Final = SQL("create role {name} login password {password}")
@@ -200,7 +203,7 @@ class Throwaway:
 
     def _remove_deserted(self) -> None:
         """Remove what runs have left that were killed."""
-        given = {"owner": self._owner, "pattern": DESERTED_PATTERN}
+        given = {"owner": self._owner, "names": NAMES_PATTERN, "prefix": PREFIX_PATTERN}
         for kind, name in self._kept.execute(DESERTED, given).fetchall():
             drop = DROP_DESERTED if kind == "database" else DROP_ROLE
             with contextlib.suppress(psycopg.Error):  # in use, of another role, or removed meanwhile
@@ -255,8 +258,24 @@ def functions_that_read(url: str) -> frozenset[str]:
         return frozenset(name for (name,) in connection.execute(READS))
 
 
+def reached(url: str) -> dict[str, str]:
+    """Return the parameters with which an address is reached: also from the environment, a service and a password file."""
+    parameters = address.parse(url)
+    if {"host", "password"} <= parameters.keys():
+        return parameters
+    with _connect(url) as connection:
+        info = connection.info
+        found = {"host": info.host, "port": str(info.port), "user": info.user, "password": info.password}
+    rest = {name: value for name, value in parameters.items() if name not in {"hostaddr", "passfile", "service"}}
+    return {**rest, "dbname": info.dbname, **{name: value for name, value in found.items() if value}}
+
+
 def _connect(url: str, **options: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(address.conninfo({**address.parse(url), **options}), autocommit=True)
+    parameters = {**address.parse(url), **options}
+    try:
+        return psycopg.connect(address.conninfo(parameters), autocommit=True)
+    except psycopg.OperationalError as error:
+        raise DatabaseUnavailable(f"no connection to {address.public_url(url)}: {str(error).strip()}") from None
 
 
 def _database(url: str) -> str:

@@ -81,6 +81,7 @@ class Boundaries:
                     found += self._break(kind, place)
                 self._say(f"{kind}: {found} boundaries, and the check holds at each", True)
                 broken += found
+            assert broken or only is None, f"no run came to {only!r}: the job has {', '.join(self._places)}"
             return broken
         finally:
             self._close()
@@ -95,13 +96,17 @@ class Boundaries:
                 raise AssertionError(f"without any fault, {failed}") from None
             self._note(wire.calls)
             try:
-                call_function(self._check, url)
+                self._look(url)
             except Exception as error:
                 raise AssertionError(f"without any fault, the check failed with {_told(error)}") from error
         assert self._places, (
             "the job has written nothing to the database, so there is no boundary to break it at: does it connect to"
             " MSGTX_DATABASE_URL, or to the client that it is given, and does it find records?"
         )
+
+    def _look(self, url: str) -> None:
+        if call_function(self._check, url) is False:
+            raise AssertionError("it returned False: have it raise an error, as `assert` does")
 
     def _note(self, calls: Sequence[WireCall]) -> None:
         known = {*self._places}
@@ -129,7 +134,7 @@ class Boundaries:
             self._note(wire.calls[: before.index(place) if place in before else None])
             if plan.fired.is_set():
                 try:
-                    call_function(self._check, url)
+                    self._look(url)
                 except Exception as error:
                     broken = self._broken(kind, place, wire)
                     raise AssertionError(

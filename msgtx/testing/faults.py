@@ -1,6 +1,7 @@
 """Faults between a program under test and its database, at chosen boundaries, or at every one."""
 
 import contextlib
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -182,10 +183,11 @@ class Faults:
 
 
 def _at(name: str, side: Side) -> Callable[[WireCall, Side], bool]:
-    wanted = protocol.plain(name).casefold()
+    wanted = protocol.plain(name)[: protocol.NAME_LENGTH].casefold()
+    begins = re.compile(rf"{re.escape(wanted)}(?:(?<=\W)|(?!\w))")  # with whole words
 
     def is_it(call: WireCall, reached: Side) -> bool:
-        return reached == side and (wanted in call.name.split(", ") or call.name.casefold().startswith(wanted))
+        return reached == side and (wanted in call.name.split(", ") or begins.match(call.name.casefold()) is not None)
 
     return is_it
 

@@ -34,27 +34,34 @@ class JobFailed(AssertionError):
     """A job ended with an exception, with an exit status, or not at all: see what it has printed."""
 
 
-def call_function(function: Function, url: str) -> None:
-    """Call a user's function: with a client of `url`, of asyncio for a coroutine function; without if it takes nothing."""
-    with _environment(url):
+def call_function(function: Function, url: str) -> object:
+    """Call a user's function: with a client of `url`, of asyncio for a coroutine function; without if it takes nothing.
+
+    Raise `TypeError` for a function that returns an awaitable: nothing of it has run.
+    """
+    with named(url):
         takes = bool(inspect.signature(function).parameters)
         if inspect.iscoroutinefunction(function):
-            asyncio.run(_await(function, url if takes else None))
-        elif takes:
+            return asyncio.run(_await(function, url if takes else None))
+        if takes:
             with connect(url) as client:
-                function(client)
+                result = function(client)
         else:
-            function()
+            result = function()
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"{function!r} returned an awaitable: write it with `async def`")
+    return result
 
 
-async def _await(function: Callable[..., Any], url: str | None) -> None:
+async def _await(function: Callable[..., Any], url: str | None) -> object:
     if url is None:
-        await function()
-        return
+        return await function()
     from msgtx import aio
 
     async with await aio.connect(url) as client:
-        await function(client)
+        return await function(client)
 
 
 @contextmanager
@@ -128,7 +135,10 @@ class Life:
         self._begun.wait()
         with self._lock:  # the number is another process's once this one is reaped
             if self._pid is not None:
-                os.kill(self._pid, number)
+                try:
+                    os.killpg(self._pid, number)  # with what it has started
+                except ProcessLookupError:  # it has no group of its own yet
+                    os.kill(self._pid, number)
 
     def _has_ended(self, seconds: float) -> bool:
         if self._pid is None:
@@ -166,8 +176,9 @@ class Life:
                 os.dup2(self._printed.fileno(), number)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             if not callable(self._job):
-                environment = {**os.environ, opening.VARIABLE: self._url, "PYTHONFAULTHANDLER": "1"}
-                os.execvpe(self._job[0], [*self._job], environment)  # noqa: S606 - the caller's command line
+                with named(self._url):
+                    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+                    os.execvpe(self._job[0], [*self._job], environment)  # noqa: S606 - the caller's command line
             faulthandler.enable(2)
             code = _run(self._job, self._url)
         except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
@@ -195,7 +206,9 @@ def _words(status: int) -> str:
 
 
 @contextmanager
-def _environment(url: str) -> Iterator[None]:
+def named(url: str) -> Iterator[None]:
+    """Name a database in the environment, and no standby."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(opening.VARIABLE, url)
+        patched.delenv(opening.READ_VARIABLE, raising=False)
         yield

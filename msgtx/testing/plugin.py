@@ -53,6 +53,7 @@ def msgtx_server(request: pytest.FixtureRequest, msgtx_prepare: "Callable[[Clien
     from msgtx.client import connect
     from msgtx.errors import MsgtxError
     from msgtx.testing import server
+    from msgtx.testing.lives import named
 
     given = request.config.getoption("--msgtx-url") or os.environ.get(SERVER_VARIABLE) or request.config.getini("msgtx_url")
     with contextlib.ExitStack() as run:
@@ -61,7 +62,7 @@ def msgtx_server(request: pytest.FixtureRequest, msgtx_prepare: "Callable[[Clien
         except MsgtxError as error:
             advice = "" if given else "\nOr name a server for the tests: pytest --msgtx-url=postgresql://…"
             raise pytest.fail.Exception(f"no PostgreSQL for the tests: {error}{advice}", pytrace=False) from None
-        with made.making_template() as url, connect(url, create=True) as client, _named(url), _django(request, url):
+        with made.making_template() as url, connect(url, create=True) as client, named(url), _django(request, url):
             if msgtx_prepare is not None:
                 msgtx_prepare(client)
         yield made
@@ -106,10 +107,12 @@ def _progress(config: pytest.Config) -> "Say | None":
 @pytest.fixture
 def msgtx_database(request: pytest.FixtureRequest, _msgtx_own_url: str) -> Iterator[str]:
     """Return the URL of this test's own database. `MSGTX_DATABASE_URL` has it, too."""
+    from msgtx.testing.lives import named
+
     url = _msgtx_own_url
     if "msgtx_faults" in request.fixturenames:
         url = request.getfixturevalue("msgtx_faults").url
-    with _named(url):
+    with named(url):
         yield url
 
 
@@ -183,17 +186,6 @@ def msgtx_clock(_msgtx_own_url: str) -> "Clock":
     from msgtx.testing import Clock
 
     return Clock(_msgtx_own_url)
-
-
-@contextlib.contextmanager
-def _named(url: str) -> Iterator[None]:
-    """Name a database in the environment, and no standby."""
-    from msgtx.database import opening
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(opening.VARIABLE, url)
-        patched.delenv(opening.READ_VARIABLE, raising=False)
-        yield
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ Source: PostgreSQL's documentation, "Frontend/Backend Protocol", version 3.
 import asyncio
 import re
 import struct
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,13 +17,15 @@ NO: Final = b"N"  # the answer to a request for encryption
 
 PARSE, BIND, QUERY, SYNC, FUNCTION_CALL = b"P", b"B", b"Q", b"S", b"F"
 READY: Final = b"Z"
+COPIES: Final = frozenset({b"G", b"W"})  # the server waits for the rows of a COPY
 ENDS_OF_CALLS: Final = frozenset({QUERY, SYNC, FUNCTION_CALL})  # the server answers each with one READY
 
 _FUNCTION: Final = re.compile(r"\bmsgtx\.(\w+)\s*\(")
 _SPACE: Final = re.compile(r"\s+")
 # What differs from run to run in a statement, and is not what it does: texts, numbers, names that a driver has made up.
 _VALUES: Final = re.compile(r"'(?:[^']|'')*'|(?<!\$)\b\d+(?:\.\d+)?\b|\b[0-9a-f]{8}(?:-?[0-9a-f]{4,}){1,4}\b")
-_LISTENS: Final = re.compile(r"\s*listen\b", re.IGNORECASE)
+_LISTENS: Final = re.compile(r"listen msgtx\b")  # the library's listener, not one of the user's
+_WRITES: Final = re.compile(r"(?:^|;)\s*(?:insert|update|delete|merge|copy|create|with|do|call)\b", re.IGNORECASE)
 _OF_ROWS: Final = frozenset({"insert", "update", "delete", "merge", "copy", "with", "select", "call"})
 NAME_LENGTH: Final = 60
 
@@ -58,13 +61,17 @@ class Statements:
             _, name, *_ = message.body.split(b"\0", 2)
             self._texts.append(self._prepared.get(name, ""))
 
-    def take(self) -> str:
-        """Return the name of the call that ends here: msgtx's functions in it, or how its last statement begins."""
-        texts, self._texts = [text for text in self._texts if text.strip()], []
+    def take(self, reading: Container[str]) -> str:
+        """Return the name of the call that ends here: msgtx's functions in it, or how its last statement begins.
+
+        `reading`: functions that only read. They name no statement that writes rows.
+        """
+        texts, self._texts = [plain(text) for text in self._texts if text.strip()], []
         functions = list(dict.fromkeys(found for text in texts for found in _FUNCTION.findall(text)))
-        if functions:
+        last = texts[-1].rpartition(";")[2].strip() if texts else ""
+        if functions and not (all(each in reading for each in functions) and any(map(_WRITES.search, texts))):
             return ", ".join(functions)
-        return plain(texts[-1])[:NAME_LENGTH] if texts else ""
+        return last[:NAME_LENGTH]
 
 
 def plain(text: str) -> str:

@@ -45,11 +45,13 @@ def assert_exactly_once(
 ) -> None:
     """Require one output for each input. `by`: what names both, as a function or an attribute; or one function for each.
 
-    Raise `AssertionError` with those that are missing, there more than once, or of no input.
+    Raise `AssertionError` with those that are missing, there more than once, or of no input; also if there are none of both.
     """
     of_input, of_output = by if isinstance(by, tuple) else (by, by)
     wanted = Counter(map(_function(of_input), inputs))
     found = Counter(map(_function(of_output), outputs))
+    if not wanted and not found:
+        raise AssertionError("there are no inputs and no outputs, so nothing is shown")
     wrong = {
         "missing": wanted - found,
         "more than once": Counter({each: found[each] for each in found - wanted if each in wanted}),

@@ -1,13 +1,16 @@
 """The server of a test run, which a test may crash."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from msgtx.database import embedded
 from msgtx.database.embedded import postmaster
@@ -16,6 +19,8 @@ from msgtx.errors import ConfigError, MsgtxError
 
 IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the folder in it is made by mkdtemp
 FOLDERS_PREFIX: Final = "msgtx-testing-"
+RUN: Final = "run"  # a file that is locked while the run lives
+YOUNG_SECONDS: Final = 3_600.0  # of a folder that has no such file
 ROOM_BYTES: Final = 2 << 30  # of databases: a hundred megabytes at a time, and what is not checkpointed yet
 
 
@@ -48,10 +53,12 @@ def given(url: str) -> Iterator[Postgres]:
 @contextlib.contextmanager
 def embedded_server() -> Iterator[Postgres]:
     """Run a server of this process alone, in memory if there is room: its files need not last."""
+    for parent in {IN_MEMORY, Path(tempfile.gettempdir())}:
+        _remove_deserted(parent)
     memory = IN_MEMORY if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES else None
-    _remove_deserted(memory or Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDERS_PREFIX}{os.getpid()}-", dir=memory))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDERS_PREFIX, dir=memory))
     folder.chmod(0o755)  # as root, the server runs as another user
+    held = _hold(folder)
     try:
         started = embedded.start(folder / "home")
         server = Postgres(embedded.superuser_url(folder / "home"), started.url, folder / "home")
@@ -62,23 +69,40 @@ def embedded_server() -> Iterator[Postgres]:
     finally:
         embedded.stop(folder / "home")
         shutil.rmtree(folder)
+        held.close()
+
+
+def _hold(folder: Path) -> IO[str]:
+    """Lock a file in the folder of a run until the process ends. It has its name only once it is locked."""
+    held = (folder / f"{RUN}.new").open("w")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    (folder / f"{RUN}.new").rename(folder / RUN)
+    return held
 
 
 def _remove_deserted(parent: Path) -> None:
     """Stop and remove the servers of runs that were killed."""
     for folder in parent.glob(f"{FOLDERS_PREFIX}*"):
-        number = folder.name.removeprefix(FOLDERS_PREFIX).partition("-")[0]
-        if number.isdigit() and not _lives(int(number)):
-            with contextlib.suppress(OSError, MsgtxError):  # of another user, who removes it
-                embedded.stop(folder / "home")
+        with contextlib.suppress(OSError, MsgtxError):  # another run removes it, too
+            if _is_deserted(folder):
+                for home in (folder / "home", *folder.glob("standby-*")):
+                    embedded.stop(home)
                 shutil.rmtree(folder)
 
 
-def _lives(number: int) -> bool:
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
+def _is_deserted(folder: Path) -> bool:
+    """Return whether a folder is one of ours, and the process that has made it is gone: its lock is free."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # of another user, or planted by one
         return False
-    except PermissionError:
-        return True
+    try:
+        held = os.open(folder / RUN, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:  # killed before it had the lock, or about to take it
+        return time.time() - found.st_mtime > YOUNG_SECONDS
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(held)
     return True

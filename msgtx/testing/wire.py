@@ -7,7 +7,9 @@ process, since it stands behind all of them.
 
 import asyncio
 import contextlib
+import os
 import socket
+import tempfile
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -68,12 +70,10 @@ class Wire:
     """
 
     def __init__(self, url: str, reading: frozenset[str] | None = None) -> None:
-        self._parameters = address.parse(url)
-        if self._parameters.get("sslmode", "prefer") not in {"disable", "allow", "prefer"}:
-            mode = self._parameters["sslmode"]
-            raise ConfigError(
-                f"faults are made between client and server, without TLS; the URL has sslmode={mode}", name="url"
-            )
+        self._parameters = throwaway.reached(url)
+        mode = self._parameters.get("sslmode") or os.environ.get("PGSSLMODE", "prefer")
+        if mode not in {"disable", "allow", "prefer"}:
+            raise ConfigError(f"faults are made between client and server, without TLS; sslmode is {mode}", name="url")
         self.reading = throwaway.functions_that_read(url) if reading is None else reading
         self._uncounted = UNCOUNTED | self.reading
         self.calls: list[WireCall] = []
@@ -85,9 +85,18 @@ class Wire:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="msgtx-wire", daemon=True)
         self._thread.start()
-        self._listener = self._run(asyncio.start_server(self._accepted, "127.0.0.1", 0))
-        port = str(self._listener.sockets[0].getsockname()[1])
-        self.url = _as_url({**self._parameters, "host": "127.0.0.1", "port": port, "sslmode": "disable"})
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if self._parameters["host"].startswith("/"):
+            # The server may know us by our account (peer): no other account may come in by this wire.
+            self._folder = tempfile.TemporaryDirectory(prefix="msgtx-wire-")
+            host, port = self._folder.name, DEFAULT_PORT
+            self._listener = self._run(asyncio.start_unix_server(self._accepted, f"{host}/{SOCKET}{port}"))
+        else:
+            host = "127.0.0.1"
+            self._listener = self._run(asyncio.start_server(self._accepted, host, 0))
+            port = str(self._listener.sockets[0].getsockname()[1])
+        rest = {name: value for name, value in self._parameters.items() if name != "hostaddr"}
+        self.url = address.whole_url({**rest, "host": host, "port": port, "sslmode": "disable"})
 
     def close(self) -> None:
         """End all connections and the thread."""
@@ -95,10 +104,12 @@ class Wire:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(STOP_SECONDS)
         self._loop.close()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def lead_to(self, url: str) -> None:
         """Have later connections lead to another server with the same roles and databases."""
-        self._parameters = address.parse(url)
+        self._parameters = throwaway.reached(url)
 
     def plan(self, plan: Plan) -> Plan:
         """Add a plan."""
@@ -178,7 +189,7 @@ class Wire:
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection to the server."""
-        host = self._parameters.get("host", "localhost").split(",")[0]
+        host = self._parameters["host"].split(",")[0]
         port = (self._parameters.get("port") or DEFAULT_PORT).split(",")[0]
         if host.startswith("/"):
             return await asyncio.open_unix_connection(f"{host}/{SOCKET}{port}")
@@ -262,7 +273,7 @@ class _Connection:
             self._statements.note(message)
             held += message.whole
             if self._started and message.kind in protocol.ENDS_OF_CALLS:
-                name = self._statements.take()
+                name = self._statements.take(self._wire.reading)
                 self._counts = self._counts and not protocol.listens(name)
                 call = self._wire.sent(name, counts=self._counts)
                 if await self._is_over(call):
@@ -304,27 +315,11 @@ class _Connection:
                 if is_end:
                     self._wire.fire(call.lost)
                     return
-                if self._started:
+                if self._started and message.kind not in protocol.COPIES:
                     continue
             await self.flows.wait()
             self._to_client.write(message.whole)
             await self._to_client.drain()
-
-
-def _as_url(parameters: dict[str, str]) -> str:
-    from sqlalchemy import URL
-
-    rest = {name: value for name, value in parameters.items() if name not in {"user", "password", "host", "port", "dbname"}}
-    made = URL.create(
-        "postgresql",
-        username=parameters.get("user"),
-        password=parameters.get("password"),
-        host=parameters["host"],
-        port=int(parameters["port"]),
-        database=parameters.get("dbname"),
-        query={name: value for name, value in rest.items() if name != "hostaddr"},
-    )
-    return made.render_as_string(hide_password=False)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,9 @@ class Account:
     uid: int | None = None
     gid: int | None = None
 
-    def run(self, *command: str | Path, cwd: Path, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    def run(
+        self, *command: str | Path, cwd: Path, stdin: str = "", **environment: str
+    ) -> "subprocess.CompletedProcess[str]":
         """Run a program to its end, in a session of its own: Ctrl-C does not reach what it leaves behind."""
         try:
             return subprocess.run(
@@ -49,7 +51,7 @@ class Account:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"},
+                env={"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C", **environment},
                 start_new_session=True,
                 check=False,
                 timeout=PROGRAM_S,

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-import sqlalchemy
 
-from msgtx.database import embedded
+from msgtx.database import address, embedded
 from msgtx.database.embedded import binaries, postmaster
 from msgtx.errors import DatabaseUnavailable
 
@@ -73,10 +72,11 @@ def copy_server(primary: Path, home: Path) -> None:
     for folder in (home, home / "log"):
         folder.mkdir(mode=0o700)
         user.own(folder)
-    source = sqlalchemy.make_url(embedded.superuser_url(primary)).set(drivername="postgresql", query={})
+    source = address.parse(embedded.superuser_url(primary))
     ended = user.run(
         running.binaries / "pg_basebackup", "-D", home / "data", "-R", "-X", "stream", "-c", "fast",
-        "-d", source.render_as_string(hide_password=False), cwd=home,
+        "-h", source["host"], "-p", source["port"], "-U", source["user"], "-w",
+        cwd=home, PGPASSWORD=source["password"],  # everyone may read the arguments of a process
     )  # fmt: skip
     if ended.returncode != 0:
         raise DatabaseUnavailable(f"pg_basebackup has made no standby: {ended.stderr.strip()}")
