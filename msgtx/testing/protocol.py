@@ -25,7 +25,8 @@ _SPACE: Final = re.compile(r"\s+")
 # What differs from run to run in a statement, and is not what it does: texts, numbers, names that a driver has made up.
 _VALUES: Final = re.compile(r"'(?:[^']|'')*'|(?<!\$)\b\d+(?:\.\d+)?\b|\b[0-9a-f]{8}(?:-?[0-9a-f]{4,}){1,4}\b")
 _LISTENS: Final = re.compile(r"listen msgtx\b")  # the library's listener, not one of the user's
-_WRITES: Final = re.compile(r"(?:^|;)\s*(?:insert|update|delete|merge|copy|create|with|do|call)\b", re.IGNORECASE)
+_WRITING: Final = ("insert", "update", "delete", "merge", "copy", "create", "with", "do", "call")
+_WRITES: Final = re.compile(rf"(?:^|;)\s*(?:{'|'.join(_WRITING)})\b", re.IGNORECASE)
 _OF_ROWS: Final = frozenset({"insert", "update", "delete", "merge", "copy", "with", "select", "call"})
 NAME_LENGTH: Final = 60
 

@@ -19,7 +19,7 @@ from msgtx.errors import ConfigError, MsgtxError
 
 IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the folder in it is made by mkdtemp
 FOLDERS_PREFIX: Final = "msgtx-testing-"
-RUN: Final = "run"  # a file that is locked while the run lives
+HELD_FILE: Final = "run"  # a file that is locked while the run lives
 YOUNG_SECONDS: Final = 3_600.0  # of a folder that has no such file
 ROOM_BYTES: Final = 2 << 30  # of databases: a hundred megabytes at a time, and what is not checkpointed yet
 
@@ -74,9 +74,9 @@ def embedded_server() -> Iterator[Postgres]:
 
 def _hold(folder: Path) -> IO[str]:
     """Lock a file in the folder of a run until the process ends. It has its name only once it is locked."""
-    held = (folder / f"{RUN}.new").open("w")
+    held = (folder / f"{HELD_FILE}.new").open("w")
     fcntl.flock(held, fcntl.LOCK_EX)
-    (folder / f"{RUN}.new").rename(folder / RUN)
+    (folder / f"{HELD_FILE}.new").rename(folder / HELD_FILE)
     return held
 
 
@@ -96,7 +96,7 @@ def _is_deserted(folder: Path) -> bool:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # of another user, or planted by one
         return False
     try:
-        held = os.open(folder / RUN, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        held = os.open(folder / HELD_FILE, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:  # killed before it had the lock, or about to take it
         return time.time() - found.st_mtime > YOUNG_SECONDS
     try:

@@ -99,15 +99,13 @@ def test_a_folder_is_removed_when_its_run_is_gone_and_it_is_ours(tmp_path: Path,
     for folder in folders.values():
         folder.mkdir()
     for name in ("gone", "held"):
-        (folders[name] / server.RUN).touch()
+        (folders[name] / server.HELD_FILE).touch()
     os.utime(folders["old"], (0, 0))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / f"{server.FOLDERS_PREFIX}link").symlink_to(elsewhere)
     held = server._hold(folders["lives"])
-    program = (
-        f"import fcntl; file = open({str(folders['held'] / server.RUN)!r}, 'w'); fcntl.flock(file, 2); print(); input()"
-    )
+    program = f"import fcntl; file = open({str(folders['held'] / server.HELD_FILE)!r}, 'w'); fcntl.flock(file, 2); print(); input()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
