@@ -63,6 +63,7 @@ READING: Final = (
     *("select pg_catalog.", "select current_schema", "select 'msgtx.", "select typname"),  # of SQLAlchemy
     *("select $1::pg_catalog.regtype", "select …::pg_catalog.regtype"),  # of psycopg
 )
+LISTENER: Final = "listen msgtx"  # of the library, not of the user
 # Functions that change nothing.
 READS: Final = "select proname from pg_proc where pronamespace = 'msgtx'::regnamespace and provolatile <> 'v'"
 WITHOUT_FLUSHES: Final = (

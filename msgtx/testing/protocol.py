@@ -10,6 +10,8 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgtx.database import throwaway
+
 SSL_REQUEST: Final = 80_877_103
 GSS_REQUEST: Final = 80_877_104
 CANCEL_REQUEST: Final = 80_877_102
@@ -24,7 +26,6 @@ _FUNCTION: Final = re.compile(r"\bmsgtx\.(\w+)\s*\(")
 _SPACE: Final = re.compile(r"\s+")
 # What differs from run to run in a statement, and is not what it does: texts, numbers, names that a driver has made up.
 _VALUES: Final = re.compile(r"'(?:[^']|'')*'|(?<!\$)\b\d+(?:\.\d+)?\b|\b[0-9a-f]{8}(?:-?[0-9a-f]{4,}){1,4}\b")
-_LISTENS: Final = re.compile(r"listen msgtx\b")  # the library's listener, not one of the user's
 _WRITING: Final = ("insert", "update", "delete", "merge", "copy", "create", "with", "do", "call")
 _WRITES: Final = re.compile(rf"(?:^|;)\s*(?:{'|'.join(_WRITING)})\b", re.IGNORECASE)
 _OF_ROWS: Final = frozenset({"insert", "update", "delete", "merge", "copy", "with", "select", "call"})
@@ -82,7 +83,7 @@ def plain(text: str) -> str:
 
 def listens(name: str) -> bool:
     """Return whether a call of this name makes a connection one that waits for notifications."""
-    return _LISTENS.match(name) is not None
+    return name == throwaway.LISTENER
 
 
 def is_statement(name: str) -> bool:

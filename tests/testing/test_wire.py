@@ -105,7 +105,8 @@ def test_a_folder_is_removed_when_its_run_is_gone_and_it_is_ours(tmp_path: Path,
     elsewhere.mkdir()
     (tmp_path / f"{server.FOLDERS_PREFIX}link").symlink_to(elsewhere)
     held = server._hold(folders["lives"])
-    program = f"import fcntl; file = open({str(folders['held'] / server.HELD_FILE)!r}, 'w'); fcntl.flock(file, 2); print(); input()"
+    path = str(folders["held"] / server.HELD_FILE)
+    program = f"import fcntl; file = open({path!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX); print(); input()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
