@@ -9,6 +9,8 @@ import msgtx
 from msgtx.compat import confluent_kafka as kafka
 from msgtx.database.opening import VARIABLE
 
+WAIT = 60.0
+
 
 @pytest.fixture(autouse=True)
 def _database(client: msgtx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +38,19 @@ def make_producer() -> Iterator[Callable[..., kafka.Producer]]:
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def send(make_producer: Callable[..., kafka.Producer]) -> Callable[..., None]:
+    """Sends values to a topic: they are stored when it returns."""
+    producer = make_producer()
+
+    def send(topic: str, *values: str) -> None:
+        for value in values:
+            producer.produce(topic, value)
+        assert producer.flush(WAIT) == 0
+
+    return send
 
 
 @pytest.fixture

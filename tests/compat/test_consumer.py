@@ -62,11 +62,10 @@ def test_the_end_is_that_of_the_assignment_and_none_is_told_of_what_is_paused(
 
 
 def test_a_consumer_leaves_in_the_poll_behind_its_unsubscribe(
-    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
 ) -> None:
-    producer, consumer = make_producer(), make_consumer()
-    producer.produce(topic, "a")
-    producer.flush(WAIT)
+    send(topic, "a")
+    consumer = make_consumer()
     told: list[str] = []
     consumer.subscribe([topic], on_revoke=lambda _, places: told.append(f"{len(places)}"))
     assert consumer.poll(WAIT) is not None
@@ -78,11 +77,10 @@ def test_a_consumer_leaves_in_the_poll_behind_its_unsubscribe(
 
 
 def test_a_seek_to_no_offset_begins_as_a_new_group_does(
-    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
 ) -> None:
-    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
-    producer.produce(topic, "a")
-    producer.flush(WAIT)
+    send(topic, "a")
+    consumer = make_consumer(**{"enable.auto.commit": False})
     consumer.subscribe([topic])
     for _ in range(2):
         message = consumer.poll(WAIT)

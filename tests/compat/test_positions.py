@@ -104,15 +104,13 @@ def test_what_was_not_returned_is_not_committed(
 
 
 def test_a_consumer_goes_on_after_an_interrupt_where_it_was(
-    make_producer: Callable[..., Producer],
+    send: Callable[..., None],
     make_consumer: Callable[..., Consumer],
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    producer, consumer = make_producer(), make_consumer()
-    for each in "abc":
-        producer.produce(topic, each)
-    producer.flush(WAIT)
+    send(topic, "a", "b", "c")
+    consumer = make_consumer()
     consumer.subscribe([topic])
     assert value(consumer.poll(WAIT)) == b"a"
     with monkeypatch.context() as patch:
@@ -139,12 +137,10 @@ def test_a_topic_that_is_created_later_is_read(
 
 
 def test_positions_move_by_seek_pause_and_logical_offsets(
-    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
 ) -> None:
-    producer, consumer = make_producer(), make_consumer()
-    for each in "abcd":
-        producer.produce(topic, each)
-    producer.flush(WAIT)
+    send(topic, "a", "b", "c", "d")
+    consumer = make_consumer()
     for offset, expected in ((2, b"c"), (OFFSET_BEGINNING, b"a"), (-2001, b"d"), (OFFSET_INVALID, b"a")):
         consumer.assign([])
         consumer.assign([TopicPartition(topic, 0, offset)])
@@ -195,11 +191,10 @@ def test_settings_of_a_consumer_are_refused_as_there() -> None:
 
 
 def test_a_commit_of_another_thread_comes_between_two_looks(
-    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
 ) -> None:
-    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
-    producer.produce(topic, "a")
-    producer.flush(WAIT)
+    send(topic, "a")
+    consumer = make_consumer(**{"enable.auto.commit": False})
     consumer.subscribe([topic])
     assert value(consumer.poll(WAIT)) == b"a"
     stop = threading.Event()
@@ -257,12 +252,10 @@ def test_a_program_that_hears_of_rebalances_reads_again_what_it_has_not_committe
 
 
 def test_a_consume_that_fails_loses_nothing(
-    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
 ) -> None:
-    producer, consumer = make_producer(), make_consumer()
-    for each in "ab":
-        producer.produce(topic, each)
-    producer.flush(WAIT)
+    send(topic, "a", "b")
+    consumer = make_consumer()
     consumer.subscribe([topic])
     read = consumer._read
     found: list[Message] = []
@@ -282,15 +275,14 @@ def test_a_consume_that_fails_loses_nothing(
 
 
 def test_a_sought_position_is_kept_after_an_interrupt(
-    make_producer: Callable[..., Producer],
+    send: Callable[..., None],
     make_consumer: Callable[..., Consumer],
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    producer, consumer = make_producer(), make_consumer()
-    for each in "abc":
-        producer.produce(topic, each)
-    producer.flush(WAIT)
+    send(topic, "a", "b", "c")
+    consumer = make_consumer()
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     consumer.assign([TopicPartition(topic, 0, 2)])
     with monkeypatch.context() as patch:
         patch.setattr(Consumer, "_messages", interrupted)
@@ -300,12 +292,10 @@ def test_a_sought_position_is_kept_after_an_interrupt(
 
 
 def test_a_partition_without_an_offset_begins_at_the_committed_one(
-    make_producer: Callable[..., Producer], make_consumer: Callable[..., Consumer], topic: str
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
 ) -> None:
-    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
-    for each in "abc":
-        producer.produce(topic, each)
-    producer.flush(WAIT)
+    send(topic, "a", "b", "c")
+    consumer = make_consumer(**{"enable.auto.commit": False})
     place = TopicPartition(topic, 0, OFFSET_BEGINNING)
     consumer.assign([place])
     assert value(consumer.poll(WAIT)) == b"a"
@@ -317,14 +307,13 @@ def test_a_partition_without_an_offset_begins_at_the_committed_one(
 
 
 def test_a_commit_that_failed_in_the_background_is_made_again(
-    make_producer: Callable[..., Producer],
+    send: Callable[..., None],
     make_consumer: Callable[..., Consumer],
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    producer, consumer = make_producer(), make_consumer(**{"enable.auto.commit": False})
-    producer.produce(topic, "a")
-    producer.flush(WAIT)
+    send(topic, "a")
+    consumer = make_consumer(**{"enable.auto.commit": False})
     consumer.subscribe([topic])
     assert value(consumer.poll(WAIT)) == b"a"
     with monkeypatch.context() as patch:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from msgtx.compat.confluent_kafka.consumer import Consumer
 from msgtx.compat.confluent_kafka.producer import MayWaitError, Producer
@@ -130,6 +130,16 @@ def _answer(answer: "concurrent.futures.Future[Any]", bound: Callable[[], Any]) 
         answer.set_exception(error)
 
 
+def _in_thread(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return a method of an asyncio client: the same method of the client below, called in a thread."""
+
+    @functools.wraps(method)
+    async def call(self: "AIOProducer | AIOConsumer", /, *args: Any, **kwargs: Any) -> Any:
+        return await self._call(method.__name__, *args, **kwargs)
+
+    return call
+
+
 class AIOProducer:
     """A producer for asyncio. `produce` returns a future, which becomes the stored message.
 
@@ -219,6 +229,9 @@ class AIOProducer:
         while self._pending and not self._closed:
             await self._blocking.call(self._producer.poll, SERVED_SECONDS)
 
+    async def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return await self._blocking.call(getattr(self._producer, name), *args, **kwargs)
+
     async def poll(self, timeout: float = 0, *args: Any, **kwargs: Any) -> int:
         """Serve callbacks and return their number."""
         answered: int = await self._blocking.call(self._producer.poll, timeout, *args, **kwargs)
@@ -234,37 +247,14 @@ class AIOProducer:
             stored.cancel()
         return await self._blocking.call(self._producer.purge, *args, **kwargs)
 
-    async def list_topics(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.list_topics`."""
-        return await self._blocking.call(self._producer.list_topics, *args, **kwargs)
-
-    async def cluster_id(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.cluster_id`."""
-        return await self._blocking.call(self._producer.cluster_id, *args, **kwargs)
-
-    async def init_transactions(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.init_transactions`."""
-        return await self._blocking.call(self._producer.init_transactions, *args, **kwargs)
-
-    async def begin_transaction(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.begin_transaction`."""
-        return await self._blocking.call(self._producer.begin_transaction, *args, **kwargs)
-
-    async def send_offsets_to_transaction(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.send_offsets_to_transaction`."""
-        return await self._blocking.call(self._producer.send_offsets_to_transaction, *args, **kwargs)
-
-    async def commit_transaction(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.commit_transaction`."""
-        return await self._blocking.call(self._producer.commit_transaction, *args, **kwargs)
-
-    async def abort_transaction(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.abort_transaction`."""
-        return await self._blocking.call(self._producer.abort_transaction, *args, **kwargs)
-
-    async def set_sasl_credentials(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Producer.set_sasl_credentials`."""
-        return await self._blocking.call(self._producer.set_sasl_credentials, *args, **kwargs)
+    list_topics = _in_thread(Producer.list_topics)
+    cluster_id = _in_thread(Producer.cluster_id)
+    init_transactions = _in_thread(Producer.init_transactions)
+    begin_transaction = _in_thread(Producer.begin_transaction)
+    send_offsets_to_transaction = _in_thread(Producer.send_offsets_to_transaction)
+    commit_transaction = _in_thread(Producer.commit_transaction)
+    abort_transaction = _in_thread(Producer.abort_transaction)
+    set_sasl_credentials = _in_thread(Producer.set_sasl_credentials)
 
     async def close(self) -> None:
         """Flush, then close. Futures of messages that could not be stored have their error."""
@@ -302,23 +292,19 @@ class AIOConsumer:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _call(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         if self._closed:
             raise RuntimeError("Consumer closed")
-        return await self._blocking.call(method, *args, **kwargs)
+        return await self._blocking.call(getattr(self._consumer, name), *args, **kwargs)
 
     async def poll(self, timeout: float = -1) -> Message | None:
         """Return the next message, or None after `timeout` seconds."""
-        message: Message | None = await self._call(
-            self._consumer.poll, timeout, kept=lambda got: self._consumer._unread([got])
-        )
+        message: Message | None = await self._call("poll", timeout, kept=lambda got: self._consumer._unread([got]))
         return message
 
     async def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """Return up to `num_messages` messages; fewer after `timeout` seconds."""
-        messages: list[Message] = await self._call(
-            self._consumer.consume, num_messages, timeout, kept=self._consumer._unread
-        )
+        messages: list[Message] = await self._call("consume", num_messages, timeout, kept=self._consumer._unread)
         return messages
 
     async def subscribe(self, *args: Any, **kwargs: Any) -> Any:
@@ -327,88 +313,32 @@ class AIOConsumer:
         for name in ("on_assign", "on_revoke", "on_lost"):
             if kwargs.get(name) is not None:
                 kwargs[name] = _awaited(loop, kwargs[name], self)
-        return await self._call(self._consumer.subscribe, *args, **kwargs)
+        return await self._call("subscribe", *args, **kwargs)
 
-    async def unsubscribe(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.unsubscribe`."""
-        return await self._call(self._consumer.unsubscribe, *args, **kwargs)
+    unsubscribe = _in_thread(Consumer.unsubscribe)
+    seek = _in_thread(Consumer.seek)
+    assign = _in_thread(Consumer.assign)
+    unassign = _in_thread(Consumer.unassign)
+    incremental_unassign = _in_thread(Consumer.incremental_unassign)
+    commit = _in_thread(Consumer.commit)
+    pause = _in_thread(Consumer.pause)
+    resume = _in_thread(Consumer.resume)
+    store_offsets = _in_thread(Consumer.store_offsets)
+    committed = _in_thread(Consumer.committed)
+    incremental_assign = _in_thread(Consumer.incremental_assign)
+    assignment = _in_thread(Consumer.assignment)
+    position = _in_thread(Consumer.position)
+    consumer_group_metadata = _in_thread(Consumer.consumer_group_metadata)
+    set_sasl_credentials = _in_thread(Consumer.set_sasl_credentials)
+    list_topics = _in_thread(Consumer.list_topics)
+    cluster_id = _in_thread(Consumer.cluster_id)
+    get_watermark_offsets = _in_thread(Consumer.get_watermark_offsets)
+    offsets_for_times = _in_thread(Consumer.offsets_for_times)
 
     async def close(self) -> None:
         """Leave the group and close."""
         try:
-            await self._call(self._consumer.close)
+            await self._call("close")
         finally:
             self._closed = True
             self._blocking.shutdown()
-
-    async def seek(self, partition: TopicPartition) -> Any:
-        """See `Consumer.seek`."""
-        return await self._call(self._consumer.seek, partition)
-
-    async def assign(self, partitions: list[TopicPartition]) -> Any:
-        """See `Consumer.assign`."""
-        return await self._call(self._consumer.assign, partitions)
-
-    async def unassign(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.unassign`."""
-        return await self._call(self._consumer.unassign, *args, **kwargs)
-
-    async def incremental_unassign(self, partitions: list[TopicPartition]) -> Any:
-        """See `Consumer.incremental_unassign`."""
-        return await self._call(self._consumer.incremental_unassign, partitions)
-
-    async def commit(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.commit`."""
-        return await self._call(self._consumer.commit, *args, **kwargs)
-
-    async def pause(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.pause`."""
-        return await self._call(self._consumer.pause, *args, **kwargs)
-
-    async def resume(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.resume`."""
-        return await self._call(self._consumer.resume, *args, **kwargs)
-
-    async def store_offsets(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.store_offsets`."""
-        return await self._call(self._consumer.store_offsets, *args, **kwargs)
-
-    async def committed(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.committed`."""
-        return await self._call(self._consumer.committed, *args, **kwargs)
-
-    async def incremental_assign(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.incremental_assign`."""
-        return await self._call(self._consumer.incremental_assign, *args, **kwargs)
-
-    async def assignment(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.assignment`."""
-        return await self._call(self._consumer.assignment, *args, **kwargs)
-
-    async def position(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.position`."""
-        return await self._call(self._consumer.position, *args, **kwargs)
-
-    async def consumer_group_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.consumer_group_metadata`."""
-        return await self._call(self._consumer.consumer_group_metadata, *args, **kwargs)
-
-    async def set_sasl_credentials(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.set_sasl_credentials`."""
-        return await self._call(self._consumer.set_sasl_credentials, *args, **kwargs)
-
-    async def list_topics(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.list_topics`."""
-        return await self._call(self._consumer.list_topics, *args, **kwargs)
-
-    async def cluster_id(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.cluster_id`."""
-        return await self._call(self._consumer.cluster_id, *args, **kwargs)
-
-    async def get_watermark_offsets(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.get_watermark_offsets`."""
-        return await self._call(self._consumer.get_watermark_offsets, *args, **kwargs)
-
-    async def offsets_for_times(self, *args: Any, **kwargs: Any) -> Any:
-        """See `Consumer.offsets_for_times`."""
-        return await self._call(self._consumer.offsets_for_times, *args, **kwargs)
