@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from msgtx.database.throwaway import set_clock
 from msgtx.testing import lives
-from msgtx.testing.lives import Function, Job, JobFailed, call_function
+from msgtx.testing.lives import Function, Job, JobFailed, Life, call_function
 from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 
@@ -47,6 +47,16 @@ class Broken:
             "killed": f"the process was killed {where}",
             "zombie": f"the process stood still {where}, and went on when another one had done its work",
         }[self.kind]
+
+
+@contextmanager
+def going_on(life: Life, wire: Wire, server: Postgres, url: str) -> Iterator[None]:
+    """Have a life that stands still go on at the end of the block, and await its end. `url`: of the database, directly."""
+    with server.ending_holders(url):
+        yield
+    wire.thaw()
+    life.go_on()
+    life.wait(may_fail=True)  # it is refused, and says so
 
 
 class Boundaries:
@@ -162,12 +172,8 @@ class Boundaries:
             plan.action = life.kill
             wire.plan(plan)
             life.start()
-            try:
-                life.wait()
-            except JobFailed:
-                if not plan.fired.is_set():
-                    raise
-        if plan.fired.is_set():
+            came = life.wait_for_fault(plan.fired)
+        if came:
             set_clock(url, LATER)
             self._restart(url)
 
@@ -178,12 +184,9 @@ class Boundaries:
             life.start()
             if life.wait(plan.fired):
                 return
-            set_clock(url, LATER)
-            with self._server.ending_holders(url):
+            with going_on(life, wire, self._server, url):
+                set_clock(url, LATER)
                 self._restart(url)
-            wire.thaw()
-            life.go_on()
-            life.wait(may_fail=True)  # it is refused, and says so
 
     def _restart(self, url: str) -> None:
         """Start the job again, as a supervisor does."""

@@ -14,8 +14,8 @@ from msgtx import arguments, units
 from msgtx.database.embedded.follower import Follower
 from msgtx.errors import ConfigError
 from msgtx.testing import lives, protocol
-from msgtx.testing.boundaries import BREAKS, Boundaries, Break, Say
-from msgtx.testing.lives import Function, Job, JobFailed
+from msgtx.testing.boundaries import BREAKS, Boundaries, Break, Say, going_on
+from msgtx.testing.lives import Function, Job
 from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 from msgtx.units import Duration
@@ -109,11 +109,8 @@ class Faults:
             life.start()
             if life.wait(plan.fired):
                 raise AssertionError(f"the job ended before a call {before!r}; it made {self._shown()}")
-            with self._server.ending_holders(self._direct):
+            with going_on(life, self.wire, self._server, self._direct):
                 yield
-            self.wire.thaw()
-            life.go_on()
-            life.wait(may_fail=True)
 
     def killed(
         self,
@@ -139,12 +136,7 @@ class Faults:
         with lives.life(job, self.url) as life:
             plan = self.wire.plan(Plan(is_it, life.kill))
             life.start()
-            try:
-                life.wait()
-            except JobFailed:
-                if not plan.fired.is_set():
-                    raise
-            if not plan.fired.is_set():
+            if not life.wait_for_fault(plan.fired):
                 raise AssertionError(f"the job ended before a call {given[0]!r}; it made {self._shown()}")
 
     def every_boundary(

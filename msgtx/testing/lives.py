@@ -122,6 +122,15 @@ class Life:
             raise JobFailed(f"the job ended with {_words(status)}; it printed:\n{self._output()}")
         return True
 
+    def wait_for_fault(self, fired: threading.Event) -> bool:
+        """Wait for its end. Returns whether the fault has come; only then it may have failed, else raise `JobFailed`."""
+        try:
+            self.wait()
+        except JobFailed:
+            if not fired.is_set():
+                raise
+        return fired.is_set()
+
     def end(self) -> None:
         """Kill it if it runs, with what it has started."""
         if self._pid is not None:

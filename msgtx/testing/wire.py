@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
@@ -81,7 +81,6 @@ class Wire:
         self._plans: list[Plan] = []
         self._open: set[_Connection] = set()
         self._away = False
-        self._flows = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="msgtx-wire", daemon=True)
         self._thread.start()
@@ -116,24 +115,10 @@ class Wire:
         self._call(lambda: self._plans.append(plan))
         return plan
 
-    def begin(self) -> None:
-        """Forget all plans, and count calls from 1."""
-
-        def clear() -> None:
-            self._plans.clear()
-            self.calls.clear()
-            self._times.clear()
-
-        self._call(clear)
-
-    def cut(self) -> None:
-        """End every open connection."""
-        self._call(self._cut)
-
     def leave(self) -> None:
         """End every connection, and each later one at once, until `come_back`."""
         self._away = True
-        self.cut()
+        self._call(self._cut)
 
     def come_back(self) -> None:
         """Take connections again."""
@@ -320,13 +305,3 @@ class _Connection:
             await self.flows.wait()
             self._to_client.write(message.whole)
             await self._to_client.drain()
-
-
-@contextlib.contextmanager
-def wire_to(url: str) -> Iterator[Wire]:
-    """Open a wire for a block."""
-    wire = Wire(url)
-    try:
-        yield wire
-    finally:
-        wire.close()
