@@ -408,9 +408,18 @@ class Client(Closing):
         """
         from msgtx.workers import process
 
-        read = Deserializers(key_deserializer, value_deserializer)
-        ids = transactional_id, partitions
-        return process(self, topics, to, group, ids, transform, batch=batch, deserializers=read, settings=settings)
+        return process(
+            self,
+            topics,
+            to,
+            group,
+            transform,
+            transactional_id=transactional_id,
+            partitions=partitions,
+            batch=batch,
+            deserializers=Deserializers(key_deserializer, value_deserializer),
+            settings=settings,
+        )
 
     @overload
     def process_into(

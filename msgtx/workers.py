@@ -59,15 +59,15 @@ def process(
     topics: Sequence[str],
     to: str,
     group: str,
-    ids: tuple[str, list[int] | None],
     transform: Transform,
     *,
+    transactional_id: str,
+    partitions: list[int] | None,
     batch: bool,
     deserializers: Deserializers,
     settings: TransformSettings,
 ) -> ProcessReport:
-    """Run a worker that produces; see `Client.process`. `ids`: the transactional id, and the indexes of its partitions."""
-    transactional_id, partitions = ids
+    """Run a worker that produces; see `Client.process`."""
     worker, rest = _worker(group, batch, settings)
     names, to = _sources(topics), arguments.topic(to)
     if to in names:
