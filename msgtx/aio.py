@@ -187,13 +187,16 @@ async def publish(
     partition: int | None = None,
     timestamp: int | datetime | None = None,
     headers: GivenHeaders | None = None,
+    deliver_at: int | datetime | None = None,
+    delay_ms: Duration | None = None,
 ) -> None:
     """Publish a record with the next commit of an `AsyncSession`, `async_scoped_session` or `AsyncConnection`.
 
     Or with the SQL transaction of a connection of psycopg or asyncpg. As `msgtx.orm.publish`; SQLAlchemy's sessions are
     those on psycopg (`postgresql+psycopg://`). Raise as that does, and `ConfigError` without greenlet.
     """
-    record = {"json": json, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+    record: dict[str, Any] = {"json": json, "key": key, "partition": partition, "timestamp": timestamp, "headers": headers}
+    record |= {"deliver_at": deliver_at, "delay_ms": delay_ms}
     await _in_session(session, lambda given: orm.publish(given, topic, value, **record))
 
 

@@ -38,6 +38,7 @@ from msgtx.process import (
 )
 from msgtx.receiving.deserializers import Deserializers
 from msgtx.settings import (
+    AutoOffsetReset,
     Failure,
     IntoSettings,
     OnCommit,
@@ -114,7 +115,7 @@ def process(
             inner = replace(own, failure=Retry())
             return Filler(part, producer, to, called, inner, failures, POLLS * worker.transaction_ms / 1000, chunk=1)
 
-        return _divide(client, worker, names, filling, require)
+        return _divide(client, worker, names, filling, require, settings.get("auto_offset_reset"))
     with _working(client, worker, names) as (own, patience, failures), contextlib.ExitStack() as block:
         consumer = block.enter_context(_consumer_of(client, worker))
         producer = client.producer(transactional_id=transactional_id, **producing)
@@ -176,7 +177,7 @@ def process_into(
         def handling(part: Part, *_: object) -> Into:
             return make(part, part.consumer.config.max_poll_records)
 
-        return _divide(client, worker, names, handling, require, **rest)
+        return _divide(client, worker, names, handling, require, settings.get("auto_offset_reset"), **rest)
     with _working(client, worker, names) as (own, patience, failures), _consumer_of(client, worker, **rest) as consumer:
         made = make(consumer.committing, consumer.config.max_poll_records)
         told_of = watched(made, observers, group, worker.dead_letter)
@@ -215,9 +216,13 @@ def _divide(
     topics: Sequence[str],
     make: Callable[[Part, int, Worker, Failures, contextlib.ExitStack], Work],
     require: Callable[[], None],
+    beginning: AutoOffsetReset | None,
     **settings: Any,
 ) -> ProcessReport:
-    """Run members of a share group. `make(part, number, …)`: the work of one of them; the block closes what it opens."""
+    """Run members of a share group. `make(part, number, …)`: the work of one of them; the block closes what it opens.
+
+    `beginning`: where the group begins if it is new.
+    """
     given = cast(ShareConsumerSettings, {**settings, "group": worker.group, "acknowledgement_mode": "explicit"})
     observers = client.runtime.observers
     with client.runtime.ending(worker.stop) as ending:
@@ -239,6 +244,8 @@ def _divide(
 
                 def start() -> None:
                     require()
+                    if beginning is not None:
+                        _make_share_group(client, worker.group, beginning)
                     work.start()
                     if worker.failure is Acknowledgement.REJECT:
                         letters = consumer.answering.dead_letter_topic()
@@ -249,6 +256,15 @@ def _divide(
         report = together(member, worker, ending)
         tell_end(worker, report)
         return report
+
+
+def _make_share_group(client: "Client", group: str, beginning: AutoOffsetReset) -> None:
+    """Make a share group that begins there, unless it is there. Raise `AuthorizationFailed`, `ConfigError`."""
+    try:
+        describe_now(client.runtime.engine, group)
+    except errors.GroupNotFound:
+        with contextlib.suppress(errors.GroupNotEmpty):  # another worker has made it, and joined
+            client.admin.shares.configure(group, {"auto_offset_reset": beginning})
 
 
 def _require_letters(client: "Client", dead_letter: str | None, topics: Sequence[str]) -> None:

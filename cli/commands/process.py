@@ -43,6 +43,7 @@ DRAIN_S: Final = 30.0  # for a handler that is slow, to the end of its transacti
 @option("--into", metavar="MODULE:FACTORY", help="Write rows: FACTORY makes SQLAlchemy sessions, and there is no TARGET.")
 @option("--group", required=True, help="The consumer group whose offsets are read and committed.")
 @setting_option(WORKER, "share_members")
+@setting_option(WORKER, "auto_offset_reset")
 @option("--transactional-id", help="An id for this worker alone: a second worker with it fences the first. Not with --into.")
 @option(
     "--partition",
@@ -72,6 +73,7 @@ def command(
     into: str | None,
     group: str,
     share_members: int | None,
+    auto_offset_reset: str | None,
     transactional_id: str | None,
     partition: tuple[int, ...],
     batch: bool,
@@ -138,6 +140,8 @@ def command(
             "stop": stop,
             "on_commit": committed,
         }
+        if auto_offset_reset is not None:
+            settings["auto_offset_reset"] = auto_offset_reset
 
         def work() -> ProcessReport:
             if factory is not None:

@@ -20,6 +20,7 @@ from msgtx.cli.terminal.interruption import INTERRUPTED, StopEvent, stopping
 from msgtx.cli.terminal.invocation import Command, Invocation, option, pass_invocation
 from msgtx.cli.terminal.output import show_one
 from msgtx.cli.terminal.progress import progress
+from msgtx.cli.terminal.quantities import milliseconds
 from msgtx.cli.terminal.record_lines import object_of_line, record_of_line, text_bytes
 from msgtx.cli.terminal.setting_options import setting_option
 from msgtx.declared.settings import PRODUCER
@@ -135,6 +136,7 @@ class Delivery:
     keep_partitions: bool
     transaction_size: int | None
     limit: int
+    delay_ms: int | None = None
     takes_blank: bool = True  # blank lines are records, too
     sent: int = 0
     stored: int = 0
@@ -179,9 +181,10 @@ class Delivery:
 
     def _send(self, part: Lines, parsed: Parsed) -> int:
         """Send the read lines, and count them in `sent`. Returns how many records that is."""
-        if isinstance(parsed, Columns) and parsed.dedup_keys is not None:
-            keys: Sequence[bytes | None] = parsed.keys or [None] * len(parsed.values)
-            for index, (value, key, dedup_key) in enumerate(zip(parsed.values, keys, parsed.dedup_keys, strict=True)):
+        if isinstance(parsed, Columns) and (parsed.dedup_keys is not None or self.delay_ms is not None):
+            none = [None] * len(parsed.values)
+            rows = zip(parsed.values, parsed.keys or none, parsed.dedup_keys or none, strict=True)
+            for index, (value, key, dedup_key) in enumerate(rows):
                 sent = self._send_one(OutputRecord(value, key), self.partition, part.place(index), dedup_key)
                 self.waiting.append((sent, 1))
                 self.sent += 1
@@ -209,6 +212,7 @@ class Delivery:
                 timestamp=record.timestamp,
                 headers=record.headers or None,
                 dedup_key=dedup_key,
+                delay_ms=self.delay_ms,
             )
         except ValueError as error:  # a usage error of this record
             raise self._failed(f"{place}: {error}") from error
@@ -274,6 +278,12 @@ class Delivery:
 @option("--key", metavar="FIELD", help="Lines are JSON objects; the value of this field is the key.")
 @option("--dedup-key", metavar="FIELD", help="Lines are JSON objects; a line is not stored if the topic has seen its FIELD.")
 @option("--key-separator", metavar="TEXT", help="Each line is a key, TEXT, and a value.")
+@option(
+    "--delay-ms",
+    type=milliseconds(),
+    metavar="DURATION",
+    help="Have share groups deliver each record so long after it was sent; consumer groups do not wait.",
+)
 @option("--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
 @option("--keep-partitions", is_flag=True, help="With --json: send each record to the partition that it names.")
 @option("--transactional-id", help="Produce in transactions, under this id.")
@@ -295,6 +305,7 @@ def command(
     key: str | None,
     dedup_key: str | None,
     key_separator: str | None,
+    delay_ms: int | None,
     partition: int | None,
     keep_partitions: bool,
     transaction_size: int | None,
@@ -350,6 +361,7 @@ def command(
                 keep_partitions=keep_partitions,
                 transaction_size=transaction_size,
                 limit=limit,
+                delay_ms=delay_ms,
                 takes_blank=parse is plain or key_separator is not None,
             )
             if dedup_key is not None and delivery.transactional:

@@ -303,7 +303,12 @@ WORKER: Final[Settings] = (
     ),
     Setting("batch", Kind.FLAG, False, "whether the function takes a list of records"),
     Setting("transaction_ms", Kind.DURATION, "100ms", "how long a transaction collects records"),
-    replace(_RESET, default="earliest", says="where to begin without a committed offset"),
+    replace(
+        _RESET,
+        default="earliest",
+        says="where to begin without a committed offset; with `share_members`, where a share group begins that is new"
+        " (`earliest` or `latest`; without it, as the group's setting of this name says)",
+    ),
     Setting(
         "idle_timeout", Kind.DURATION, None, "end when no record came for this long: seconds, or `500ms`, `1h`", least=0
     ),

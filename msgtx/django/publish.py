@@ -9,6 +9,7 @@ from django.db import connections, transaction
 from msgtx import orm
 from msgtx.django.database import alias
 from msgtx.rules.record import GivenHeaders
+from msgtx.units import Duration
 
 
 def publish(
@@ -20,6 +21,8 @@ def publish(
     partition: int | None = None,
     timestamp: int | datetime | None = None,
     headers: GivenHeaders | None = None,
+    deliver_at: int | datetime | None = None,
+    delay_ms: Duration | None = None,
     using: str | None = None,
 ) -> None:
     """Publish a record with the `atomic()` block that this is in, savepoints included; outside of one, at once.
@@ -38,4 +41,6 @@ def publish(
             partition=partition,
             timestamp=timestamp,
             headers=headers,
+            deliver_at=deliver_at,
+            delay_ms=delay_ms,
         )

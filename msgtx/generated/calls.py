@@ -1312,7 +1312,7 @@ PRODUCER_SEQUENCES: Final = Function("producer_sequences", "in_producer_id int8,
 PUBLISH: Final = Function(
     "publish",
     "topic text, value text, key text, value_bytes bytea, key_bytes bytea, partition int4, headers jsonb, "
-    "timestamp timestamptz",
+    "timestamp timestamptz, deliver_at timestamptz, delay interval",
     tuple[None],
 )
 

@@ -19,7 +19,8 @@ from msgtx.rules.record import (
 )
 from msgtx.session.enlistment import UserSession, enlist, topic_of
 from msgtx.session.published import Published
-from msgtx.store.append.rows import milliseconds_now
+from msgtx.store.append.rows import delivered_later, milliseconds_now
+from msgtx.units import Duration
 
 
 def publish(
@@ -32,6 +33,8 @@ def publish(
     partition: int | None = None,
     timestamp: int | datetime | None = None,
     headers: GivenHeaders | None = None,
+    deliver_at: int | datetime | None = None,
+    delay_ms: Duration | None = None,
 ) -> None:
     """Publish a record with the session's next commit: it is there when the user's rows are, and gone with a rollback.
 
@@ -39,8 +42,9 @@ def publish(
     that holds msgtx. The record is appended by the COMMIT; a rolled-back savepoint takes it back, too. Several go in
     partition order. Works at every isolation level in sessions of SQLAlchemy, at READ COMMITTED in the others. A key chooses
     the partition (crc32, as the producer's default); the records of a topic without one go to one partition. `json` takes
-    the place of the value. Raise `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`, `RecordTooLarge`,
-    `InvalidRecord`, `TypeError`. Source: internals: sessions; I6.
+    the place of the value. `deliver_at`, `delay_ms`: as in `Producer.send`; a delay counts from this call. Raise
+    `ConfigError`, `IllegalState`, `UnknownTopicOrPartition`, `RecordTooLarge`, `InvalidRecord`, `InvalidRequest`,
+    `TypeError`. Source: internals: sessions; I6.
     """
     topic = arguments.topic(topic)
     if partition is not None:
@@ -49,6 +53,8 @@ def publish(
         value = as_json(value, json)
     content, key = as_bytes(value, "value"), as_bytes(key, "key")
     pairs = () if headers is None else as_headers(headers)
+    if deliver_at is not None or delay_ms is not None:
+        pairs = delivered_later(pairs, deliver_at, delay_ms)
     stamp = milliseconds_now() if timestamp is None else as_milliseconds(timestamp)
     connection, enlistment = enlist(session)
     found = topic_of(connection, topic)

@@ -75,9 +75,9 @@ def worker_of(group: object, settings: Mapping[str, Any], *, failure: Failure, a
     given = Worker(arguments.check_name("a group", group), **{"failure": failure, **own, **checked})
     arguments.function("on_commit", given.on_commit)
     arguments.stop_signal("stop", given.stop)
-    if given.share_members is not None and "auto_offset_reset" in checked:
+    if given.share_members is not None and given.auto_offset_reset == "none":
         raise ConfigError(
-            "with share_members auto_offset_reset is left out: it is a setting of the share group",
+            "with share_members auto_offset_reset is earliest or latest: it says where a new share group begins",
             name="auto_offset_reset",
         )
     return replace(given, failure=_failure(given, after)), rest

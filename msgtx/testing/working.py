@@ -145,6 +145,6 @@ async def run_worker_async(
 
 def _stop(client: Client, group: str, topics: tuple[str, ...], settings: dict[str, Any], timeout: Duration) -> NothingLeft:
     share = settings.get("share_members") is not None
-    if share and not any(one.group == group for one in client.admin.shares.list()):
-        client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    if share:
+        settings.setdefault("auto_offset_reset", "earliest")
     return NothingLeft(client, group, *topics, share=share, partitions=settings.get("partitions"), timeout=timeout)

@@ -70,7 +70,7 @@ async def test_a_commit_brings_rows_and_records(
         for number in range(6):
             await insert(session, number)
             await aio.publish(session, wide, b"%d" % number, key=b"%d" % number, headers=[("at", b"%d" % number)])
-            await aio.publish(session, wide, b"note", partition=2, timestamp=number)
+            await aio.publish(session, wide, b"note", partition=2, timestamp=number, delay_ms=number)
             if number % 3 == 2:
                 await session.commit()
         await insert(session, 99)

@@ -217,9 +217,19 @@ def test_records_become_rows_and_what_fails_is_retried_left_out_or_kept(
 def test_workers_of_a_share_group_divide_records_from_topic_to_topic(
     program: Program, msgtx: Msgtx, client: Client, topic: str, wide: str
 ) -> None:
-    client.admin.shares.configure(topic, {"auto_offset_reset": "earliest"})
     assert msgtx("produce", topic, stdin=b"good\nbad\nbetter\n").code == 0
-    ids = ("--share-members", "2", "--group", topic, "--transactional-id", topic, "--idle-timeout", "0.5")
+    ids = (
+        "--share-members",
+        "2",
+        "--auto-offset-reset",
+        "earliest",
+        "--group",
+        topic,
+        "--transactional-id",
+        topic,
+        "--idle-timeout",
+        "0.5",
+    )
     done = program.run("process", topic, wide, "jobs:fails", *ids, "--on-error", "dead-letter", "-o", "jsonl")
     letters = f"{topic}-dead-letters (msgtx find {topic} --offset 0:1)"
     told = f"msgtx: {topic}-0 offset 1: KeyError: 'stock code'; becomes a dead letter in {letters}\n"

@@ -6,6 +6,7 @@ import resource
 import shlex
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -122,6 +123,15 @@ def test_lines_whose_field_was_seen_are_not_stored_again(msgtx: Msgtx, topic: st
     rows = msgtx("consume", topic, *READ, "-o", "jsonl").rows
     assert [row["value"] for row in rows] == [json.loads(line) for line in lines]
     assert [row["key"] for row in rows] == [None, None, None, "u1", "u0"]
+
+
+@pytest.mark.parametrize("how", [(), ("--json",), ("--key", "value"), ("--key-separator", ":")])
+def test_lines_are_delivered_later(msgtx: Msgtx, client: Client, topic: str, how: tuple[str, ...]) -> None:
+    before = time.time() * 1000
+    assert msgtx("produce", topic, *how, "--delay-ms", "1h", stdin=b'{"value": "1"}\n{"value": "2"}\n').code == 0
+    found = [dict(record.headers) for record in client.read(client.snapshot([topic]))]
+    assert all(before <= int(headers["msgtx.deliver-at"]) - 3_600_000 <= time.time() * 1000 for headers in found)
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize(

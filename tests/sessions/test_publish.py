@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import msgtx
 from msgtx import errors, orm
+from msgtx.store.append.rows import DELIVER_AT
 from msgtx.store.topics.topics import describe_topics
 from tests.databases import PATIENCE_SECONDS, Connection, wait_until, waiting_backends
 from tests.refusals import refuses
@@ -148,6 +149,25 @@ def test_a_record_keeps_all_that_it_was_given(shop: Shop, leveled: sqlalchemy.En
     assert (tombstone.key, tombstone.timestamp) == (b"gone", 77)
     assert (empty.key, empty.headers) == (None, ())
     assert before <= empty.timestamp <= time.time_ns() // 1_000_000
+
+
+def test_a_record_may_be_published_for_later(shop: Shop, begun: Any) -> None:
+    """As a sent one: share groups wait, by a header."""
+    before = time.time_ns() // 1_000_000
+    orm.publish(begun, shop.topic, b"at", deliver_at=datetime(2099, 1, 1, tzinfo=UTC), headers=[("a", b"1")])
+    orm.publish(begun, shop.topic, b"behind", delay_ms="1h")
+    for wrong, error, name in (
+        ({"deliver_at": 1, "delay_ms": 1}, errors.InvalidRequest, "deliver_at"),
+        ({"deliver_at": 10**14}, errors.InvalidRequest, "deliver_at"),
+        ({"delay_ms": "soon"}, errors.ConfigError, "delay_ms"),
+    ):
+        with refuses(error, name=name):
+            orm.publish(begun, shop.topic, b"never", **wrong)
+    begun.commit()
+    found = {record.value: dict(record.headers) for record in shop.read()}
+    assert {*found} == {b"at", b"behind"}
+    assert found[b"at"] == {"a": b"1", DELIVER_AT: b"4070908800000"}
+    assert before + 3_600_000 <= int(found[b"behind"][DELIVER_AT]) <= time.time_ns() // 1_000_000 + 3_600_000
 
 
 def test_order_within_a_partition_is_that_of_the_calls(shop: Shop, leveled: sqlalchemy.Engine) -> None:

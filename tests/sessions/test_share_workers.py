@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session, sessionmaker
 
 import msgtx
-from msgtx import Acknowledgement, ProcessReport, Record, errors
+from msgtx import Acknowledgement, ProcessReport, Record, errors, workers
 from msgtx.process import shares
 from tests.refusals import refuses
 from tests.sessions.conftest import LEVELS, Order, Shop
@@ -242,13 +242,41 @@ def test_a_record_that_is_tried_again_is_not_overtaken_by_its_key(shop: Shop, ru
     assert len(failures) == 2
 
 
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_new_group_begins_where_its_worker_says(shop: Shop, run: Run, members: int) -> None:
+    """One that is there begins where it was configured to."""
+    shop.send(*numbers(1, 2))
+    new, old = f"{shop.topic}-new", f"{shop.topic}-old"
+    shop.client.admin.shares.configure(old, {"auto_offset_reset": "latest", "delivery_count_limit": 7})
+    for group in (old, new):
+        run(store, group=group, share_members=members, auto_offset_reset="earliest")
+    assert shop.rows() == [1, 2]
+    settings = shop.client.admin.shares.describe(old).settings
+    assert (settings["auto_offset_reset"], settings["delivery_count_limit"]) == ("latest", 7)
+
+
+def test_two_workers_make_a_new_group_at_once(shop: Shop, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one has found no group, and a moment later it has a member: it begins where the first one said."""
+
+    def not_yet(*_: object) -> None:
+        raise errors.GroupNotFound("not yet", group=group)
+
+    group = f"{shop.topic}-new"
+    shop.client.admin.shares.configure(group, {"auto_offset_reset": "earliest"})
+    monkeypatch.setattr(workers, "describe_now", not_yet)
+    with shop.client.share_consumer(shop.topic, group=group) as first:
+        first.poll(0)
+        run(store, group=group, auto_offset_reset="latest")
+    assert shop.client.admin.shares.describe(group).settings["auto_offset_reset"] == "earliest"
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [
         ({"failure": msgtx.Skip()}, "failure"),
         ({"failure": msgtx.DeadLetter("graves")}, "failure"),
         ({"failure": msgtx.Retry(3)}, "failure"),
-        ({"auto_offset_reset": "latest"}, "auto_offset_reset"),
+        ({"auto_offset_reset": "none"}, "auto_offset_reset"),
         ({"share_members": 0}, "share_members"),
         ({"share_members": None, "failure": Acknowledgement.RELEASE}, "failure"),
         ({"isolation": "read_committed"}, "isolation"),

@@ -18,6 +18,7 @@ from msgtx import errors
 from msgtx.database.calls import query
 from msgtx.database.embedded import binaries
 from msgtx.rules.partitioner import by_crc32
+from msgtx.store.append.rows import DELIVER_AT
 from msgtx.store.fetch.wakeups import woken_since
 from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics
 from tests.databases import Background, Connection, Server, Sessions, backend, connect, partitions_held, wait_for_lock
@@ -57,7 +58,7 @@ def partitions_of(connection: Connection, topic: str) -> list[int]:
 
 def publish(connection: Connection, topic: str, **named: object) -> None:
     """Call it with arguments by name."""
-    kinds = {"partition": "::int", "timestamp": "::timestamptz"}
+    kinds = {"partition": "::int", "timestamp": "::timestamptz", "deliver_at": "::timestamptz", "delay": "::interval"}
     arguments = "".join(f', "{name}" => %s{kinds.get(name, "")}' for name in named)
     query(connection, f"select msgtx.publish(%s{arguments})", topic, *named.values())
 
@@ -85,6 +86,20 @@ def test_a_record_is_read_as_it_was_published(client: msgtx.Client, connection: 
     assert [record.headers for record in records] == [(("a", None), ("b", "é".encode()), ("cc", b"")), (), (), ()]
     assert [records[0].timestamp, records[2].timestamp] == [int(moment.timestamp() * 1000), 0]
     assert all(before - 1 <= records[i].timestamp <= time.time() * 1000 for i in (1, 3))
+
+
+def test_a_record_is_published_for_later(client: msgtx.Client, connection: Connection, topic: str) -> None:
+    """By the header that a producer writes, in place of one that was given."""
+    before = time.time() * 1000
+    publish(connection, topic, value="at", deliver_at=datetime(2099, 1, 1, tzinfo=UTC), headers='{"msgtx.deliver-at": "1"}')
+    publish(connection, topic, value="behind", delay="1 hour", headers='{"a": "1"}')
+    publish(connection, topic, value="now", delay="-1 year")
+    with client.consumer(topic, auto_offset_reset="earliest") as consumer:
+        at, behind, now = (dict(record.headers) for record in consumer.poll(SECONDS))
+    assert at == {DELIVER_AT: b"4070908800000"}
+    assert behind["a"] == b"1"
+    assert before - 1 <= int(behind[DELIVER_AT] or b"") - 3_600_000 <= time.time() * 1000
+    assert before - 1 <= int(now[DELIVER_AT] or b"") <= time.time() * 1000
 
 
 def test_records_of_a_transaction_with_and_without_headers_and_keys_are_told_apart(
@@ -174,6 +189,11 @@ def test_published_and_sent_records_of_a_key_meet_in_one_partition(client: msgtx
         ({"timestamp": "infinity"}, errors.InvalidRequest, "not infinity"),
         ({"timestamp": "1969-12-31 23:59:59.9999Z"}, errors.InvalidRequest, "not -1$"),
         ({"timestamp": "9999-01-01Z"}, errors.InvalidRequest, "not 253370764800000$"),
+        ({"deliver_at": "2099-01-01Z", "delay": "1s"}, errors.InvalidRequest, "not both"),
+        ({"deliver_at": "infinity"}, errors.InvalidRequest, "not at infinity"),
+        ({"deliver_at": "1969-12-31Z"}, errors.InvalidRequest, "not at 1969"),
+        ({"delay": "170000000 years"}, errors.InvalidRequest, "not at 170000000 years"),
+        ({"delay": "1s", "headers": '["a"]'}, errors.InvalidRequest, "array"),
         ({"value": "a" * 101}, errors.RecordTooLarge, "100 bytes.*has 101"),
         ({"value": "é" * 40, "key": "k", "headers": '{"é": "%s"}' % ("a" * 19)}, errors.RecordTooLarge, "has 102"),
     ],
