@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import faulthandler
 import inspect
+import logging
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn
+from typing import IO, Any, Final, NoReturn
 
 import pytest
 
@@ -26,6 +27,7 @@ Function = Callable[..., object]
 Job = Function | Sequence[str]
 LIFE_SECONDS: Final = 60.0  # one life of a job
 DYING_SECONDS: Final = 10.0  # what a process takes to show its stack
+WARNINGS_AT_MOST: Final = 5  # of the last ones, at the beginning of an error
 SHOWN_BYTES: Final = 20_000  # of what a job has printed, in an error: the stacks of some threads
 DIES_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG of Linux
 
@@ -84,7 +86,8 @@ class Life:
         self._job, self._url, self._seconds = job, url, LIFE_SECONDS
         self._begun, self._lock = threading.Event(), threading.Lock()
         self._pid: int | None = None
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
+        # What it printed, its log at WARNING and above, and the exception that has ended it.
+        self._printed, self._warned, self._raised = (tempfile.TemporaryFile() for _ in range(3))  # noqa: SIM115 - `end` closes
 
     def start(self) -> None:
         """Start the process."""
@@ -116,10 +119,15 @@ class Life:
             if time.monotonic() >= deadline:
                 self._signal(signal.SIGABRT)
                 self._has_ended(DYING_SECONDS)
-                raise JobFailed(f"the job did not end within {self._seconds:g} s; its stack:\n{self._output()}")
+                raise JobFailed(
+                    f"the job did not end within {self._seconds:g} s{self._warnings()}; its stack:\n{_read(self._printed)}"
+                )
         status = self._reap()
         if status != 0 and not may_fail:
-            raise JobFailed(f"the job ended with {_words(status)}; it printed:\n{self._output()}")
+            raised = _read(self._raised) or f"it printed at last: {_read(self._printed).rpartition(chr(10))[2] or 'nothing'}"
+            raise JobFailed(
+                f"the job ended with {_words(status)}: {raised}{self._warnings()}\nit printed:\n{_read(self._printed)}"
+            )
         return True
 
     def wait_for_fault(self, fired: threading.Event) -> bool:
@@ -138,7 +146,8 @@ class Life:
                 os.killpg(self._pid, signal.SIGKILL)
             self.kill()
             self._reap()
-        self._printed.close()
+        for each in (self._printed, self._warned, self._raised):
+            each.close()
 
     def _signal(self, number: int) -> None:
         self._begun.wait()
@@ -170,10 +179,10 @@ class Life:
             os.killpg(pid, signal.SIGKILL)
         return os.waitstatus_to_exitcode(status)
 
-    def _output(self) -> str:
-        size = os.fstat(self._printed.fileno()).st_size
-        told = os.pread(self._printed.fileno(), SHOWN_BYTES, max(0, size - SHOWN_BYTES))
-        return ("…" if size > SHOWN_BYTES else "") + told.decode(errors="replace").strip()
+    def _warnings(self) -> str:
+        """Return its last warnings as lines of their own, each once."""
+        last = [*dict.fromkeys(_read(self._warned).splitlines())][-WARNINGS_AT_MOST:]
+        return "".join(f"\n  it warned: {each}" for each in last)
 
     def _live(self) -> NoReturn:
         """Be the process, to its end."""
@@ -189,9 +198,11 @@ class Life:
                     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
                     os.execvpe(self._job[0], [*self._job], environment)  # noqa: S606 - the caller's command line
             faulthandler.enable(2)
+            logging.getLogger().addHandler(_Warnings(self._warned.fileno()))
             code = _run(self._job, self._url)
-        except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
-            os.write(2, traceback.format_exc().encode())
+        except BaseException as error:  # noqa: BLE001 - the process ends here, whatever it is
+            os.write(2, traceback.format_exc().encode(errors="replace"))
+            os.write(self._raised.fileno(), "".join(traceback.format_exception_only(error)).encode(errors="replace"))
         finally:
             os._exit(code)
 
@@ -208,6 +219,26 @@ def _run(job: Function, url: str) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
     return 0
+
+
+class _Warnings(logging.Handler):
+    """Writes the log of a process into a file, a line for each record. Its own handlers may be those of pytest."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__(logging.WARNING)
+        self._file = file
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):  # an argument that does not fit its message is not this test's matter
+            line = " ".join(f"{record.name}: {record.getMessage()}".split())
+            os.write(self._file, f"{line}\n".encode(errors="replace"))
+
+
+def _read(file: IO[bytes]) -> str:
+    """Return the end of a file."""
+    size = os.fstat(file.fileno()).st_size
+    told = os.pread(file.fileno(), SHOWN_BYTES, max(0, size - SHOWN_BYTES))
+    return ("…" if size > SHOWN_BYTES else "") + told.decode(errors="replace").strip()
 
 
 def _words(status: int) -> str:

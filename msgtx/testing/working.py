@@ -1,14 +1,17 @@
 """Running a worker in a test until nothing is left for it."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.orm import sessionmaker
 
 from msgtx.client import Client
 from msgtx.errors import DatabaseUnavailable, GroupNotFound
+from msgtx.observer import Observer
+from msgtx.process.places import reason_of
 from msgtx.store.shares.shares import waiting_shares
 from msgtx.types import ProcessReport, TopicPartition
 from msgtx.units import Duration, wait_seconds
@@ -18,6 +21,18 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = "30s"
 MOST_WAITING: Final = 10_000  # of share groups on which records wait
+
+
+class _Attempts(Observer):
+    """Keeps the error of a worker's last transaction that failed."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.error: Exception | None = None
+
+    def attempted(self, group: str, *, records: int, seconds: float, error: Exception | None) -> None:
+        if group == self._group and error is not None:
+            self.error = error
 
 
 class NothingLeft:
@@ -40,6 +55,7 @@ class NothingLeft:
         self._client, self._group, self._topics, self._share = client, group, topics, share
         self._partitions, self._timeout = partitions, timeout
         self._asks = threading.local()
+        self._attempts = _Attempts(group)
         self._deadline = time.monotonic() + wait_seconds("timeout", timeout)
 
     def is_set(self) -> bool:
@@ -54,8 +70,21 @@ class NothingLeft:
         finally:
             self._asks.now = False
         if left and time.monotonic() > self._deadline:
-            raise AssertionError(f"group {self._group!r} has {left} records left after {self._timeout}")
+            told = f"group {self._group!r} has {left} records left after {self._timeout}"
+            if (error := self._attempts.error) is None:
+                raise AssertionError(told)
+            raise AssertionError(f"{told}; the worker's last error: {reason_of(error)}") from error
         return not left
+
+    @contextlib.contextmanager
+    def watching(self) -> "Iterator[NothingLeft]":
+        """Name the worker's last error with the records that are left. It has to begin in this block."""
+        observers = self._client.runtime.observers
+        observers.add(self._attempts)
+        try:
+            yield self
+        finally:
+            observers.remove(self._attempts)
 
     def _left(self) -> int:
         known = self._lag_of_share_group() if self._share else self._lag_of_group()
@@ -106,19 +135,19 @@ def run_worker(
     With `to`, `handler(record)` is the function of `client.process`; `transactional_id` is the group's name unless given.
     Else `handler(session, record)` is that of `client.process_into`, with `sessions` or SQLAlchemy sessions on the test's
     database. Further `settings` are those of these two. A group that is new begins with the oldest record, a share group
-    (`share_members`), too. Raise what the worker raises, and `AssertionError` after `timeout`.
+    (`share_members`), too. Raise what the worker raises, and `AssertionError` after `timeout`, which names the worker's last
+    error.
     """
-    stop = _stop(client, group, topics, settings, timeout)
-    if to is not None:
-        settings = {"transactional_id": group, **settings}
-        return client.process(*topics, to=to, group=group, transform=handler, stop=stop, **settings)  # type: ignore[arg-type]
-    if sessions is not None:
+    with contextlib.ExitStack() as block:
+        stop = block.enter_context(_stop(client, group, topics, settings, timeout).watching())
+        if to is not None:
+            settings = {"transactional_id": group, **settings}
+            return client.process(*topics, to=to, group=group, transform=handler, stop=stop, **settings)  # type: ignore[arg-type]
+        if sessions is None:
+            engine = client.engine()
+            block.callback(engine.dispose)
+            sessions = sessionmaker(engine)
         return client.process_into(sessions, handler, *topics, group=group, stop=stop, **settings)
-    engine = client.engine()
-    try:
-        return client.process_into(sessionmaker(engine), handler, *topics, group=group, stop=stop, **settings)
-    finally:
-        engine.dispose()
 
 
 async def run_worker_async(
@@ -133,14 +162,14 @@ async def run_worker_async(
     """Run a worker of `msgtx.aio` as `run_worker` does; without `sessions` its handler gets SQLAlchemy's AsyncSession."""
     from sqlalchemy.ext.asyncio import async_sessionmaker
 
-    stop = await client.run(_stop, client.sync, group, topics, settings, timeout)
-    if sessions is not None:
+    async with contextlib.AsyncExitStack() as block:
+        made = await client.run(_stop, client.sync, group, topics, settings, timeout)
+        stop = block.enter_context(made.watching())
+        if sessions is None:
+            engine = client.async_engine()
+            block.push_async_callback(engine.dispose)
+            sessions = async_sessionmaker(engine)
         return await client.process_into(sessions, handler, *topics, group=group, stop=stop, **settings)
-    engine = client.async_engine()
-    try:
-        return await client.process_into(async_sessionmaker(engine), handler, *topics, group=group, stop=stop, **settings)
-    finally:
-        await engine.dispose()
 
 
 def _stop(client: Client, group: str, topics: tuple[str, ...], settings: dict[str, Any], timeout: Duration) -> NothingLeft:

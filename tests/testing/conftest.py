@@ -17,3 +17,10 @@ def msgtx_server(server: Server) -> Iterator[Postgres]:
         with made.making_template() as url, connect(url, create=True) as client:
             shop.open_shop(client)
         yield made
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> shop.Impatient:
+    clock = shop.Impatient()
+    monkeypatch.setattr("msgtx.testing.working.time", clock)
+    return clock

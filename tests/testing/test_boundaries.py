@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -176,6 +177,34 @@ def test_a_job_or_a_check_that_fails_without_a_fault_is_told(msgtx_faults: Fault
         msgtx_faults.every_boundary(fail, _one_row)
     with pytest.raises(AssertionError, match="without any fault, the check failed with ValueError: of its own"):
         msgtx_faults.every_boundary(_simple, fail)
+
+
+def test_what_a_job_has_said_comes_first(msgtx_client: Client, msgtx_faults: Faults, impatient: shop.Impatient):
+    """A worker that tries again logs why, where pytest's handlers of the parent are deaf."""
+
+    def commit(session: Any, record: msgtx.Record) -> None:
+        impatient.call()
+        session.commit()
+
+    def work(client: Client) -> None:
+        run_worker(client, commit, "orders", group="revenue")
+
+    shop.order(msgtx_client, 1)
+    with pytest.raises(AssertionError) as raised:
+        msgtx_faults.every_boundary(work, shop.check)
+    first, warned, *_ = str(raised.value).splitlines()
+    assert first.startswith(
+        "without any fault, the job ended with status 1: AssertionError: group 'revenue' has 1 records left"
+    )
+    assert "the worker's last error: IllegalState: the handler commits its session" in first
+    assert re.match(r"  it warned: msgtx.process: orders-\d offset 0: IllegalState: the handler commits its session", warned)
+
+
+def test_the_last_line_of_a_program_comes_first(msgtx_faults: Faults):
+    with pytest.raises(AssertionError, match=r"the job ended with status 1: it printed at last: ValueError: of its own\n"):
+        msgtx_faults.every_boundary([sys.executable, "-c", "print('before it'); raise ValueError('of its own')"], _one_row)
+    with pytest.raises(AssertionError, match="the job ended with status 1: it printed at last: nothing"):
+        msgtx_faults.every_boundary(["false"], _one_row)
 
 
 def test_an_end_without_a_word_is_told(msgtx_faults: Faults):

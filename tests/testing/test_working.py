@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -97,6 +97,33 @@ def test_a_share_group_that_begins_with_the_newest_record_is_left_as_it_is(msgtx
     assert run_worker(msgtx_client, shop.book, "orders", group="revenue", share_members=1).records_in == 0
     shop.order(msgtx_client, 3)
     assert run_worker(msgtx_client, shop.book, "orders", group="revenue", share_members=1).records_in == 3
+
+
+@pytest.mark.parametrize("way", ["rows", "records", "asyncio"])
+def test_records_that_stay_are_told_of_with_the_error_of_the_worker(
+    msgtx_client: Client, msgtx_database: str, impatient: shop.Impatient, way: str
+):
+    def refuse(*_: Any) -> None:
+        impatient.call()
+        raise ValueError("of the handler")
+
+    async def refuse_async(*_: Any) -> None:
+        refuse()
+
+    async def run() -> None:
+        async with await aio.connect(msgtx_database) as client:
+            await run_worker_async(client, refuse_async, "orders", group="revenue")
+
+    ways: dict[str, Callable[[], object]] = {
+        "rows": lambda: run_worker(msgtx_client, refuse, "orders", group="revenue"),
+        "records": lambda: run_worker(msgtx_client, refuse, "orders", group="revenue", to="receipts"),
+        "asyncio": lambda: asyncio.run(run()),
+    }
+    shop.order(msgtx_client, 1)
+    with pytest.raises(AssertionError, match=r"1 records left after 30s; the worker's last error: ValueError: of the") as it:
+        ways[way]()
+    assert isinstance(it.value.__cause__, ValueError)
+    assert msgtx_client.runtime.observers.each == ()
 
 
 def test_records_that_stay_are_told_of(msgtx_client: Client):

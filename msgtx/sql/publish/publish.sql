@@ -49,7 +49,8 @@ begin
             deliver_at, msgtx.clock() + least(greatest(delay, interval '0'), interval '4000 years'))) * 1000);
         if due_ms not between 0 and 99999999999999 then
             raise exception using errcode = 'MX042', message = format(
-                'a record is delivered from 1970 and before the year 5138, not at %s', coalesce(deliver_at::text, delay::text)),
+                'a record is delivered from 1970 and before the year 5138, not at %s',
+                coalesce(deliver_at::text, delay::text)),
                 detail = jsonb_build_object('name', 'deliver_at', 'given', coalesce(deliver_at::text, delay::text));
         end if;
         headers := coalesce(headers, '{}') || jsonb_build_object('msgtx.deliver-at', due_ms::text);
