@@ -140,7 +140,7 @@ def test_positions_move_by_seek_pause_and_logical_offsets(
     send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
 ) -> None:
     send(topic, "a", "b", "c", "d")
-    consumer = make_consumer()
+    consumer = make_consumer(**{"enable.auto.commit": False})
     for offset, expected in ((2, b"c"), (OFFSET_BEGINNING, b"a"), (-2001, b"d"), (OFFSET_INVALID, b"a")):
         consumer.assign([])
         consumer.assign([TopicPartition(topic, 0, offset)])

@@ -1,6 +1,7 @@
 """Twins: the same steps with confluent-kafka on a real Kafka and with the facade on msgtx. Both see the same."""
 
 import contextlib
+import functools
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -93,6 +94,14 @@ class Side:
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
             return type(error).__name__
         return "no error"
+
+    def committed(self, consumer: Any, stored: bool = True) -> list[Any]:
+        """Commit what is stored; return the outcome, and the offset that is committed then."""
+        try:
+            outcome = [(each.partition, each.offset) for each in consumer.commit(asynchronous=False)] if stored else None
+        except self.kafka.KafkaException as error:
+            outcome = error.args[0].name()
+        return [outcome, *(each.offset for each in consumer.committed([self.place()], timeout=WAIT))]
 
     def until(self, done: Callable[[], Any], consumer: Any) -> None:
         """Poll until something has happened."""
@@ -445,9 +454,150 @@ def leaves(side: Side) -> Seen:
     return [*seen, side.told(side.next(consumer))]
 
 
+def drops_stored_offsets(side: Side) -> Seen:
+    """An assignment drops the offsets that were stored before; a commit that is automatic is made first."""
+    place = side.place
+    changes: list[Callable[[Any], object]] = [
+        lambda consumer: consumer.assign([place()]),
+        lambda consumer: consumer.assign([place(0, 1)]),
+        lambda consumer: consumer.assign([place(1)]),
+        lambda consumer: consumer.incremental_assign([place(1)]),
+        lambda consumer: [consumer.incremental_unassign([place()]), consumer.incremental_assign([place()])],
+        lambda consumer: [consumer.unassign(), consumer.assign([place(0, 0)])],
+    ]
+    side.fill("a", "b", "c")
+    side.fill("x", "y", "z", partition=1)
+    seen: Seen = []
+    for auto_commit in (False, True):
+        for change in changes:
+            consumer = side.consumer(enable_auto_commit=auto_commit, auto_commit_interval_ms=600_000)
+            consumer.incremental_assign([place()])
+            seen += [side.next(consumer).offset(), side.next(consumer).offset()]
+            change(consumer)
+            seen += [side.committed(consumer), [each.offset for each in consumer.position([place()])]]
+            seen += [side.next(consumer).offset(), side.committed(consumer)]
+            consumer.close()
+    return seen
+
+
+def drops_offsets_of_the_program(side: Side) -> Seen:
+    """Those that a program stores by itself are dropped, too; a seek leaves them."""
+    side.fill("a", "b", "c", "d")
+    changes: list[Callable[[Any], object]] = [
+        lambda consumer: None,
+        lambda consumer: consumer.assign([side.place()]),
+        lambda consumer: consumer.assign([side.place(0, 1)]),
+        lambda consumer: consumer.unassign(),
+        lambda consumer: consumer.seek(side.place(0, 1)),
+        lambda consumer: [consumer.seek(side.place(0, 1)), side.next(consumer)],
+    ]
+    seen: Seen = []
+    for auto_commit in (False, True):
+        for change in changes:
+            given = {"group_id": f"kept-{uuid.uuid4().hex[:8]}", "auto_commit_interval_ms": 600_000}
+            more = {"enable_auto_commit": auto_commit, "enable_auto_offset_store": False}
+            consumer = side.consumer(**given, **more)
+            consumer.assign([side.place()])
+            side.next(consumer)
+            consumer.store_offsets(offsets=[side.place(0, 3)])
+            change(consumer)
+            seen.append(side.refused(functools.partial(consumer.store_offsets, offsets=[side.place(1, 3)])))
+            seen.append(side.committed(consumer))
+            consumer.close()
+            seen.append(side.committed(side.consumer(**given), stored=False))
+    return seen
+
+
+def commits_nothing_back(side: Side) -> Seen:
+    """After a seek, offsets below the committed one are stored, and committed at the end only, if that is automatic."""
+    side.fill("a", "b", "c", "d")
+    seen: Seen = []
+    for auto_commit in (False, True):
+        for reads in (0, 3):
+            given = {"group_id": f"kept-{uuid.uuid4().hex[:8]}", "auto_commit_interval_ms": 600_000}
+            first = side.consumer(**given)
+            first.commit(offsets=[side.place(0, 2)], asynchronous=False)
+            consumer = side.consumer(**given, enable_auto_commit=auto_commit)
+            consumer.subscribe([side.topic])
+            side.until(consumer.assignment, consumer)
+            seen += [reads and side.next(consumer).offset()]
+            seen += [side.committed(consumer)] if reads else []
+            consumer.seek(side.place(0, 0))
+            seen += [side.next(consumer).offset(), side.committed(consumer)]
+            seen += [side.next(consumer).offset(), side.committed(consumer)]
+            consumer.close()
+            seen.append(side.committed(first, stored=False))
+    return seen
+
+
+def rebalances_stored_offsets(side: Side) -> Seen:
+    """A rebalance drops what was stored, also behind a seek; a commit that is automatic is made first."""
+    side.fill("a", "b", "c", "d")
+    side.fill("a", "b", "c", "d", partition=1)
+    seen: Seen = []
+    places = [side.place(0), side.place(1)]
+    for auto_commit in (False, True):
+        told: Seen = []
+        given = {
+            "group_id": f"kept-{uuid.uuid4().hex[:8]}", "session_timeout_ms": 6_000, "heartbeat_interval_ms": 200,
+            "enable_auto_commit": auto_commit, "auto_commit_interval_ms": 600_000, "enable_auto_offset_store": False,
+        }  # fmt: skip
+        first, second = side.consumer(**given), side.consumer(**given)
+        first.subscribe([side.topic], on_assign=lambda _, given, told=told: told.append(len(given)))
+        for _ in range(8):
+            side.next(first)
+        first.store_offsets(offsets=[side.place(0, 2), side.place(1, 2)])
+        for each in (0, 1):
+            first.seek(side.place(each, 1))
+        second.subscribe([side.topic])
+        found: Seen = []
+        deadline = time.monotonic() + WAIT
+        while told != [2, 1] or not found:
+            assert time.monotonic() < deadline, told
+            if told != [2, 1]:
+                first.poll(QUIET)
+            found += [each for each in (second.poll(QUIET),) if each is not None]
+        seen += [told, [each.offset for each in first.committed(places, timeout=WAIT)], found[0].offset()]
+        seen += [side.committed(first)[0], side.next(first).offset()]
+        first.close()
+        second.close()
+    return seen
+
+
+def stays_paused(side: Side) -> Seen:
+    """A pause holds until `resume`, whatever is assigned meanwhile."""
+    side.fill("a", "b", "c")
+    side.fill("x", partition=1)
+    place = side.place
+    consumer = side.consumer(enable_auto_commit=False)
+    consumer.assign([place()])
+    seen: Seen = [side.next(consumer).offset()]
+    consumer.pause([place()])
+    consumer.assign([place(0, 2), place(1, 0)])
+    seen.append(side.next(consumer).partition())
+    consumer.incremental_unassign([place()])
+    consumer.incremental_assign([place(0, 1)])
+    seen.append(side.told(consumer.poll(QUIET)))
+    consumer.unassign()
+    consumer.resume([place()])
+    consumer.assign([place()])
+    seen.append(side.next(consumer).offset())
+    subscribed = side.consumer(enable_auto_commit=False)
+    subscribed.subscribe([side.topic])
+    seen.append(sorted(side.next(subscribed).partition() for _ in range(4)))
+    subscribed.pause([place()])
+    subscribed.unsubscribe()
+    subscribed.poll(QUIET)
+    subscribed.subscribe([side.topic])
+    seen.append(side.next(subscribed).partition())
+    subscribed.resume([place()])
+    return [*seen, side.next(subscribed).offset()]
+
+
 STEPS: Final = (
     sends, reports, refuses, ends, commits, stores, moves, consumes, rebalances, fails, commits_transactions, lists,
     waits_for_a_topic, commits_by_itself, two_members, reads_patterns, begins_near_the_end, has_no_offset, leaves,
+    drops_stored_offsets, drops_offsets_of_the_program, commits_nothing_back, rebalances_stored_offsets, stays_paused,
 )  # fmt: skip
 
 

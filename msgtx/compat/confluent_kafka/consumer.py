@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from confluent_kafka import (
@@ -114,12 +114,12 @@ class Consumer:
         self._positions: dict[msgtx.TopicPartition, int] = {}  # behind what was returned
         self._begins: dict[msgtx.TopicPartition, int] = {}  # where a partition was sought to, until it is read
         self._stored: dict[msgtx.TopicPartition, int] = {}  # to be committed
-        self._committed: dict[msgtx.TopicPartition, int] = {}
+        self._committed: dict[msgtx.TopicPartition, int | None] = {}  # None: it is asked for when it counts
         self._handed: dict[msgtx.TopicPartition, int] = {}  # to be committed in the background, which may fail
         self._settled: dict[msgtx.TopicPartition, int] = {}  # that a transaction holds
         self._is_open = False  # messages of a partition that was taken away are in no commit
         self._ends_told: dict[msgtx.TopicPartition, int] = {}
-        self._paused: set[msgtx.TopicPartition] = set()
+        self._paused: set[msgtx.TopicPartition] = set()  # also of partitions that are not assigned now, as there
         self._missing: set[str] = set()  # topics whose absence was told
         self._events: deque[Callable[[], object]] = deque()  # callbacks that are due
         self._found: deque[Message] = deque()  # errors and ends, for the next poll
@@ -217,9 +217,10 @@ class Consumer:
         """Tell the program of its partitions. If it listens, it reads all from the committed offsets, as there."""
         if self._told.get("assign") or self._told.get("revoke"):
             for each in kept:
-                self._forget([each], resumes=False)
+                self._forget([each])
                 self._go_to(each, self._committed_or_reset(each))
         self._is_due = False
+        self._inner().pause(self._paused.intersection(partitions))
         self._given = partitions
         self._call("assign", partitions)
 
@@ -231,19 +232,17 @@ class Consumer:
             finally:
                 self._commit_all_of(partitions)
 
-    def _commit_all_of(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
+    def _commit_all_of(self, partitions: Iterable[msgtx.TopicPartition], *, wait: bool = False) -> None:
         if self._auto_commit:
             stored = self._stored.copy()
-            self._commit_stored({each: stored[each] for each in partitions if each in stored})
+            self._commit_stored({each: stored[each] for each in partitions if each in stored}, wait=wait)
 
     def _call(self, event: str, partitions: list[msgtx.TopicPartition]) -> None:
         if (callback := self._told.get(event)) is not None:
             callback(self, [TopicPartition(*each) for each in partitions])
 
-    def _forget(self, partitions: Iterable[msgtx.TopicPartition], *, resumes: bool = True) -> None:
+    def _forget(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
         for each in partitions:
-            if resumes:
-                self._paused.discard(each)
             for kept in (
                 self._positions,
                 self._begins,
@@ -263,15 +262,13 @@ class Consumer:
         places = _places(partitions)
         with translated():
             if self._topics:
-                self._begin_at(partitions)
-                return
-            inner = self._inner()
-            # One without an offset begins anew, at the committed one.
-            begins = {place for place, each in zip(places, partitions, strict=True) if each.offset in NO_OFFSETS}
-            gone = [each for each in inner.assignment() if each not in places or each in begins]
-            inner.assign([each for each in places if each not in begins])
-            inner.assign(places)
-            self._forget(gone)
+                moved = {place for place, each in zip(places, partitions, strict=True) if each.offset not in NO_OFFSETS}
+                self._put_down(moved.intersection(self._assignment()))
+            else:
+                self._put_down(self._assignment())
+                self._inner().assign([])  # each begins anew
+                self._inner().assign(places)
+            self._inner().pause(self._paused.intersection(self._assignment()))
             self._begin_at(partitions)
 
     @_in_turn
@@ -280,7 +277,7 @@ class Consumer:
         self._require_open()
         if self._consumer is not None and not self._topics:
             with translated():
-                self._forget(self._consumer.assignment())
+                self._put_down(self._assignment())
                 self._consumer.assign([])
 
     @_in_turn
@@ -298,6 +295,7 @@ class Consumer:
                         told = f"{each.topic} [{each.partition}] is already part of the current assignment"
                         raise _failed(KafkaError._CONFLICT, told)
                 inner.assign([*held, *places])
+                inner.pause(self._paused.intersection(places))
             self._begin_at(partitions)
 
     @_in_turn
@@ -313,8 +311,15 @@ class Consumer:
                 raise _failed(KafkaError._INVALID_ARG, f"{each.topic} [{each.partition}] is not part of the assignment")
         if not self._topics:
             with translated():
+                self._put_down(places)
                 self._inner().assign([each for each in held if each not in places])
-                self._forget(places)
+
+    def _put_down(self, partitions: Collection[msgtx.TopicPartition]) -> None:
+        """Forget the stored offsets of these partitions, as there: a commit that is automatic is made before."""
+        self._commit_all_of(partitions, wait=True)
+        known = {each: self._committed[each] for each in partitions if each in self._committed}
+        self._forget(partitions)
+        self._committed.update(known)
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that are read."""
@@ -333,7 +338,11 @@ class Consumer:
             if place not in self._inner().assignment():
                 continue
             self._go_to(place, each.offset)
-            if each.offset in NO_OFFSETS and not self._topics:
+            if each.offset not in NO_OFFSETS:
+                self._committed.setdefault(place, OFFSET_INVALID)  # as there: nobody has asked for it
+                continue
+            self._committed.pop(place, None)
+            if not self._topics:
                 with contextlib.suppress(errors.MsgtxError):  # the next poll raises it
                     self._begins[place] = self._inner().position(place)  # so that `latest` is the end of now
 
@@ -539,11 +548,15 @@ class Consumer:
         self._next_serve = time.monotonic() + SERVE_SECONDS
         if self._auto_commit and time.monotonic() >= self._next_commit:
             self._next_commit = time.monotonic() + self._interval
-            due = self._due()
-            # What nothing new followed is committed once more and awaited: in the background it may have failed.
-            is_new = any(self._handed.get(each) != at for each, at in due.items())
-            if is_new or self._inner().failing is None:
-                self._commit_stored(due, wait=not is_new)
+            with contextlib.suppress(errors.MsgtxError):  # then the next commit is of them
+                self._commit_due()
+
+    def _commit_due(self) -> None:
+        due = self._due()
+        # What nothing new followed is committed once more and awaited: in the background it may have failed.
+        is_new = any(self._handed.get(each) != at for each, at in due.items())
+        if is_new or self._inner().failing is None:
+            self._commit_stored(due, wait=not is_new)
 
     def _tell(self, error: KafkaError) -> None:
         if self._error_cb is None:
@@ -555,8 +568,12 @@ class Consumer:
     # ── offsets ──
 
     def _due(self) -> dict[msgtx.TopicPartition, int]:
+        """Return the stored offsets that are ahead of the committed ones: as there, a seek takes no commit back."""
         stored = self._stored.copy()  # another thread may store offsets
-        return {each: at for each, at in stored.items() if self._committed.get(each) != at}
+        unknown = [each for each in stored if self._committed.get(each, OFFSET_INVALID) is None]
+        found = self._inner().committed(unknown, require_stable=False) if unknown else {}
+        self._committed.update({each: OFFSET_INVALID if at is None else at.offset for each, at in found.items()})
+        return {each: at for each, at in stored.items() if at > (self._committed.get(each) or OFFSET_INVALID)}
 
     @_in_turn
     def commit(
@@ -585,7 +602,8 @@ class Consumer:
                 if each.offset >= 0
             }
         else:
-            given = {each: msgtx.OffsetAndMetadata(at) for each, at in self._due().items()}
+            with translated():
+                given = {each: msgtx.OffsetAndMetadata(at) for each, at in self._due().items()}
         failure = None
         known: dict[msgtx.TopicPartition, msgtx.OffsetAndMetadata | None] = {**given}
         if message is None and offsets is None:
@@ -663,6 +681,7 @@ class Consumer:
             elif offset == OFFSET_STORED:
                 offset = self._committed_or_reset(place)
             self._go_to(place, offset)
+            self._committed.setdefault(place, None)
 
     @_in_turn
     def pause(self, partitions: list[TopicPartition]) -> None:
@@ -678,7 +697,7 @@ class Consumer:
         self._require_open()
         with translated():
             self._inner().resume(self._held(partitions))
-            self._paused.difference_update(self._held(partitions))
+            self._paused.difference_update(_places(partitions))
 
     def _held(self, partitions: list[TopicPartition]) -> list[msgtx.TopicPartition]:
         held = self._assignment()
