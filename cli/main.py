@@ -1,6 +1,7 @@
 """The program: signals, failures and exit codes around the commands."""
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     interruption.ignore()
     with contextlib.suppress(OSError):
         _let_go_of_output()
+    gc.freeze()  # else the interpreter searches every module for garbage before it ends
     sys.exit(code)
 
 

@@ -5,25 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, Unpack, overload
 
-from msgtx import arguments, errors, snapshot, units
-from msgtx.admin import doctor
-from msgtx.admin.activity import activity
-from msgtx.admin.database import database
-from msgtx.admin.doctor.findings import Limits
-from msgtx.admin.find import Search, find, find_before
-from msgtx.admin.groups import GroupsAdmin
-from msgtx.admin.mirrors import MirrorsAdmin
-from msgtx.admin.partitions import PartitionsAdmin
-from msgtx.admin.producers import ProducersAdmin
-from msgtx.admin.search import search
-from msgtx.admin.shares import SharesAdmin
-from msgtx.admin.spark import SparkAdmin
-from msgtx.admin.topics import TopicsAdmin
-from msgtx.admin.transactions import TransactionsAdmin
-from msgtx.admin.verify import verify
+from msgtx import arguments, errors, forks, units
 from msgtx.closing import Closing
 from msgtx.config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig, resolve
-from msgtx.coordinator.sweep import sweep
 from msgtx.database.address import public_url, sqlalchemy_url
 from msgtx.database.connection import until
 from msgtx.database.opening import open_engine
@@ -41,9 +25,7 @@ from msgtx.settings import (
     StopSignal,
     TransformSettings,
 )
-from msgtx.store.find import BEHIND_ALL
 from msgtx.store.operator.installation import SCHEMA_VERSION, describe_installation, require_version
-from msgtx.store.sweeps.coordinators import Shard, find_coordinator, list_shards
 from msgtx.store.transactions.seal import complete_prepared
 from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import (
@@ -74,15 +56,28 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine as SqlalchemyEngine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from msgtx.admin.doctor.findings import Limits
+    from msgtx.admin.find import Search
+    from msgtx.admin.groups import GroupsAdmin
+    from msgtx.admin.mirrors import MirrorsAdmin
+    from msgtx.admin.partitions import PartitionsAdmin
+    from msgtx.admin.producers import ProducersAdmin
+    from msgtx.admin.shares import SharesAdmin
+    from msgtx.admin.spark import SparkAdmin
+    from msgtx.admin.topics import TopicsAdmin
+    from msgtx.admin.transactions import TransactionsAdmin
     from msgtx.consumer.consumer import Consumer
     from msgtx.process import Outputs, Transform
     from msgtx.producer.batcher import Serializer
     from msgtx.producer.producer import Producer
     from msgtx.shares.share_consumer import ShareConsumer
+    from msgtx.snapshot import Snapshots
+    from msgtx.store.sweeps.coordinators import Shard
 
 # Members of a share group get a `ShareRecord`. A worker's function of a `Record` takes one, too.
 S = TypeVar("S")  # a session
 MOST_CONNECTIONS: Final = 10_000  # of one client: more than a server takes
+MOST_FINDINGS: Final = 20  # of one kind: an operator who has more of them begins with the oldest
 
 
 class Admin:
@@ -90,22 +85,68 @@ class Admin:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.groups = GroupsAdmin(engine)
-        self.shares = SharesAdmin(engine)
-        self.producers = ProducersAdmin(engine)
-        self.transactions = TransactionsAdmin(engine)
-        self.partitions = PartitionsAdmin(engine)
-        self.spark = SparkAdmin(engine)
-        self.mirrors = MirrorsAdmin(engine)
+
+    @forks.kept
+    def groups(self) -> "GroupsAdmin":
+        """Return the calls for consumer groups."""
+        from msgtx.admin.groups import GroupsAdmin
+
+        return GroupsAdmin(self._engine)
+
+    @forks.kept
+    def shares(self) -> "SharesAdmin":
+        """Return the calls for share groups."""
+        from msgtx.admin.shares import SharesAdmin
+
+        return SharesAdmin(self._engine)
+
+    @forks.kept
+    def producers(self) -> "ProducersAdmin":
+        """Return the calls for producers."""
+        from msgtx.admin.producers import ProducersAdmin
+
+        return ProducersAdmin(self._engine)
+
+    @forks.kept
+    def transactions(self) -> "TransactionsAdmin":
+        """Return the calls for transactions."""
+        from msgtx.admin.transactions import TransactionsAdmin
+
+        return TransactionsAdmin(self._engine)
+
+    @forks.kept
+    def partitions(self) -> "PartitionsAdmin":
+        """Return the calls for partitions."""
+        from msgtx.admin.partitions import PartitionsAdmin
+
+        return PartitionsAdmin(self._engine)
+
+    @forks.kept
+    def spark(self) -> "SparkAdmin":
+        """Return the calls for Spark's queries."""
+        from msgtx.admin.spark import SparkAdmin
+
+        return SparkAdmin(self._engine)
+
+    @forks.kept
+    def mirrors(self) -> "MirrorsAdmin":
+        """Return the calls for mirrors."""
+        from msgtx.admin.mirrors import MirrorsAdmin
+
+        return MirrorsAdmin(self._engine)
 
     def find_coordinator(self, transactional_id: str) -> Coordinator:
         """Return the leader of the shard of a transactional id. Raise `CoordinatorNotAvailable` without a living lease."""
+        from msgtx.store.sweeps.coordinators import find_coordinator
+
         transactional_id = arguments.check_name("a transactional id", transactional_id)
         with self._engine.connection() as connection:
             return find_coordinator(connection, transactional_id)
 
-    def coordinators(self) -> list[Shard]:
+    def coordinators(self) -> "list[Shard]":
         """Return the 50 shards; one without a living lease has no owner."""
+        from msgtx.store.sweeps.coordinators import list_shards
+
         with self._engine.connection() as connection:
             return list_shards(connection)
 
@@ -116,6 +157,8 @@ class Admin:
         consume or observe. The cost is bounded: a busy piece is estimated, and says so. Raise `UnknownTopicOrPartition`,
         `AuthorizationFailed`.
         """
+        from msgtx.admin.activity import activity
+
         return activity(self._engine, minutes, pieces=pieces, topic=topic)
 
     def database(self) -> DatabaseDescription:
@@ -124,14 +167,18 @@ class Admin:
         PostgreSQL hides other roles' sessions and standbys from roles without pg_read_all_stats. Raise
         `AuthorizationFailed` without the right to observe every topic.
         """
+        from msgtx.admin.database import database
+
         return database(self._engine)
 
-    def doctor(self, *, most: int = doctor.MOST_FINDINGS, limits: Limits | None = None) -> list[Finding]:
+    def doctor(self, *, most: int = MOST_FINDINGS, limits: "Limits | None" = None) -> list[Finding]:
         """Report transactions that hold partitions back, other problems, and the remedies; the worst first.
 
         `most`: findings of one kind, further ones are counted. Data that the role may not see (others' sessions need
         pg_read_all_stats) is a finding, too.
         """
+        from msgtx.admin import doctor
+
         return doctor.examine(self._engine, most=most, limits=limits)
 
     def verify(
@@ -142,6 +189,8 @@ class Admin:
         Runs beside producers and consumers. `progress(records, words)` is called now and then. Raise
         `UnknownTopicOrPartition`.
         """
+        from msgtx.admin.verify import verify
+
         return verify(self._engine, topics, progress=progress)
 
 
@@ -151,9 +200,21 @@ class Client(Closing):
     def __init__(self, engine: Engine) -> None:
         self.embedded = engine.embedded  # whether the database is the embedded one
         self.runtime = Runtime(engine)
-        self.topics = TopicsAdmin(engine)
-        self.snapshots = snapshot.Snapshots(engine)
         self.admin = Admin(engine)
+
+    @forks.kept
+    def topics(self) -> "TopicsAdmin":
+        """Return the calls for topics."""
+        from msgtx.admin.topics import TopicsAdmin
+
+        return TopicsAdmin(self.runtime.engine)
+
+    @forks.kept
+    def snapshots(self) -> "Snapshots":
+        """Return the calls for named snapshots."""
+        from msgtx.snapshot import Snapshots
+
+        return Snapshots(self.runtime.engine)
 
     def __repr__(self) -> str:
         return f"<msgtx.Client of {self.url}{', closed' if self.closed else ''}>"
@@ -563,6 +624,8 @@ class Client(Closing):
 
         It only moves forward, and reading it again gives the same. Raise `UnknownTopicOrPartition`.
         """
+        from msgtx import snapshot
+
         return snapshot.take(self.runtime.engine, arguments.topics(topics)).snapshot
 
     def read(self, cut: Snapshot, start: Snapshot | None = None) -> Iterator[Record]:
@@ -570,6 +633,8 @@ class Client(Closing):
 
         Raise `IncarnationChanged`, `OffsetOutOfRange` if retention removed records behind `start`, `LogTruncated`.
         """
+        from msgtx import snapshot
+
         return snapshot.read(self.runtime.engine, cut, start)
 
     def find(
@@ -604,6 +669,8 @@ class Client(Closing):
         asked = replace(asked, offset=offset)
         arguments.function("progress", progress)
         stop = arguments.stop_signal("stop", stop)
+        from msgtx.admin.find import find
+
         return find(self.runtime.engine, topic, asked, partition=partition, stop=stop, progress=progress)
 
     def find_before(
@@ -629,6 +696,9 @@ class Client(Closing):
         """
         place = TopicPartition(arguments.topic(topic), arguments.whole("partition", partition))
         asked = replace(_search(key, json, header, since=since, limit=limit), groups=arguments.flag("groups", groups))
+        from msgtx.admin.find import find_before
+        from msgtx.store.find import BEHIND_ALL
+
         before = BEHIND_ALL if before is None else arguments.whole("before", before)
         arguments.function("progress", progress)
         stop = arguments.stop_signal("stop", stop)
@@ -657,6 +727,8 @@ class Client(Closing):
         if not text:
             raise errors.InvalidRequest("a search needs a text", name="text")
         arguments.function("progress", progress)
+        from msgtx.admin.search import search
+
         return search(
             self.runtime.engine,
             text,
@@ -713,6 +785,8 @@ class Client(Closing):
         """
         self.runtime.require_open()
         end = self.runtime.stop_or_close(arguments.stop_signal("stop", stop))
+        from msgtx.coordinator.sweep import sweep
+
         return sweep(self.runtime.engine, only=only, dry_run=dry_run, full_speed=full_speed, stop=end)
 
     def observe(self, observer: Observer) -> None:
@@ -735,8 +809,12 @@ class Client(Closing):
         self.runtime.close()
 
 
-def _search(key: str | bytes | None, json: str | None, header: str | None, *, since: Duration | None, limit: int) -> Search:
+def _search(
+    key: str | bytes | None, json: str | None, header: str | None, *, since: Duration | None, limit: int
+) -> "Search":
     """Return what records are looked for. Raise `WrongType`, `InvalidRequest`."""
+    from msgtx.admin.find import Search
+
     if key is not None:
         arguments.an_instance("key", key, (str, bytes), "a text or bytes")
     return Search(

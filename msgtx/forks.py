@@ -10,11 +10,12 @@ import os
 import socket
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from msgtx.errors import IllegalState
 
 Owner = TypeVar("Owner")
+Kept = TypeVar("Kept")
 
 
 class Origin:
@@ -32,6 +33,21 @@ class Origin:
         """Raise `IllegalState` in the child of a fork. `what` was made before it."""
         if self is not Origin.current:
             raise IllegalState(f"{what} was made before a fork; make a new client in the child process", reason="fork")
+
+
+class kept(Generic[Kept]):  # noqa: N801 - a decorator
+    """A property that is computed once: `functools.cached_property`, but its lock, which a child may inherit locked."""
+
+    def __init__(self, make: Callable[[Any], Kept]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __get__(self, owner: Any, kind: type) -> Kept:
+        """Return the value. It is found in the object from now on."""
+        if owner is None:
+            return self  # type: ignore[return-value]  # the property of the class, for those who inspect it
+        found: Kept = vars(owner).setdefault(self._make.__name__, self._make(owner))
+        return found
 
 
 def here() -> Origin:

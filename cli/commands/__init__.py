@@ -4,6 +4,7 @@ import importlib
 
 import click
 
+from msgtx.cli.terminal.interruption import deferred
 from msgtx.cli.terminal.invocation import (
     FORMATS,
     ON_FAILOVER,
@@ -53,7 +54,8 @@ class Commands(Group):
         """Import a command."""
         if cmd_name not in NAMES:
             return None
-        found = importlib.import_module(f"msgtx.cli.commands.{cmd_name}").command
+        with deferred():
+            found = importlib.import_module(f"msgtx.cli.commands.{cmd_name}").command
         assert isinstance(found, click.Command)
         return found
 

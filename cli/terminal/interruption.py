@@ -6,6 +6,7 @@ after all: a write is stuck, or the database is away.
 """
 
 import contextlib
+import gc
 import signal
 import sys
 import threading
@@ -57,6 +58,7 @@ class StopEvent(threading.Event):
 
 _stop: StopEvent | None = None
 _raised: int | None = None  # a signal whose exception has not reached the end of the program
+_listens = False  # whether the process is this program; a test calls commands in its own
 
 
 @contextlib.contextmanager
@@ -84,14 +86,30 @@ def deferred() -> Iterator[None]:
     if _stop is not None:
         yield
         return
-    with stopping() as stop:
+    with stopping() as stop, _without_collector():
         yield
     if stop.signal is not None:
         raise Interrupted
 
 
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the collector in a program that starts: imports make no garbage. It never searches the modules."""
+    if not _listens:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def listen() -> None:
-    """Install the handlers. For the main thread."""
+    """Install the handlers, in a process that is this program. For the main thread."""
+    global _listens  # noqa: PLW0603 - as above
+    _listens = True
     signal.signal(signal.SIGALRM, _raise)
     sys.unraisablehook = _raise_again
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -3,6 +3,7 @@
 import json
 import select
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from msgtx.cli.terminal.failure import CommandFailed
 from msgtx.rows import json_of, printable
 
 Row = Mapping[str, Any]
-PIPE_COLUMNS: Final = 100_000  # nothing is cut or wrapped for a program that reads a table
+WIDEST: Final = 100_000  # columns: a table that nothing is wrapped in
 
 
 def show_many(format_name: str, rows: Iterable[Row], columns: Sequence[str]) -> None:
@@ -34,37 +35,62 @@ def show_one(format_name: str, row: Row) -> None:
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> None:
     """Print a table: with rules on a terminal, plain columns elsewhere. Numbers stand right."""
+    if not sys.stdout.isatty():
+        _show_plain(columns, rows, title)
+        return
     from rich import box
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    console = Console(file=sys.stdout, width=None if terminal else PIPE_COLUMNS, highlight=False)
+    console = Console(file=sys.stdout, highlight=False)
     table = Table(
-        box=box.SIMPLE_HEAD if terminal else None,
+        box=box.SIMPLE_HEAD,
         show_header=any(columns),
         pad_edge=False,
         title=title,
         title_justify="left",
     )
-    for index, column in enumerate(columns):
-        numbers = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
+    for column, numbers in zip(columns, _numbers(columns, rows), strict=True):
         table.add_column(Text(column), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    if (
-        terminal
-        and any(columns)
-        and Measurement.get(console, console.options.update(width=PIPE_COLUMNS), table).minimum > (console.width)
-    ):
+    if any(columns) and Measurement.get(console, console.options.update(width=WIDEST), table).minimum > console.width:
         # Narrower than the longest words of its columns, a table would break them letter by letter.
         _show_blocks(columns, rows)
         return
     with console.capture() as captured:  # if rich wrote itself, it would end the program when a reader leaves
         console.print(table)
     write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
+
+
+def _show_plain(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> None:
+    """Print a table for a program: nothing is wrapped. Without rich, whose import takes as long as a question."""
+    lines = [[*columns]] if any(columns) else []
+    lines += [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(_width, cells)) for cells in zip(*lines, strict=True)]
+    to_the_right = _numbers(columns, rows)
+    written = [] if title is None else [title]
+    for line in lines:
+        spaces = [" " * (width - _width(cell)) for cell, width in zip(line, widths, strict=True)]
+        cells = [
+            space + cell if right else cell + space for cell, space, right in zip(line, spaces, to_the_right, strict=True)
+        ]
+        written.append("  ".join(cells).rstrip())
+    write("".join(f"{line}\n" for line in written))
+
+
+def _numbers(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bool]:
+    """Return for each column whether it holds numbers, which stand right."""
+    return [bool(rows) and all(isinstance(row[index], int | float | None) for row in rows) for index in range(len(columns))]
+
+
+def _width(text: str) -> int:
+    """Return the columns that a text takes: an East Asian letter takes two, an accent of its own none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(each) else 1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
 
 
 def _show_blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

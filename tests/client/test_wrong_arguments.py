@@ -484,16 +484,16 @@ def made(world: World, owner: object, name: str) -> Iterator[tuple[Any, Callable
         case clients.Admin:
             yield client.admin, nothing
         case (
-            clients.SharesAdmin
-            | clients.GroupsAdmin
-            | clients.PartitionsAdmin
-            | clients.ProducersAdmin
-            | clients.MirrorsAdmin
+            surface.SharesAdmin
+            | surface.GroupsAdmin
+            | surface.PartitionsAdmin
+            | surface.ProducersAdmin
+            | surface.MirrorsAdmin
+            | surface.SparkAdmin
+            | surface.TransactionsAdmin
         ):
             yield getattr(client.admin, owner.__name__.removesuffix("Admin").lower()), nothing
-        case clients.TransactionsAdmin:
-            yield client.admin.transactions, nothing
-        case clients.TopicsAdmin:
+        case surface.TopicsAdmin:
             yield client.topics, nothing
         case _ if owner is Snapshots:
             yield client.snapshots, nothing

@@ -177,7 +177,7 @@ class Yard:
 
     def _create(self, text: str) -> None:
         """Put a function or view in the place of its namesake, and let the template match the current tree."""
-        functions.functions_hash.cache_clear()
+        functions.contents.cache_clear()
         functions.files.cache_clear()
         name = f"{self.server.role}_template"
         with connect(self.server.url(name)) as connection, connection.transaction():

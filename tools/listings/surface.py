@@ -9,12 +9,23 @@ import click
 
 import msgtx
 from msgtx import aio, client, metrics, orm, otel, snapshot
+from msgtx.admin.groups import GroupsAdmin
+from msgtx.admin.mirrors import MirrorsAdmin
+from msgtx.admin.partitions import PartitionsAdmin
+from msgtx.admin.producers import ProducersAdmin
+from msgtx.admin.shares import SharesAdmin
+from msgtx.admin.spark import SparkAdmin
+from msgtx.admin.topics import TopicsAdmin
+from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.cli.commands import command
 from tools.generate.calls import calls
 from tools.generate.settings import SUBJECTS
 
 # What a client leads to, without a name of its own there.
-ADMIN: Final = [client.Admin, snapshot.Snapshots, *(kind for name, kind in vars(client).items() if name.endswith("sAdmin"))]
+ADMIN: Final = (
+    client.Admin, snapshot.Snapshots, GroupsAdmin, MirrorsAdmin, PartitionsAdmin, ProducersAdmin, SharesAdmin, SparkAdmin,
+    TopicsAdmin, TransactionsAdmin,
+)  # fmt: skip
 # What other rooms call, until it gets a name that shows it.
 INNER: Final = (
     "answering begin begins_here committing holdings rides runtime subscription"

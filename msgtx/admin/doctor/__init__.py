@@ -13,7 +13,6 @@ from msgtx.database.pool import Engine
 from msgtx.store.operator.server import describe_server
 from msgtx.types import Finding, Level
 
-MOST_FINDINGS: Final = 20  # findings of one kind: an operator who has more of them begins with the oldest
 ORDER: Final = tuple(Level)
 
 Check = Callable[[Look], Iterable[Finding]]
@@ -42,7 +41,7 @@ CHECKS: Final[dict[str, Check]] = {
 }
 
 
-def examine(engine: Engine, *, most: int = MOST_FINDINGS, limits: Limits | None = None) -> list[Finding]:
+def examine(engine: Engine, *, most: int, limits: Limits | None = None) -> list[Finding]:
     """Run all checks. Returns findings, the worst first. Data that the role may not see is a finding, too."""
     most = arguments.whole("most", most, least=1, most=arguments.LARGEST_INT4)
     if limits is not None:

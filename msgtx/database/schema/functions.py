@@ -58,13 +58,21 @@ class _Object:
     description: str
 
 
-@cache
 def functions_hash() -> str:
     """Return a hash of the text of all functions, views and triggers."""
+    return contents()[0]
+
+
+@cache
+def contents() -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return that hash, and the kind and name of each object. The files are read once; a client asks for both."""
     digest = hashlib.sha256(repr(PLANS).encode())
+    found = []
     for name, sql in _sources():
         digest.update(f"{name}\0{sql}\0".encode())
-    return digest.hexdigest()
+        if head := _head(sql):
+            found.append((head[1].lower(), name))
+    return digest.hexdigest(), tuple(found)
 
 
 @cache
@@ -93,7 +101,7 @@ def are_all_there(connection: "psycopg.Connection[Any]") -> bool:
 
 def _lacking(there: Iterable[tuple[str, str]]) -> list[str]:
     found = {*there}
-    return sorted(file.name for file in files() if (file.kind, file.name) not in found)
+    return [name for kind, name in contents()[1] if (kind, name) not in found]
 
 
 def grants(connection: "Connection") -> list[Grant]:
@@ -154,7 +162,7 @@ def _parse(name: str, sql: str, *, names: frozenset[str]) -> SqlFile | None:
     code = re.sub(r"--.*", "", sql).strip()
     if not code.lower().startswith("create"):
         return None
-    head = re.match(HEAD, code, re.IGNORECASE)
+    head = _head(sql)
     assert head is not None, f"msgtx/sql/{name}.sql creates a function, a view or a constraint trigger"
     assert head[2] == name, f"msgtx/sql/{name}.sql creates {head[2]}: a file has the name of what it creates"
     kind = head[1].lower()
@@ -162,6 +170,11 @@ def _parse(name: str, sql: str, *, names: frozenset[str]) -> SqlFile | None:
     if kind == "view" or not re.search(r"\bas\s+(\$|')", code, re.IGNORECASE):
         after |= set(re.findall(r"\bmsgtx\.(\w+)", code)) & names - {name}
     return SqlFile(kind, name, sql, frozenset(after), frozenset(said("right", sql)), tuple(said("plan", sql)))
+
+
+def _head(sql: str) -> re.Match[str] | None:
+    """Return what a file creates, behind its header: the kind and the name."""
+    return re.match(HEAD, sql, re.IGNORECASE)
 
 
 def said(word: str, sql: str) -> list[str]:
@@ -202,7 +215,7 @@ PLANS: Final = {
     "in order": "set enable_sort = off",
 }
 
-HEAD = r"create (?:or replace |constraint )?(function|procedure|view|trigger) (?:msgtx\.)?(\w+)"
+HEAD = r"(?:--.*\n|\s)*create (?:or replace |constraint )?(function|procedure|view|trigger) (?:msgtx\.)?(\w+)"
 
 # All functions and views in the schema, without those of an extension, and all triggers on its tables that call one of its
 # functions: others are the user's. The description is PostgreSQL's own, as in its messages about dependencies.
