@@ -16,6 +16,7 @@ from msgtx.errors import ConfigError
 from msgtx.testing import lives, protocol
 from msgtx.testing.boundaries import BREAKS, Boundaries, Break, Say, going_on
 from msgtx.testing.lives import Function, Job
+from msgtx.testing.naming import shortened
 from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 from msgtx.units import Duration
@@ -175,7 +176,7 @@ class Faults:
 
 
 def _at(name: str, side: Side) -> Callable[[WireCall, Side], bool]:
-    wanted = protocol.plain(name)[: protocol.NAME_LENGTH].casefold()
+    wanted = shortened(protocol.plain(name)).casefold()
     begins = re.compile(rf"{re.escape(wanted)}(?:(?<=\W)|(?!\w))")  # with whole words
 
     def is_it(call: WireCall, reached: Side) -> bool:

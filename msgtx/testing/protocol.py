@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from msgtx.database import throwaway
+from msgtx.testing.naming import shortened
 
 SSL_REQUEST: Final = 80_877_103
 GSS_REQUEST: Final = 80_877_104
@@ -29,7 +30,6 @@ _VALUES: Final = re.compile(r"'(?:[^']|'')*'|(?<!\$)\b\d+(?:\.\d+)?\b|\b[0-9a-f]
 _WRITING: Final = ("insert", "update", "delete", "merge", "copy", "create", "with", "do", "call")
 _WRITES: Final = re.compile(rf"(?:^|;)\s*(?:{'|'.join(_WRITING)})\b", re.IGNORECASE)
 _OF_ROWS: Final = frozenset({"insert", "update", "delete", "merge", "copy", "with", "select", "call"})
-NAME_LENGTH: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Statements:
         last = texts[-1].rpartition(";")[2].strip() if texts else ""
         if functions and not (all(each in reading for each in functions) and any(map(_WRITES.search, texts))):
             return ", ".join(functions)
-        return last[:NAME_LENGTH]
+        return shortened(last)
 
 
 def plain(text: str) -> str:

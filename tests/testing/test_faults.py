@@ -47,7 +47,7 @@ def test_a_job_that_ends_before_its_fault_is_told(msgtx_client: Client, msgtx_fa
     def insert(client: Client) -> None:
         shop.execute(client, "insert into setting values ('one')")
 
-    with pytest.raises(AssertionError, match=r"ended before a call 'decide'; it made .*`insert into setting values"):
+    with pytest.raises(AssertionError, match=r"ended before a call 'decide'; it made .*`insert into setting`"):
         msgtx_faults.killed(insert, before="decide")
     with refuses(errors.ConfigError, name="between"):
         msgtx_faults.killed(insert)
