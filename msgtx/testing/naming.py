@@ -8,8 +8,8 @@ NAME_LENGTH: Final = 60  # then a list ends with the item, and a statement with 
 LOOKED_AT: Final = 10_000  # letters of a statement
 
 _NAME: Final = r'(?:"[^"]*"|[^\s("])+'
-# Patterns of statements, none of which is run.
-_INSERT: Final = re.compile(rf"(insert into {_NAME}(?: as {_NAME})?) ?(\([^()]*(?:\)|$))?", re.IGNORECASE)
+# Patterns, no statements.
+_INSERT: Final = re.compile(rf"(insert +into {_NAME}(?: as {_NAME})?) ?(\([^()]*(?:\)|$))?", re.IGNORECASE)
 _UPDATE: Final = re.compile(rf"(update (?:only )?{_NAME}(?: (?:as )?(?!set\b){_NAME})? set )(.*)", re.IGNORECASE)  # noqa: S608
 # A call whose end is that of the statement: nothing behind it but a type, a name, or arguments of it.
 _CALL: Final = re.compile(rf"((?:select|call)(?: \* from)? {_NAME}) ?\(", re.IGNORECASE)
