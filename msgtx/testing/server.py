@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +23,8 @@ IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the folder in it is made by 
 FOLDERS_PREFIX: Final = "msgtx-testing-"
 HELD_FILE: Final = "run"  # a file that is locked while the run lives
 YOUNG_SECONDS: Final = 3_600.0  # of a folder that has no such file
+ENDED: Final = b"ended"  # what a run tells its guard when it has removed its server itself
+LAST_PROCESS_SECONDS: Final = 60.0  # for the processes of a run that has ended, which hold its lock
 ROOM_BYTES: Final = 2 << 30  # of databases: a hundred megabytes at a time, and what is not checkpointed yet
 
 
@@ -59,6 +63,7 @@ def embedded_server() -> Iterator[Postgres]:
     folder = Path(tempfile.mkdtemp(prefix=FOLDERS_PREFIX, dir=memory))
     folder.chmod(0o755)  # as root, the server runs as another user
     held = _hold(folder)
+    guard = _guard(folder)
     try:
         started = embedded.start(folder / "home")
         server = Postgres(embedded.superuser_url(folder / "home"), started.url, folder / "home")
@@ -70,6 +75,32 @@ def embedded_server() -> Iterator[Postgres]:
         embedded.stop(folder / "home")
         shutil.rmtree(folder)
         held.close()
+        guard.communicate(ENDED)
+
+
+def _guard(folder: Path) -> "subprocess.Popen[bytes]":
+    """Start a process that removes a run's server if the run ends without doing it: by SIGTERM, or killed.
+
+    A handler of SIGTERM would not be called in the processes of pytest-xdist, and hide the signal from workers under test.
+    """
+    program = f"import sys; sys.stdin.buffer.read() or __import__({__name__!r}, fromlist=['_']).remove_after(sys.argv[1])"
+    return subprocess.Popen(  # noqa: S603 - this Python
+        [sys.executable, "-c", program, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is not for it
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+    )
+
+
+def remove_after(folder: str) -> None:
+    """Stop and remove the server of a run that has ended, once its last process has."""
+    deadline = time.monotonic() + LAST_PROCESS_SECONDS
+    while Path(folder).exists() and time.monotonic() < deadline:
+        _remove_if_deserted(Path(folder))
+        time.sleep(0.05)
 
 
 def _hold(folder: Path) -> IO[str]:
@@ -83,11 +114,15 @@ def _hold(folder: Path) -> IO[str]:
 def _remove_deserted(parent: Path) -> None:
     """Stop and remove the servers of runs that were killed."""
     for folder in parent.glob(f"{FOLDERS_PREFIX}*"):
-        with contextlib.suppress(OSError, MsgtxError):  # another run removes it, too
-            if _is_deserted(folder):
-                for home in (folder / "home", *folder.glob("standby-*")):
-                    embedded.stop(home)
-                shutil.rmtree(folder)
+        _remove_if_deserted(folder)
+
+
+def _remove_if_deserted(folder: Path) -> None:
+    with contextlib.suppress(OSError, MsgtxError):  # another run removes it, too
+        if _is_deserted(folder):
+            for home in (folder / "home", *folder.glob("standby-*")):
+                embedded.stop(home)
+            shutil.rmtree(folder)
 
 
 def _is_deserted(folder: Path) -> bool:

@@ -1,12 +1,28 @@
 """Runs of pytest as users of the kit have them: in a folder of their own."""
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 SECONDS: Final = 300.0
+
+
+@contextmanager
+def begun_pytest(folder: Path, *options: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Begin such a run, in a group of its own, which is killed at the end of the block."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "MSGTX"))}
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", *options]
+    with subprocess.Popen(command, cwd=folder, env={**given, **environment}, start_new_session=True) as run:
+        try:
+            yield run
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
 
 
 def run_pytest(folder: Path, *options: str, **environment: str) -> str:

@@ -1,6 +1,7 @@
 """The plugin's fixtures and options, as users have them."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 import psycopg
@@ -12,11 +13,12 @@ from sqlalchemy.orm import Session, sessionmaker
 import msgtx
 from msgtx import aio, errors
 from msgtx.database import address
+from msgtx.database.embedded import postmaster
 from msgtx.database.throwaway import NAMES_PREFIX, Throwaway
 from msgtx.testing import Clock, Postgres, Roles, committed, pending
 from tests.databases import Server, connect, wait_until
 from tests.refusals import refuses
-from tests.testing.runs import run_pytest
+from tests.testing.runs import begun_pytest, run_pytest
 
 
 def test_clients_and_connections_lead_to_one_database(
@@ -175,6 +177,30 @@ def test_help_and_fixtures_say_what_there_is(tmp_path: Path) -> None:
         "prepare",
     ):
         assert f"msgtx_{name}" in told
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("number", "options"),
+    [(signal.SIGTERM, ()), (signal.SIGTERM, ("-n", "1")), (signal.SIGKILL, ()), (signal.SIGINT, ())],
+)
+def test_the_server_of_a_run_ends_with_it(tmp_path: Path, number: signal.Signals, options: tuple[str, ...]) -> None:
+    told = tmp_path / "told"
+    (tmp_path / "test_it.py").write_text(
+        "import threading\n\n"
+        "def test_it(msgtx_server, msgtx_client):\n"
+        f"    with open('{told}.new', 'w') as file:\n        file.write(str(msgtx_server.home))\n"
+        f"    __import__('os').rename('{told}.new', '{told}')\n"
+        "    threading.Event().wait(300)\n"
+    )
+    with begun_pytest(tmp_path, *options) as run:
+        wait_until(told.exists, seconds=120)
+        home = Path(told.read_text())
+        running = postmaster.read_pid_file(home / "data")
+        assert running is not None
+        run.send_signal(number)
+        wait_until(lambda: not home.parent.exists(), seconds=120)
+    assert not postmaster.runs(home / "data", running.pid)
 
 
 @pytest.mark.slow
