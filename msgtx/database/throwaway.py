@@ -56,16 +56,23 @@ MAY_CREATE: Final = """
     select rolname::text, rolsuper or rolcreatedb, rolsuper or rolcreaterole from pg_roles where rolname = current_user
 """
 SET_CLOCK: Final = SQL("create or replace function msgtx.clock() returns timestamptz language sql volatile return {time}")
-# What only reads, as the functions of msgtx do that PostgreSQL knows for it: a break there leaves what the break after the
-# write before it leaves.
-READING: Final = (
-    *("show ", "begin", "savepoint", "release", "rollback", "listen"),
-    *("select pg_catalog.", "select current_schema", "select 'msgtx.", "select typname"),  # of SQLAlchemy
-    *("select $1::pg_catalog.regtype", "select …::pg_catalog.regtype"),  # of psycopg
+# How the questions of drivers begin, which only read unless they call a function that writes.
+OF_DRIVERS: Final = (
+    *("select pg_catalog.", "select current_schema", "select typname"),  # of SQLAlchemy, of psycopg
+    *("select $1::pg_catalog.regtype", "select …::pg_catalog.regtype"),
 )
 LISTENER: Final = "listen msgtx"  # of the library, not of the user
-# Functions that change nothing.
-READS: Final = "select proname from pg_proc where pronamespace = 'msgtx'::regnamespace and provolatile <> 'v'"
+# Functions that change nothing, and keywords that stand before a parenthesis as functions do. PostgreSQL's own are without
+# their schema. It calls those listed here volatile since they read the server's state, or set that of a session.
+READS: Final = """
+    select case when pronamespace = 'msgtx'::regnamespace then 'msgtx.' else '' end || proname
+    from pg_proc where pronamespace in ('msgtx'::regnamespace, 'pg_catalog'::regnamespace)
+    group by pronamespace, proname
+    having bool_and(provolatile <> 'v' or pronamespace = 'pg_catalog'::regnamespace and proname in (
+        'clock_timestamp', 'set_config', 'pg_is_in_recovery', 'pg_last_wal_replay_lsn', 'pg_xact_status', 'pg_control_system'
+    ))
+    union all select word from pg_get_keywords() where catcode <> 'U'
+"""
 WITHOUT_FLUSHES: Final = (
     "alter system set fsync = off",
     "alter system set full_page_writes = off",
@@ -255,7 +262,7 @@ def set_clock(url: str, to: timedelta | str | datetime | None = None) -> None:
 
 
 def functions_that_read(url: str) -> frozenset[str]:
-    """Return the names of msgtx's functions that change nothing."""
+    """Return the names of the functions that change nothing: `msgtx.name`, or `name` of PostgreSQL's own."""
     with _connect(url) as connection:
         return frozenset(name for (name,) in connection.execute(READS))
 

@@ -29,13 +29,14 @@ SOCKET: Final = ".s.PGSQL."  # libpq's name of a Unix socket, before its port
 # Calls of background threads: when they come depends on time, and a number must mean the same boundary in every run.
 OF_THREADS: Final = frozenset(
     {
-        *("heartbeat_group", "heartbeat_share_group", "mark", "notify_readers", "tell_readers", "remove_wake_ups"),
-        *("woken_since", "remove_superseded_shares", "flush_offsets", "renew_locks"),
+        *("msgtx.heartbeat_group", "msgtx.heartbeat_share_group", "msgtx.mark", "msgtx.listen", "msgtx.notify_readers"),
+        *("msgtx.tell_readers", "msgtx.remove_wake_ups", "msgtx.woken_since", "msgtx.remove_superseded_shares"),
+        *("msgtx.flush_offsets", "msgtx.renew_locks"),
     }
 )
 # What changes nothing that a program sees, though PostgreSQL does not know it.
-ONLY_READ: Final = frozenset({"describe_share_groups", "describe_installation", "identify_server"})
-UNCOUNTED: Final = OF_THREADS | ONLY_READ | {"", "connect"}
+ONLY_READ: Final = frozenset({"msgtx.describe_share_groups", "msgtx.describe_installation", "msgtx.identify_server"})
+UNCOUNTED: Final = OF_THREADS | ONLY_READ
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class WireCall:
     time: int
     name: str
     lost: "Plan | None" = None
+    by_sync: bool = False  # its end is a Sync, as of the extended protocol
 
     @property
     def place(self) -> str:
@@ -74,8 +76,7 @@ class Wire:
         mode = self._parameters.get("sslmode") or os.environ.get("PGSSLMODE", "prefer")
         if mode not in {"disable", "allow", "prefer"}:
             raise ConfigError(f"faults are made between client and server, without TLS; sslmode is {mode}", name="url")
-        self.reading = throwaway.functions_that_read(url) if reading is None else reading
-        self._uncounted = UNCOUNTED | self.reading
+        self.reading = UNCOUNTED | (throwaway.functions_that_read(url) if reading is None else reading)
         self.calls: list[WireCall] = []
         self._times: Counter[str] = Counter()
         self._plans: list[Plan] = []
@@ -181,8 +182,8 @@ class Wire:
         return await asyncio.open_connection(self._parameters.get("hostaddr", host).split(",")[0], int(port))
 
     def sent(self, name: str, *, counts: bool) -> WireCall:
-        """Count a call."""
-        if not counts or set(name.split(", ")) <= self._uncounted or name.casefold().startswith(throwaway.READING):
+        """Note a call, and count it if it may write."""
+        if not counts:
             return WireCall(0, name)
         self._times[name] += 1
         call = WireCall(self._times[name], name)
@@ -216,6 +217,7 @@ class _Connection:
         self._unanswered: deque[WireCall] = deque()
         self._started = False
         self._counts = True
+        self._copies = False  # rows of a COPY whose Sync the server has passed over: another one comes behind the rows
 
     def end(self) -> None:
         """End both connections at once, as a crash does."""
@@ -237,7 +239,7 @@ class _Connection:
                 self._to_server.write(startup)
                 await server.read()
                 return
-            opening = self._wire.sent("connect", counts=True)
+            opening = self._wire.sent("connect", counts=False)
             if await self._is_over(opening):
                 return
             self._unanswered.append(opening)
@@ -257,16 +259,19 @@ class _Connection:
             message = await protocol.read_message(self._client)
             self._statements.note(message)
             held += message.whole
-            if self._started and message.kind in protocol.ENDS_OF_CALLS:
-                name = self._statements.take(self._wire.reading)
+            if self._copies and message.kind == protocol.SYNC:
+                self._copies = False
+            elif self._started and message.kind in protocol.ENDS_OF_CALLS:
+                name, writes = self._statements.take(self._wire.reading)
                 self._counts = self._counts and not protocol.listens(name)
-                call = self._wire.sent(name, counts=self._counts)
+                call = self._wire.sent(name, counts=self._counts and writes)
+                call.by_sync = message.kind == protocol.SYNC
                 if await self._is_over(call):
                     return
                 self._unanswered.append(call)
             elif (
                 self._started
-                and message.kind in {protocol.PARSE, protocol.BIND, b"D", b"E", b"C"}
+                and message.kind in {protocol.PARSE, protocol.BIND, protocol.EXECUTE, b"D", b"C"}
                 and len(held) < LARGEST_HELD_BYTES
             ):
                 continue
@@ -296,6 +301,8 @@ class _Connection:
             if is_end and call is not None:
                 self._unanswered.popleft()
                 self._started = True
+            if call is not None and message.kind in protocol.COPIES:
+                self._copies = call.by_sync
             if call is not None and call.lost is not None:
                 if is_end:
                     self._wire.fire(call.lost)

@@ -1,18 +1,27 @@
 """What the wire counts, where it lies, and what other runs leave."""
 
+import asyncio
+import contextlib
 import os
+import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
+import asyncpg
 import psycopg
 import pytest
+import sqlalchemy
+from psycopg import generators, waiting
+from psycopg.pq import ExecStatus
 
 from msgtx import errors
 from msgtx.database import address
 from msgtx.database.throwaway import NAMES_PATTERN, NAMES_PREFIX, Throwaway
 from msgtx.testing import Faults, Postgres, assert_exactly_once, server
+from msgtx.testing.protocol import Message, Statements, plain
 from msgtx.testing.wire import Wire
 from tests.refusals import refuses
 from tests.testing import shop
@@ -32,25 +41,147 @@ def wire(msgtx_server: Postgres) -> Iterator[Wire]:
     [
         "insert into setting select msgtx.value_json('\"a\"'::bytea)::text",
         "begin; insert into setting values ('a'); commit",
+        "insert into setting values ('a'); show search_path",
         "with x as (insert into setting values ('a') returning 1) select msgtx.value_json('1'::bytea) from x",
+        "insert into setting values ($$; rollback$$)",
+        "insert into setting values (E'\\'; rollback')",
+        'create temporary table "; rollback" ()',
+        "-- to be sure\nbegin; insert into setting values ('a'); /* of it */ commit; begin /* ; insert */; rollback",
+        "select pg_catalog.setval('numbers', 5)",
+        'select pg_catalog.version(), "pg_catalog" . "nextval"(\'numbers\')',
+        "select current_schema(), number_rows()",
+        "select msgtx.value_json('1'::bytea), number_rows()",
+        "select msgtx.value_json('1'::bytea) into temporary found",
+        "explain analyze insert into setting select msgtx.value_json('\"a\"'::bytea)::text",
+        "rollback prepared 'one'",
+        "select msgtx.release_partitions('none', 'none', 1, 1, '{}')",
     ],
 )
 def test_a_statement_that_writes_is_a_boundary(wire: Wire, statement: str) -> None:
     with psycopg.connect(shop.conninfo(wire.url), autocommit=True) as connection:
         connection.execute("listen orders")  # of the program's own
-        connection.execute(statement)
-        connection.execute("select msgtx.value_json('1'::bytea)")
+        with contextlib.suppress(psycopg.Error):  # it is counted before it is refused
+            connection.execute(statement)
     assert len(wire.calls) == 1, wire.calls
 
 
-def test_a_copy_whose_answer_is_lost_is_done(msgtx_database: str, msgtx_faults: Faults) -> None:
-    with psycopg.connect(shop.conninfo(msgtx_database), autocommit=True) as connection:
-        lost = msgtx_faults.lost_answer("copy setting")
-        with pytest.raises(psycopg.OperationalError), connection.cursor().copy("copy setting from stdin") as copy:
-            copy.write_row(["a"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select msgtx.value_json('1'::bytea)",
+        "select f.value from (select pg_catalog.set_config('jit', 'off', true) offset 0) relaxed(mode),"
+        " lateral msgtx.value_json('1'::bytea) f(value) where coalesce(mode, 'off') in ('off', 'on')",
+        "select pg_catalog.pg_is_in_recovery(), pg_catalog.clock_timestamp()",
+        "/* of a driver */ select pg_catalog.version()",
+        "begin; show search_path; savepoint one; rollback to one; release one; rollback",
+        "prepare setting as insert into setting values ('a')",
+    ],
+)
+def test_a_statement_that_only_reads_is_none(wire: Wire, statement: str) -> None:
+    with psycopg.connect(shop.conninfo(wire.url), autocommit=True) as connection:
+        connection.execute(statement)
+    assert wire.calls == []
+
+
+def test_the_questions_of_sqlalchemy_are_no_boundaries(wire: Wire) -> None:
+    engine = sqlalchemy.create_engine(address.sqlalchemy_url(address.parse(wire.url))[0], poolclass=sqlalchemy.NullPool)
+    assert {"setting", "revenue"} <= {*sqlalchemy.inspect(engine).get_table_names()}
+    assert wire.calls == []
+
+
+def test_a_statement_is_known_without_comments_and_values() -> None:
+    text = "-- of\nupdate /* \"a\" */ \"a;b\" set x = E'it\\'s', y = $x$; 'z'$x$, z = 5 where k = $1 and n = 'a''b';"
+    assert plain(text) == 'update "a…b" set x = …, y = …, z = … where k = $1 and n = …'
+
+
+def test_a_portal_is_a_boundary_when_it_is_executed(wire: Wire) -> None:
+    """asyncpg's cursors are bound in one call, and executed in later ones."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(wire.url.partition("?")[0])
+        async with connection.transaction():
+            cursor = await connection.cursor("insert into setting values ('a'), ('b') returning 1")
+            assert wire.calls == []
+            assert len(await cursor.fetch(2)) == 2
+            assert [each.name for each in wire.calls] == ["insert into setting values (…), (…) returning …"]
+        await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_call_of_a_function_by_its_number_is_a_boundary(wire: Wire) -> None:
+    """As libpq calls those of large objects."""
+    parsed = Statements()
+    parsed.note(Message(b"F", b"F" + struct.pack("!ii", 8, 957)))
+    assert parsed.take(wire.reading) == ("call function_957", True)
+
+
+def copy_by_psycopg(url: str) -> None:
+    with (
+        psycopg.connect(shop.conninfo(url), autocommit=True) as connection,
+        connection.cursor().copy("copy setting from stdin") as copy,
+    ):
+        copy.write_row(["a"])
+
+
+def copy_by_asyncpg(url: str) -> None:
+    async def copy() -> None:
+        connection = await asyncpg.connect(url.partition("?")[0])
+        try:
+            await connection.copy_records_to_table("setting", records=[("a",)])
+        finally:
+            connection.terminate()
+
+    asyncio.run(copy())
+
+
+def copy_by_the_extended_protocol(url: str) -> None:
+    """The server passes over the Sync before the rows: libpq sends another one behind them."""
+    with psycopg.connect(shop.conninfo(url), autocommit=True) as connection:
+        server = connection.pgconn
+        server.exec_prepared(b"", [])  # refused: there is none
+        copies = server.exec_params(b"copy setting from stdin", None)
+        assert copies.status == ExecStatus.COPY_IN
+        server.put_copy_data(b"a\n")
+        server.put_copy_end()
+        for result in waiting.wait(
+            generators.fetch_many(server), server.socket, interval=1.0
+        ):  # the wire's thread runs meanwhile
+            if result.status != ExecStatus.COMMAND_OK:
+                raise psycopg.OperationalError(result.error_message.decode())
+        connection.execute("insert into setting values ('b')")
+
+
+COPIES: Final = (copy_by_psycopg, copy_by_asyncpg, copy_by_the_extended_protocol)
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_is_one_boundary(wire: Wire, copy: Callable[[str], None]) -> None:
+    copy(wire.url)
+    names = [each.name.casefold().replace('"', "") for each in wire.calls]
+    assert [name.partition(" from")[0] for name in names] in (
+        ["copy setting"],
+        ["copy setting", "insert into setting values (…)"],
+    )
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_whose_answer_is_lost_is_done(msgtx_database: str, msgtx_faults: Faults, copy: Callable[[str], None]) -> None:
+    lost = msgtx_faults.lost_answer("copy")
+    with pytest.raises((psycopg.OperationalError, ConnectionError, asyncpg.PostgresConnectionError)):
+        copy(msgtx_database)
     assert lost.fired.is_set()
     with psycopg.connect(shop.conninfo(msgtx_database)) as connection:
-        assert connection.execute("select from setting").fetchall() == [()]
+        assert connection.execute("select name from setting").fetchall() == [("a",)]
+
+
+def test_what_follows_a_copy_is_lost_by_itself(msgtx_database: str, msgtx_faults: Faults) -> None:
+    lost = msgtx_faults.lost_answer("insert into setting")
+    with pytest.raises(psycopg.OperationalError):
+        copy_by_the_extended_protocol(msgtx_database)
+    assert lost.fired.is_set()
+    with psycopg.connect(shop.conninfo(msgtx_database)) as connection:
+        assert connection.execute("select name from setting order by name").fetchall() == [("a",), ("b",)]
 
 
 def test_a_name_is_whole_words(msgtx_database: str, msgtx_faults: Faults) -> None:
