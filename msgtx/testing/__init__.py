@@ -7,6 +7,7 @@ has pytest find them.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from msgtx.testing.boundaries import FaultNotReached
     from msgtx.testing.clock import Clock
     from msgtx.testing.faults import Faults
     from msgtx.testing.records import assert_exactly_once, committed, dead_letters, pending, published
@@ -17,6 +18,7 @@ else:
     # pytest imports this package in each run, also of tests that do not use msgtx: what is in it comes at first use.
     _HOMES = {
         "Clock": "clock",
+        "FaultNotReached": "boundaries",
         "Faults": "faults",
         "Postgres": "server",
         "Roles": "roles",
@@ -35,6 +37,7 @@ else:
 
 __all__ = [
     "Clock",
+    "FaultNotReached",
     "Faults",
     "NothingLeft",
     "Postgres",

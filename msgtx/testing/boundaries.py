@@ -1,8 +1,7 @@
 """A job, run once for each boundary between it and its database, and broken exactly there."""
 
-import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from msgtx.testing.lives import Function, Job, JobFailed, Life, call_function
 from msgtx.testing.server import Postgres
 from msgtx.testing.wire import Plan, Side, Wire, WireCall
 
-log = logging.getLogger("msgtx.testing")
 Break = Literal["lost call", "lost answer", "killed", "zombie"]
 Say = Callable[[str, bool], object]  # a line of progress, and whether it stays
+Tell = Callable[[str], object]  # a boundary to which no run came, for the summary
 BREAKS: Final[tuple[Break, ...]] = ("lost call", "lost answer", "killed", "zombie")
 AFTER: Final = frozenset({"lost answer", "killed"})
 MOST: Final = 500  # boundaries of a job: more mean that it does not end
@@ -25,6 +24,17 @@ RESTARTS: Final = 3  # of a job that the break has ended, as a supervisor does
 ATTEMPTS: Final = 3  # at a boundary that a run does not come to, since its threads took turns in another way
 COPIES_AHEAD: Final = 2  # that are ready, so that no run waits for its database
 LATER: Final = timedelta(minutes=10)  # after which a dead process has lost its seat, its locks, and its transaction
+
+
+class FaultNotReached(AssertionError):
+    """A fault was planned at a call that did not come. `call`: its name; `calls`: the names of those that came."""
+
+    def __init__(self, call: str, calls: Iterable[str], *, told: str) -> None:
+        self.call, self.calls = call, tuple(dict.fromkeys(calls))
+        came = ", ".join(f"`{each}`" for each in self.calls) or "none"
+        super().__init__(
+            f"{told}; the calls that came: {came} (calls that only read and those of background threads do not count)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +72,13 @@ def going_on(life: Life, wire: Wire, server: Postgres, url: str) -> Iterator[Non
 class Boundaries:
     """The runs of one job on copies of a database."""
 
-    def __init__(self, server: Postgres, base: str, job: Job, check: Function, *, reading: frozenset[str], say: Say) -> None:
+    def __init__(
+        self, server: Postgres, base: str, job: Job, check: Function, *, reading: frozenset[str], say: Say, tell: Tell
+    ) -> None:
         self._server, self._base = server, base
         self._job, self._check = job, check
-        self._reading, self._say = reading, say
+        self._reading, self._say, self._tell = reading, say, tell
+        self._reached: set[str] = set()
         self._copies: list[Future[str]] = []
         self._places: list[str] = []
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="msgtx-copies")
@@ -73,11 +86,13 @@ class Boundaries:
     def run(self, kinds: Sequence[Break], only: str | None, seconds: float) -> int:
         """Break the job at each boundary in each of these ways, or at `only` one. Returns the number of broken runs.
 
-        Raise `AssertionError`, caused by what `check` has raised, with the boundary.
+        Raise `AssertionError`, caused by what `check` has raised, with the boundary; `FaultNotReached` for a call that the
+        run without a fault made, and that no broken run came to.
         """
         deadline = time.monotonic() + seconds
         try:
             self._find_places()
+            wanted = [*self._places] if only is None else [only]
             broken = 0
             for kind in kinds:
                 found = 0
@@ -91,7 +106,7 @@ class Boundaries:
                     found += self._break(kind, place)
                 self._say(f"{kind}: {found} boundaries, and the check holds at each", True)
                 broken += found
-            assert broken or only is None, f"no run came to {only!r}: the job has {', '.join(self._places)}"
+            self._require_reached(wanted)
             return broken
         finally:
             self._close()
@@ -118,6 +133,20 @@ class Boundaries:
         if call_function(self._check, url) is False:
             raise AssertionError("it returned False: have it raise an error, as `assert` does")
 
+    def _require_reached(self, wanted: Sequence[str]) -> None:
+        """Raise `FaultNotReached` for a call that no run came to at any number.
+
+        How often a worker makes a call may differ: from one poll to the next it gets one record or two.
+        """
+        reached = {_name(each) for each in self._reached}
+        if missed := [each for each in wanted if _name(each) not in reached]:
+            raise FaultNotReached(
+                missed[0],
+                self._places if missed == wanted else sorted(reached),
+                told=f"no broken run came to {', '.join(f'`{each}`' for each in missed)}:"
+                " the job, or the name of the call, differs from run to run",
+            )
+
     def _note(self, calls: Sequence[WireCall]) -> None:
         known = {*self._places}
         self._places += [each.place for each in calls if each.place not in known]
@@ -125,8 +154,9 @@ class Boundaries:
     def _break(self, kind: Break, place: str) -> bool:
         for _ in range(ATTEMPTS):
             if self._attempt(kind, place):
+                self._reached.add(place)
                 return True
-        log.warning("%s: %d runs did not come to %s", kind, ATTEMPTS, place)
+        self._tell(f"{kind}: {place}")
         self._say(f"{kind}: {ATTEMPTS} runs did not come to {place}", True)
         return False
 
@@ -230,6 +260,10 @@ class Boundaries:
 
 def _at(place: str, side: Side) -> Callable[[WireCall, Side], bool]:
     return lambda call, reached: reached == side and call.place == place
+
+
+def _name(place: str) -> str:
+    return place.rpartition(" #")[0]
 
 
 def _nothing() -> None:

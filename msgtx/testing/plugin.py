@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from msgtx.testing.boundaries import Say
 
 SERVER_VARIABLE: Final = "MSGTX_TEST_DATABASE_URL"
+FAULTS: Final = pytest.StashKey["Faults"]()  # of a test
+NOT_REACHED: Final = "msgtx_not_reached"  # the property of a test, also in a report as JUnit's: a boundary as text
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +33,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         f" {SERVER_VARIABLE}, the setting msgtx_url of the configuration file, else a server is started for the run.",
     )
     parser.addini("msgtx_url", "the default of --msgtx-url", default="")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test whose lost calls did not come, unless it has failed by itself."""
+    __tracebackhide__ = True  # the error is the user's
+    result = yield
+    if FAULTS in item.stash:
+        item.stash[FAULTS].require_reached()
+    return result
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the boundaries to which no run came, if there are any."""
+    missed: dict[str, dict[str, None]] = {}
+    for report in (each for several in terminalreporter.stats.values() for each in several):
+        for name, place in getattr(report, "user_properties", ()):
+            if name == NOT_REACHED:
+                missed.setdefault(report.nodeid, {})[str(place)] = None
+    if missed:
+        terminalreporter.section("boundaries that no run came to")
+    for test, places in missed.items():
+        terminalreporter.write_line(f"{test}: {len(places)}")
+        for place in places:
+            terminalreporter.write_line(f"    {place}")
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +108,9 @@ def msgtx_faults(request: pytest.FixtureRequest, msgtx_server: "Postgres", _msgt
     """Break the connections to the test's database: lost calls and answers, crashes, outages, `every_boundary`."""
     from msgtx.testing import Faults
 
-    faults = Faults(msgtx_server, _msgtx_own_url, _progress(request.config))
+    told = request.node.user_properties
+    faults = Faults(msgtx_server, _msgtx_own_url, _progress(request.config), lambda place: told.append((NOT_REACHED, place)))
+    request.node.stash[FAULTS] = faults
     yield faults
     faults.close()
 

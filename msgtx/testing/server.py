@@ -39,12 +39,17 @@ class Postgres(Throwaway):
         """Kill the server and start it again. What was not flushed is lost. Raise `ConfigError` for one that was given."""
         if self.home is None:
             raise ConfigError("only an embedded server can be crashed: leave out --msgtx-url", name="url")
-        data = self.home / "data"
-        running = postmaster.read_pid_file(data)
-        if running is not None:
-            os.kill(running.pid, signal.SIGQUIT)
-            postmaster.wait_until(lambda: not postmaster.works_in(data, running.pid), embedded.STOP_S)
-        embedded.start(self.home)
+        crash(self.home)
+
+
+def crash(home: Path) -> None:
+    """Kill the server of a folder and start it again."""
+    data = home / "data"
+    running = postmaster.read_pid_file(data)
+    if running is not None:
+        os.kill(running.pid, signal.SIGQUIT)
+        postmaster.wait_until(lambda: not postmaster.works_in(data, running.pid), embedded.STOP_S)
+    embedded.start(home)
 
 
 @contextlib.contextmanager

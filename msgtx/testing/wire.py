@@ -54,7 +54,7 @@ class WireCall:
         return f"{self.name} #{self.time}"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Plan:
     """What happens once: at the first call for which `is_it(call, side)` holds. `action` runs before the connection ends."""
 
@@ -81,7 +81,7 @@ class Wire:
         self._times: Counter[str] = Counter()
         self._plans: list[Plan] = []
         self._open: set[_Connection] = set()
-        self._away = False
+        self._away, self._lock = 0, threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="msgtx-wire", daemon=True)
         self._thread.start()
@@ -116,14 +116,20 @@ class Wire:
         self._call(lambda: self._plans.append(plan))
         return plan
 
+    def forget(self, plan: Plan) -> None:
+        """Remove a plan, if it is still due."""
+        self._call(lambda: self._plans.remove(plan) if plan in self._plans else None)
+
     def leave(self) -> None:
-        """End every connection, and each later one at once, until `come_back`."""
-        self._away = True
+        """End every connection, and each later one at once, until each `leave` has its `come_back`."""
+        with self._lock:
+            self._away += 1
         self._call(self._cut)
 
     def come_back(self) -> None:
-        """Take connections again."""
-        self._away = False
+        """Take connections again, unless another one has it away."""
+        with self._lock:
+            self._away -= 1
 
     def thaw(self) -> None:
         """Have the connections that are held carry again, with what has waited."""

@@ -1,15 +1,20 @@
 """Single faults: what a worker does then, and what the next one finds."""
 
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
+import psycopg
 import pytest
+import sqlalchemy
 
 import msgtx
 from msgtx import errors
 from msgtx.client import Client, connect
-from msgtx.testing import Clock, Faults, Postgres, run_worker
+from msgtx.database.embedded import postmaster
+from msgtx.testing import Clock, FaultNotReached, Faults, Postgres, run_worker
 from msgtx.testing.server import embedded_server
+from tests.databases import wait_until
 from tests.refusals import refuses
 from tests.testing import shop
 
@@ -43,14 +48,42 @@ def test_a_worker_is_killed_at_a_call(msgtx_client: Client, msgtx_faults: Faults
     shop.check(msgtx_client)
 
 
+INSERT: Final = "insert into setting"
+
+
 def test_a_job_that_ends_before_its_fault_is_told(msgtx_client: Client, msgtx_faults: Faults):
     def insert(client: Client) -> None:
-        shop.execute(client, "insert into setting values ('one')")
+        shop.execute(client, "insert into setting values ('one') on conflict do nothing")
 
-    with pytest.raises(AssertionError, match=r"ended before a call 'decide'; it made .*`insert into setting`"):
+    shop.execute(msgtx_client, "create table before_the_job ()")
+    with refuses(FaultNotReached, call="decide", calls=(INSERT, "COMMIT")) as refused:
         msgtx_faults.killed(insert, before="decide")
+    assert "the job ended, and was not broken at 'decide'; the calls that came: `insert into setting" in str(refused.value)
+    with refuses(FaultNotReached, call="rows and offsets"):
+        msgtx_faults.killed(insert, between="rows and offsets")
+    with refuses(FaultNotReached, call="decide"), msgtx_faults.zombie(insert, before="decide"):
+        pass
+    assert msgtx_faults.wire._plans == []  # for a later call
     with refuses(errors.ConfigError, name="between"):
         msgtx_faults.killed(insert)
+
+
+def test_a_loss_that_does_not_come_in_its_block_is_told(msgtx_client: Client, msgtx_faults: Faults):
+    made = (INSERT, "COMMIT")
+    with refuses(FaultNotReached, call="decde", calls=made), msgtx_faults.lost_answer("decde"):
+        shop.execute(msgtx_client, "insert into setting values ('one')")
+    with pytest.raises(sqlalchemy.exc.OperationalError), msgtx_faults.lost_call("insert into setting") as lost:
+        shop.execute(msgtx_client, "insert into setting values ('two')")
+    assert lost.fired.is_set()
+    msgtx_faults.require_reached()
+    assert msgtx_faults.wire._plans == []
+
+
+def test_what_a_block_raises_comes_before_a_loss_that_did_not(msgtx_client: Client, msgtx_faults: Faults):
+    with pytest.raises(ValueError, match="of its own"), msgtx_faults.lost_call("decide"):
+        raise ValueError("of its own")
+    with refuses(FaultNotReached, call="decide", calls=()):  # the test has caught another error
+        msgtx_faults.require_reached()
 
 
 @pytest.mark.slow
@@ -68,6 +101,27 @@ def test_a_worker_goes_on_after_an_outage(msgtx_client: Client, msgtx_faults: Fa
     msgtx_faults.outage("0.3s")
     shop.worker(msgtx_client)
     shop.check(msgtx_client)
+
+
+def test_of_two_outages_the_later_end_counts(msgtx_server: Postgres):
+    faults = Faults(msgtx_server, msgtx_server.copy())
+
+    def is_away() -> bool:
+        try:
+            psycopg.connect(shop.conninfo(faults.url)).close()
+        except psycopg.OperationalError:
+            return True
+        return False
+
+    faults.outage("1h")
+    faults.outage("0.01s")
+    wait_until(lambda: faults.wire._away == 1)
+    assert is_away()
+    faults.wire.come_back()
+    assert not is_away()
+    faults.close()
+    wait_until(lambda: not any(isinstance(each, threading.Timer) for each in threading.enumerate()))
+    msgtx_server.drop(faults._direct)
 
 
 # ── a server of its own ──
@@ -101,6 +155,30 @@ def test_a_worker_goes_on_after_the_loss_of_its_server(own_faults: Faults, fault
                 faulty.pop()()
 
         run_worker(client, book, "orders", group="revenue", timeout="60s")
+        shop.check(client)
+
+
+@pytest.mark.slow
+def test_servers_fail_over_again_and_again(own_faults: Faults):
+    with connect(own_faults.url) as client:
+        for name in ("one", "two", "three"):
+            shop.execute(client, f"insert into setting values ('{name}')")
+            own_faults.failover(losing=lambda: shop.execute(client, "insert into setting values ('lost')"))
+        replaced = postmaster.read_pid_file(own_faults._home / "data") if own_faults._home is not None else None
+        own_faults.crash_server()  # the one that took over last
+        assert own_faults._home is not None
+        assert postmaster.read_pid_file(own_faults._home / "data") != replaced
+        assert {name for (name,) in shop.execute(client, "select name from setting")} == {"one", "two", "three"}
+
+
+@pytest.mark.slow
+def test_a_server_crashes_while_a_zombie_stands_still(own_faults: Faults):
+    with connect(own_faults.url) as client:
+        shop.order(client, 2)
+        with own_faults.zombie(shop.worker, before="commit_in_session"):
+            own_faults.crash_server()
+            Clock(own_faults._direct).move("10m")
+            shop.worker(client)
         shop.check(client)
 
 

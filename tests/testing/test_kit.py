@@ -127,3 +127,53 @@ def test_send(msgtx_client, msgtx_faults):
     assert len(committed(msgtx_client, "orders")) == 1
 """)
     assert "1 passed" in told, told
+
+
+def test_a_loss_that_does_not_come_fails_its_test(run: Callable[..., str]):
+    told = run("""
+def test_typo(msgtx_client, msgtx_faults):
+    msgtx_faults.lost_answer("apend")
+    order(msgtx_client, 1)
+
+
+def test_its_own_error(msgtx_faults):
+    msgtx_faults.lost_answer("apend")
+    raise ValueError("of its own")
+""")
+    assert "2 failed" in told, told
+    assert "error" not in told.splitlines()[-1], told
+    assert "FaultNotReached: no call 'apend' was lost; the calls that came: `init_producer_id`, `append`" in told
+    assert told.count("FaultNotReached: no call") == 1, told
+
+
+@pytest.mark.slow
+def test_boundaries_that_no_run_reached_are_shown(run: Callable[..., str]):
+    tests = """
+import os
+import psycopg
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+def test_it(msgtx_faults, tmp_path, runs):
+    def work():
+        with (tmp_path / "runs").open("a") as noted:
+            noted.write(".")
+        with psycopg.connect(os.environ["MSGTX_DATABASE_URL"].partition("?")[0], autocommit=True) as connection:
+            connection.execute("insert into revenue values ('1')")
+            if (tmp_path / "runs").stat().st_size <= runs:
+                connection.execute("update revenue set id = '2'")
+
+    msgtx_faults.every_boundary(work, lambda: None, kinds=["lost call", "lost answer"])
+"""
+    told = run(tests, "-n", "1")
+    assert "1 failed, 1 passed" in told, told
+    assert "FaultNotReached: no broken run came to `update revenue set id #1`" in told
+    assert told.count("boundaries that no run came to") == 1
+    summary = told.partition("boundaries that no run came to")[2].splitlines()
+    assert [each for each in summary if each.startswith(("test_", "    "))] == [
+        "test_orders.py::test_it[1]: 2",
+        "    lost call: update revenue set id #1",
+        "    lost answer: update revenue set id #1",
+        "test_orders.py::test_it[5]: 1",
+        "    lost answer: update revenue set id #1",
+    ]
