@@ -102,7 +102,7 @@ def test_a_webhook_that_comes_twice_is_booked_once(kind: Any, msgtx_database: st
         inbox.prepare(client)
 
     def receive(client: msgtx.Client) -> None:
-        inbox.receive(client, "evt_1", b'{"invoice": 7, "cents": 1250}')
+        inbox.receive(client, b'{"invoice": 7, "cents": 1250}', "evt_1")
 
     def check(client: msgtx.Client) -> None:
         receive(client)
@@ -110,6 +110,14 @@ def test_a_webhook_that_comes_twice_is_booked_once(kind: Any, msgtx_database: st
         assert rows(client, "select invoice from paid") == [(7,)]
 
     assert msgtx_faults.every_boundary(receive, check, kinds=[kind]) >= 3
+
+
+def test_a_webhook_without_an_id_is_known_by_its_body(msgtx_client: msgtx.Client) -> None:
+    inbox = program("inbox")
+    inbox.prepare(msgtx_client)
+    for invoice in (7, 8, 7):
+        inbox.receive(msgtx_client, b'{"invoice": %d, "cents": 1250}' % invoice)
+    assert sorted(record.json()["invoice"] for record in testing.committed(msgtx_client, "payment-events")) == [7, 8]
 
 
 def test_a_declined_trip_keeps_no_room_and_is_charged_once_whenever_its_worker_is_killed(
@@ -344,3 +352,30 @@ def test_workers_share_a_rate_and_a_record_that_comes_again_takes_another_turn(
     taken = len(turns) - 1
     assert taken > len(names)
     assert last - first >= 0.1 * taken - 1e-3  # ten a second
+
+
+def test_a_record_whose_idle_transaction_was_ended_takes_another_turn(
+    msgtx_client: msgtx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = program("rate-limits")
+    turns: list[int] = []
+
+    def sleep(_: float) -> None:
+        (backend,) = turns[-1:]
+        if len(turns) == 1:  # its turn comes when the server has ended its session
+            wait_until(lambda: not rows(msgtx_client, f"select from pg_stat_activity where pid = {backend}"))
+
+    def mail(connection: "psycopg.Connection[Any]", record: msgtx.Record) -> None:
+        turns.append(connection.info.backend_pid)
+        if len(turns) == 1:
+            connection.execute("set local idle_in_transaction_session_timeout = '50ms'")
+        limits.mail(msgtx_client.secret_url, connection, record)
+
+    monkeypatch.setattr(limits, "time", types.SimpleNamespace(sleep=sleep))
+    msgtx_client.topics.create("mails")
+    execute(msgtx_client, limits.TABLES)
+    with msgtx_client.producer() as producer:
+        producer.send("mails", b"ada")
+    work(msgtx_client, mail, "mails", group="mailers", share_members=1)
+    assert len(turns) == 2
+    assert rows(msgtx_client, "select address from sent_mail") == [("ada",)]
