@@ -27,7 +27,7 @@ from msgtx.store.topics.topics import create_topic, describe_topics
 from msgtx.store.transactions.seal import complete_prepared, seal
 from tests.databases import Connection
 from tests.store.sharing import MINUTE, ShareGroup, fill
-from tests.store.steps import Ending, Writer, batch, count, delete_topic_of, new_partition, new_topic
+from tests.store.steps import Ending, Writer, batch, count, delete_topic_of, new_partition, new_topic, spent
 from tests.store.test_compaction import compact, compacted_topic, put
 
 Clock = Callable[..., None]
@@ -731,6 +731,18 @@ def test_a_member_holds_nothing_behind_a_record_of_the_key_that_comes_again(
     assert keyed.acquire("b") == {0: 2, 2: 2}
     assert keyed.answer("b", {0: "accept", 2: "accept"}) == []
     assert keyed.spans == []
+
+
+def test_an_answer_beside_a_released_record_looks_at_the_keys_of_the_two(connection: Connection, keyed: ShareGroup) -> None:
+    """Not at those of everything that its member holds."""
+    held = 100
+    for place in range(held):
+        keyed.fill(chr(ord("A") + place))
+        assert keyed.acquire("a", 1) == {place: 1}
+    assert keyed.answer("a", {0: "release"}) == []
+    assert 0 < spent(connection, "record_batch", "idx_tup_fetch", lambda: keyed.accept("a", held - 1)) < 10
+    assert [error for error, _ in keyed.answer("a", {0: "accept"})] == ["InvalidRecordState"]
+    assert len(keyed.spans) == held - 1
 
 
 @pytest.mark.parametrize("looked", [False, True])

@@ -9,6 +9,11 @@ create function msgtx.current_spans(
     g msgtx.share_group, in_partition_id int, spans msgtx.share_span[], log_start bigint, moment timestamptz)
 returns msgtx.share_span[] language plpgsql volatile as $$
 declare
+    living constant bigint[] := array(
+        select m.member_number
+        from (select distinct s.member_number from unnest(spans) s where s.status = 'acquired') m
+        cross join lateral msgtx.session_of(m.member_number, moment) o
+        where not o.is_over);
     again msgtx.share_span[];
     behind bigint[];
 begin
@@ -31,8 +36,8 @@ begin
         left join lateral msgtx.decision_of(s.producer_id, s.producer_epoch, s.transaction_number) decided on true
         cross join lateral (
             select s.answer = 'release' and decided.outcome = 'COMMIT', case s.status
-                when 'acquired' then case when msgtx.is_running(s.locked_until, g.longest_lock_ms, moment) and exists (
-                    select from msgtx.session_of(s.member_number, moment) o where not o.is_over)
+                when 'acquired' then case
+                    when s.member_number = any(living) and msgtx.is_running(s.locked_until, g.longest_lock_ms, moment)
                     then 'acquired' else 'available' end
                 when 'pending' then case decided.outcome
                     when 'COMMIT' then case s.answer when 'accept' then 'acknowledged' when 'reject' then 'rejected'

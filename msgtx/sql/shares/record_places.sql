@@ -8,7 +8,7 @@ set enable_hashjoin = on set enable_sort = on set jit = off as $$
 #variable_conflict use_column
 begin
     return query
-    select b.base_offset + coalesce(u.delta, u.at - 1), ('x' || left(md5(u.key), 16))::bit(64)::bigint, h.deliver_at
+    select b.base_offset + coalesce(u.delta, u.at - 1), msgtx.key_hash(u.key), h.deliver_at
     from msgtx.rows_between(in_partition_id, record_places.first_offset, record_places.last_offset) b
     cross join lateral (
         select case when b.offset_deltas is null then greatest(1, record_places.first_offset - b.base_offset + 1)

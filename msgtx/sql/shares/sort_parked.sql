@@ -22,12 +22,12 @@ begin
         select d.spans, d.next_due into spans, next_due
         from msgtx.park_delayed(g.group_id, in_partition_id, g.ordering, moment, spans, next_due) d;
         if g.ordering = 'key' then
-            foreign_keys := array(
-                select distinct r.key_hash from unnest(spans) s
-                cross join lateral msgtx.record_places(in_partition_id, s.first_offset, s.last_offset) r
-                where s.status in ('acquired', 'pending') and (
-                        s.member_number <> in_member_number or in_call_number < 0 and s.call_number <> in_call_number)
-                    and r.key_hash is not null);
+            select array(select distinct r.key_hash from msgtx.record_keys(in_partition_id, f.firsts, f.lasts) r)
+            into foreign_keys
+            from (select array_agg(s.first_offset) as firsts, array_agg(s.last_offset) as lasts
+                  from unnest(spans) s
+                  where s.status in ('acquired', 'pending') and (
+                      s.member_number <> in_member_number or in_call_number < 0 and s.call_number <> in_call_number)) f;
         end if;
     end if;
     if g.ordering = 'key' and log_start > 0 then
