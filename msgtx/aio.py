@@ -620,6 +620,7 @@ class Topics:
     create = _awaited(TopicsAdmin.create)
     list = _awaited(TopicsAdmin.list)
     describe = _awaited(TopicsAdmin.describe)
+    describe_all = _awaited(TopicsAdmin.describe_all)
     alter = _awaited(TopicsAdmin.alter)
     delete = _awaited(TopicsAdmin.delete)
 

@@ -1,6 +1,5 @@
 """`msgtx topics`."""
 
-import contextlib
 from typing import Any
 
 import click
@@ -13,7 +12,6 @@ from msgtx.cli.terminal.invocation import Group, Invocation, option, pass_invoca
 from msgtx.cli.terminal.output import show_many, show_one, show_table
 from msgtx.cli.terminal.setting_options import setting_options
 from msgtx.declared.settings import TOPIC
-from msgtx.errors import UnknownTopicOrPartition
 from msgtx.rows import partition_rows_row, progress_row, row_of, topic_row
 from msgtx.types import TopicDescription, TopicPartition
 from msgtx.units import counted
@@ -59,10 +57,7 @@ def create(
 def list_topics(invocation: Invocation) -> None:
     """List the topics."""
     with connect(invocation) as client:
-        rows = []
-        for name in client.topics.list():
-            with contextlib.suppress(UnknownTopicOrPartition):  # deleted in between
-                rows.append(row_of(client.topics.describe(name)))
+        rows = [row_of(each) for each in client.topics.describe_all()]
     show_many(invocation.format, rows, ("name", "partitions"))
 
 

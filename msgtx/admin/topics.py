@@ -1,5 +1,6 @@
 """Topics: `client.topics`."""
 
+import builtins
 from typing import Unpack
 
 from msgtx import errors
@@ -9,7 +10,7 @@ from msgtx.database.connection import LONG_ANSWER_SECONDS, until
 from msgtx.database.pool import Engine
 from msgtx.declared.settings import TOPIC
 from msgtx.settings import TopicSettings
-from msgtx.store.topics.topics import alter_topic, create_topic, delete_topic, describe_topics, require_topics
+from msgtx.store.topics.topics import Topic, alter_topic, create_topic, delete_topic, describe_topics, require_topics
 from msgtx.types import TopicDescription
 
 
@@ -47,7 +48,12 @@ class TopicsAdmin:
         name = topic(name)
         with self._engine.connection() as connection:
             found = require_topics(connection, [name])[name]
-        return TopicDescription(found.name, len(found.partition_ids), found.settings)
+        return _described(found)
+
+    def describe_all(self) -> builtins.list[TopicDescription]:
+        """Describe all topics, in order of their names, in one call."""
+        with self._engine.connection() as connection:
+            return [_described(each) for each in describe_topics(connection, None).values()]
 
     def alter(self, /, name: str, partitions: int | None = None, **settings: Unpack[TopicSettings]) -> TopicDescription:
         """Change settings of a topic, or give it more partitions; other settings stay.
@@ -69,3 +75,7 @@ class TopicsAdmin:
         name = topic(name)
         with until(silence=LONG_ANSWER_SECONDS), self._engine.connection() as connection:
             delete_topic(connection, name)
+
+
+def _described(found: Topic) -> TopicDescription:
+    return TopicDescription(found.name, len(found.partition_ids), found.settings)

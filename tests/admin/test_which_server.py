@@ -54,6 +54,7 @@ READS: Final[Mapping[str, Callable[[Client, str], object]]] = {
     "snapshots.ranges": lambda client, name: client.snapshots.ranges([name]),
     "snapshots.take": lambda client, name: client.snapshots.take([name]),
     "topics.describe": lambda client, name: client.topics.describe(name),
+    "topics.describe_all": lambda client, name: client.topics.describe_all(),
     "topics.list": lambda client, name: client.topics.list(),
     "admin.activity": lambda client, name: client.admin.activity(),
     "admin.coordinators": lambda client, name: client.admin.coordinators(),

@@ -82,16 +82,6 @@ def test_records_are_deleted(msgtx: Msgtx, client: Client, topic: str) -> None:
         client.admin.partitions.delete_records({TopicPartition("nowhere", 0): 0})
 
 
-def test_topics_are_listed_while_one_is_deleted(
-    msgtx: Msgtx, client: Client, topic: str, wide: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = client.topics.list()
-    monkeypatch.setattr("msgtx.admin.topics.TopicsAdmin.list", lambda _: real)
-    client.topics.delete(topic)
-    listed = msgtx("topics", "list", "-o", "jsonl")
-    assert (listed.code, [row["name"] for row in listed.rows]) == (0, [name for name in real if name != topic])
-
-
 def test_what_came_while_the_question_was_open_is_not_deleted(
     msgtx: Msgtx, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -266,6 +266,9 @@ def test_topics_by_their_own_names(client: msgtx.Client) -> None:
     described = client.topics.create("described", partitions=2, retention_ms=5)
     assert (described.name, described.partitions, described.settings["retention_ms"]) == ("described", 2, 5)
     assert client.topics.describe("described") == described
+    everything = client.topics.describe_all()
+    assert described in everything
+    assert [each.name for each in everything] == client.topics.list()
     with pytest.raises(errors.TopicExists):
         client.topics.create("described")
     with refuses(errors.ConfigError, name="retention"):

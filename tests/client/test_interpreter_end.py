@@ -12,6 +12,8 @@ import msgtx
 from msgtx import Outcome
 from tests.databases import Connection, partitions_held, wait_until
 
+pytestmark = pytest.mark.slow
+
 Read = Callable[..., list[msgtx.Record]]
 SECONDS = 30.0
 BEGINNING = """

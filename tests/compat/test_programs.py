@@ -54,6 +54,7 @@ def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]"
     )
 
 
+@pytest.mark.slow
 def test_a_program_and_the_python_it_starts_use_msgtx(topic: str, client: msgtx.Client, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -67,6 +68,7 @@ def test_a_program_and_the_python_it_starts_use_msgtx(topic: str, client: msgtx.
     ]
 
 
+@pytest.mark.slow
 def test_a_module_is_run_as_python_runs_it(topic: str, tmp_path: Path) -> None:
     (tmp_path / "named.py").write_text("import sys, confluent_kafka as k; print(sys.argv[1:], k.Consumer.__module__)")
     done = run("-m", "msgtx.compat", "-m", "named", "--help", "-x", PYTHONPATH=str(tmp_path))
@@ -75,6 +77,7 @@ def test_a_module_is_run_as_python_runs_it(topic: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, f"{sys.executable}: No module named no_such_module\n")
 
 
+@pytest.mark.slow
 def test_the_folder_on_the_search_path_is_enough(topic: str) -> None:
     done = run("-c", CHILD.replace(".poll(60).value()", ".memberid()"), topic, PYTHONPATH=str(substitute.FOLDER))
     assert (done.returncode, done.stdout) == (0, "None msgtx.compat.confluent_kafka.consumer\n"), done.stderr

@@ -528,6 +528,7 @@ def dead_letters(client: msgtx.Client, topic: str) -> str:
     return group
 
 
+@pytest.mark.long
 def test_each_change_needs_the_right_that_its_preview_names(
     browse: Browse, roles: Roles, client: msgtx.Client, topic: str, group: str
 ) -> None:

@@ -69,6 +69,7 @@ def test_idle_connections_leave_room_for_an_sql_transaction(database_url: str) -
     assert second.closed
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a connection that was in use
 def test_an_interrupt_at_any_line_of_a_call_leaves_the_pool_whole(database_url: str) -> None:
     with Engine(database_url, pool_size=2) as engine:

@@ -42,9 +42,12 @@ def text_of(path: Path) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def nodes_of(path: Path) -> Iterator[ast.AST]:
-    """Yield the nodes of a Python file, without docstrings."""
-    tree = ast.parse(text_of(path))
+def nodes_of(path: Path, holding: str = "") -> Iterator[ast.AST]:
+    """Yield the nodes of a Python file, without docstrings; none of a file that lacks this text: it need not be parsed."""
+    text = text_of(path)
+    if holding not in text:
+        return iter(())
+    tree = ast.parse(text)
     docstrings = {
         node.body[0].value
         for node in ast.walk(tree)

@@ -26,6 +26,7 @@ def digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sdist", "wheel"])
 def test_the_archive_and_the_wheel_are_the_same_to_the_byte_wherever_they_are_built(
     kind: str, source: Path, tmp_path: Path

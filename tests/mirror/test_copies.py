@@ -245,6 +245,7 @@ def holding_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "ANSWER_BYTES", 1)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("holding_nothing")
 def test_a_portion_that_does_not_fit_into_memory_is_read_as_it_is_written(
     client: msgtx.Client,

@@ -11,6 +11,8 @@ import pytest
 
 from tests.databases import Server
 
+pytestmark = pytest.mark.slow
+
 ORDERS: Final = '''
 import json
 
@@ -100,7 +102,6 @@ def test_each_test_has_a_database_of_its_own(msgtx_client):
     assert "2 passed" in told, told
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lost call", "lost answer", "killed", "zombie"])
 def test_every_boundary_finds_the_bug_of_a_worker(run: Callable[..., str], kind: str):
     told = run(f"""

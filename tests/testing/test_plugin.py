@@ -125,9 +125,23 @@ def test_an_address_is_one_for_libpq_and_for_sqlalchemy(parameters: dict[str, st
     assert sqlalchemy.make_url(url).database == f"{NAMES_PREFIX}1"
 
 
-# ── runs of their own ──
+# ── runs of their own: a start of pytest, and of Python, each ──
 
 
+@pytest.mark.slow
+def test_an_error_of_the_preparation_is_shown_without_the_kit(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n\n"
+        '@pytest.fixture(scope="session")\n'
+        "def msgtx_prepare():\n    return lambda client: client.topics.create('no such name!')\n\n"
+        "def test_it(msgtx_client):\n    pass\n"
+    )
+    told = run_pytest(tmp_path, f"--msgtx-url={server.superuser_url}")
+    assert "return lambda client: client.topics.create('no such name!')" in told
+    assert "plugin.py" not in told
+
+
+@pytest.mark.slow
 def test_a_run_has_the_server_that_it_was_given(server: Server, tmp_path: Path) -> None:
     """By an option, by the environment, or by the configuration file; in a folder with a space."""
     folder = tmp_path / "my tests"
@@ -142,24 +156,14 @@ def test_a_run_has_the_server_that_it_was_given(server: Server, tmp_path: Path) 
     assert "plugin.py" not in told
 
 
-def test_an_error_of_the_preparation_is_shown_without_the_kit(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\n\n"
-        '@pytest.fixture(scope="session")\n'
-        "def msgtx_prepare():\n    return lambda client: client.topics.create('no such name!')\n\n"
-        "def test_it(msgtx_client):\n    pass\n"
-    )
-    told = run_pytest(tmp_path, f"--msgtx-url={server.superuser_url}")
-    assert "return lambda client: client.topics.create('no such name!')" in told
-    assert "plugin.py" not in told
-
-
+@pytest.mark.slow
 def test_without_the_plugin_nothing_is_there(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(request):\n    assert 'msgtx_client' not in request.fixturenames\n")
     assert "1 passed" in run_pytest(tmp_path, "-p", "no:msgtx")
     assert "unrecognized arguments: --msgtx-url" in run_pytest(tmp_path, "-p", "no:msgtx", "--msgtx-url=x")
 
 
+@pytest.mark.slow
 def test_help_and_fixtures_say_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n")
     assert "--msgtx-url=URL" in run_pytest(tmp_path, "--help")
