@@ -5,7 +5,6 @@ import importlib
 import json
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
 from typing import Any, Final, Protocol
 
 import psycopg
@@ -110,7 +109,7 @@ def _numbered(statement: str) -> str:
 
 def _given(argument: object) -> object:
     if isinstance(argument, BatchArray):
-        return [astuple(batch) for batch in argument.batches]
+        return [*argument.batches]
     return argument
 
 

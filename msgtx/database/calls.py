@@ -34,10 +34,10 @@ def call(connection: RawConnection, function: Function[Row], *arguments: object)
 
 def _called(connection: RawConnection, function: Function[Row], arguments: Sequence[object]) -> list[Row]:
     with translated(connection, call=function.name):
-        if (of_async := of_async_session(connection)) is not None:
-            return function.rows(_await(of_async, function.statement, arguments))
         if isinstance(connection, Connection) and connection.statements.usable:
             return function.rows(connection.statements.run(function.statement, arguments))
+        if (of_async := of_async_session(connection)) is not None:
+            return function.rows(_await(of_async, function.statement, arguments))
         cursor = Cursor(connection)
         cursor.execute(function.statement, arguments, prepare=True)
         return function.rows(cursor.fetchall())

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Self
 
@@ -44,32 +43,40 @@ _WAIT_FOR_STANDBY: Final = "SyncRepWaitForLSN"
 LOOK_SECONDS: Final = 0.1  # between two looks at the time: how far past a deadline a call may come back
 
 
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    deadlines: tuple[Callable[[], float], ...]  # of everything, by `time.monotonic`; the earliest counts
-    silence: float | None  # the longest that nothing comes and nothing goes; None: the connection's own
-
-    def deadline(self) -> float:
-        return min((each() for each in self.deadlines), default=math.inf)
-
-
-_limits: ContextVar[_Limits] = ContextVar("msgtx_limits", default=_Limits((), None))  # noqa: B039 - it is frozen
-
-
-@contextlib.contextmanager
-def until(deadline: float | Callable[[], float] = math.inf, *, silence: float | None = None) -> Iterator[None]:
+class until(contextlib.ContextDecorator):  # noqa: N801 - as contextlib's own; a generator takes a microsecond more
     """Let no call within wait past `deadline` (of `time.monotonic`), nor longer than `silence` seconds for a sign of life.
 
     A function as deadline is asked again while a call waits. Within another, the earlier deadline counts, and the inner
     silence. Not around a `yield` of a generator.
     """
-    outer = _limits.get()
-    added = deadline if callable(deadline) else lambda: deadline
-    token = _limits.set(_Limits((*outer.deadlines, added), outer.silence if silence is None else silence))
-    try:
-        yield
-    finally:
-        _limits.reset(token)
+
+    def __init__(self, deadline: float | Callable[[], float] = math.inf, *, silence: float | None = None) -> None:
+        self._given = deadline
+        self._outer: until | None = None
+        self.silence = silence  # the longest that nothing comes and nothing goes; None: the connection's own
+
+    def __enter__(self) -> None:
+        """Begin to limit the calls of this thread or task."""
+        outer = _limits.get()
+        self._outer = outer
+        if self.silence is None:
+            self.silence = outer.silence
+        self._token = _limits.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the calls to the limits around this one."""
+        _limits.reset(self._token)
+
+    def _recreate_cm(self) -> "until":
+        return until(self._given, silence=self.silence)
+
+    def deadline(self) -> float:
+        """Return when everything within is over, by `time.monotonic`."""
+        given = self._given() if callable(self._given) else self._given
+        return given if self._outer is None else min(given, self._outer.deadline())
+
+
+_limits: ContextVar[until] = ContextVar("msgtx_limits", default=until())  # noqa: B039 - nobody enters it
 
 
 def seconds_left() -> float:
@@ -146,6 +153,11 @@ class Connection(psycopg.Connection[Any]):
     def statements(self) -> Statements:
         """The functions that were called on it, and the shortest way to call one again."""
         return Statements(self)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has come that nobody has read: to an idle connection its end, or seldom a changed setting."""
+        return self.statements.has_answer(0)
 
     @classmethod
     def connect(cls, conninfo: str = "", **options: Any) -> Self:

@@ -28,7 +28,6 @@ from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection,
 from msgtx.database.moves import tell_of_move
 from msgtx.database.outages import Outages
 from msgtx.database.translation import READ_ONLY, translated
-from msgtx.database.wire import readable
 from msgtx.settings import OnFailover
 
 if TYPE_CHECKING:
@@ -307,8 +306,7 @@ class Engine(Closing):
         return server is None or server == self.server
 
     def _is_usable(self, connection: Any) -> bool:
-        # To an idle connection nothing comes but its end (or a changed setting, seldom): a look at the socket is enough.
-        if connection.closed or readable([connection.pgconn.socket], 0) or not self.is_current(connection):
+        if connection.closed or connection.has_news or not self.is_current(connection):
             return False
         return not self.pooled or time.monotonic() - connection.opened_at < POOLED_SECONDS
 
@@ -362,8 +360,10 @@ class Engine(Closing):
     def _take_slot(self) -> _Slot:
         """Wait until there is a connection for us."""
         self._require_usable()
-        with contextlib.suppress(queue.Empty):
+        try:
             return self._slots.get_nowait()
+        except queue.Empty:
+            pass
         seconds = min(POOL_TIMEOUT_SECONDS, seconds_left())
         try:
             return self._slots.get(timeout=max(0.0, seconds))

@@ -49,11 +49,12 @@ class WaitingCall(Generic[Asked, Answer]):
 
     __slots__ = ("answer", "asked", "full", "group", "has_failed", "turn")
 
+    turn: Latch  # to lead `group`, or because it is over
+    full: Latch  # as many are in the queue as there were before
+
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.turn = Latch()  # to lead `group`, or because it is over
         self.group: list[WaitingCall[Asked, Answer]] | None = None
-        self.full = Latch()  # as many are in the queue as there were before
         self.answer: Answer | None = None  # of the group's call; None: it goes by itself
         self.has_failed = False  # the group's call has, which may have been done
 
@@ -110,6 +111,7 @@ class SharedCalls(Generic[Asked, Answer]):
                 self.leader = waiting
                 waiting.group = [waiting]
                 return
+            waiting.turn, waiting.full = Latch(), Latch()  # not for one that goes out at once
             self.queue.append(waiting)
             if self.leader is None:
                 self._gather(waiting)

@@ -1,9 +1,8 @@
 """Errors of PostgreSQL and of its driver, translated into msgtx's by SQLSTATE: the only place where that is done."""
 
-import contextlib
 import json
 import re
-from collections.abc import Iterator
+from types import TracebackType
 from typing import Any, Final
 
 import psycopg
@@ -166,23 +165,45 @@ def _told_what_to_grant(message: str, connection: RawConnection | None) -> str:
     return f"{told}, or to the role that the session has set"  # a user's session may have another role than its login's
 
 
-@contextlib.contextmanager
-def translated(connection: RawConnection | None = None, *, call: str = "") -> Iterator[None]:
+class translated:  # noqa: N801 - as contextlib's own; a generator takes a microsecond more
     """Translate database errors raised inside, in the one place where that is done. `call`: the function that is called."""
-    hook = getattr(connection, "hook", None) if call else None
-    try:
+
+    __slots__ = ("_call", "_connection")
+
+    def __init__(self, connection: RawConnection | None = None, *, call: str = "") -> None:
+        self._connection = connection
+        self._call = call
+
+    def __enter__(self) -> None:
+        """Call the hook of the connection's engine, as `Engine` has it."""
+        if self._call:
+            self._hook("before")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Raise the msgtx error for a database error."""
+        if error is None:
+            if self._call:
+                self._hook("after")
+        elif isinstance(error, Exception):
+            self._raise(error)
+
+    def _hook(self, when: str) -> None:
+        hook = getattr(self._connection, "hook", None)
         if hook is not None:
-            hook(f"before {call}")
-        yield
-        if hook is not None:
-            hook(f"after {call}")
-    except UnicodeEncodeError as error:
-        why = "is no valid UTF-8"
-        if error.encoding != "utf-8":  # a user's session may have another
-            why = f"cannot be said in the session's client_encoding ({error.encoding}): set that to UTF8"
-        raise errors.InvalidRequest(f"{error.object[:50]!r} {why}") from error
-    except Exception as error:  # psycopg's, or SQLAlchemy's around one
-        other = translate(error, connection)
-        if other is error:
-            raise
-        raise other from error
+            try:
+                hook(f"{when} {self._call}")
+            except Exception as error:
+                self._raise(error)
+                raise
+
+    def _raise(self, error: Exception) -> None:
+        if isinstance(error, UnicodeEncodeError):
+            why = "is no valid UTF-8"
+            if error.encoding != "utf-8":  # a user's session may have another
+                why = f"cannot be said in the session's client_encoding ({error.encoding}): set that to UTF8"
+            raise errors.InvalidRequest(f"{error.object[:50]!r} {why}") from error
+        other = translate(error, self._connection)  # psycopg's, or SQLAlchemy's around one
+        if other is not error:
+            raise other from error

@@ -11,9 +11,8 @@ import select
 import struct
 import time
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import pq
@@ -37,8 +36,17 @@ LENGTHS = [length.to_bytes(4, "big") for length in range(1 << 16)]
 ARGUMENT_BYTES: Final = 0x3FFFFFFF - 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class BatchColumns:
+# A field of a composite value: its type, its length, its data; −1 for NULL.
+FIELD = struct.Struct(">ii")
+INT4_FIELD = struct.Struct(">iii")
+INT8_FIELD = struct.Struct(">iiq")
+NUMBERS = struct.Struct(">iiiiiiqiiiiiqiiqiiq")
+NO_BYTEAS, NO_INT8S, NO_INT4S, NO_TEXTS = (
+    (FIELD.pack(oid, -1),) for oid in (BYTEA_ARRAY, INT8_ARRAY, INT4_ARRAY, TEXT_ARRAY)
+)
+
+
+class BatchColumns(NamedTuple):
     """One row for `record_batch`, as columns; None where a column is absent. Times are milliseconds."""
 
     partition_id: int
@@ -79,8 +87,7 @@ class ByteaArray(tuple[bytes | None, ...]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchArray:
+class BatchArray(NamedTuple):
     """A `msgtx.batch[]` parameter. `type_oid` is that of `msgtx.batch` in this database."""
 
     type_oid: int
@@ -134,34 +141,45 @@ def encode_int4_array(items: Sequence[int | None]) -> bytes:
     return _header(INT4, len(items), has_nulls=False) + body
 
 
-def _field(oid: int, data: bytes | None) -> tuple[bytes, ...]:
-    if data is None:
-        return (oid.to_bytes(4, "big"), NULL)
-    return (oid.to_bytes(4, "big"), len(data).to_bytes(4, "big"), data)
-
-
-def _integer(oid: int, value: int | None) -> tuple[bytes, ...]:
-    return _field(oid, None if value is None else value.to_bytes(4 if oid == INT4 else 8, "big", signed=True))
-
-
-def encode_batch(batch: BatchColumns, encoding: str = "utf-8") -> list[bytes]:
-    """Return the binary form of one `msgtx.batch`, in parts: number of fields, then type, length and data of each."""
-    b = batch
+def _numbers(b: BatchColumns) -> bytes:
+    """Return the number of fields, and those of the first columns."""
+    if b.transaction_number is not None and b.base_sequence is not None:  # of a transaction: it has them all
+        return NUMBERS.pack(
+            *(12, INT4, 4, b.partition_id, INT8, 8, b.producer_id, INT4, 4, b.producer_epoch),
+            *(INT8, 8, b.transaction_number, INT8, 8, b.base_sequence, INT8, 8, b.max_timestamp),
+        )
     columns = (
-        _integer(INT4, b.partition_id),
-        _integer(INT8, b.producer_id),
-        _integer(INT4, b.producer_epoch),
-        _integer(INT8, b.transaction_number),
-        _integer(INT8, b.base_sequence),
-        _integer(INT8, b.max_timestamp),
-        _field(BYTEA_ARRAY, None if b.keys is None else encode_bytea_array(b.keys)),
-        _field(BYTEA_ARRAY, encode_bytea_array(b.values)),
-        _field(INT8_ARRAY, None if b.timestamps is None else encode_int8_array(b.timestamps)),
-        _field(INT4_ARRAY, None if b.header_counts is None else encode_int4_array(b.header_counts)),
-        _field(TEXT_ARRAY, None if b.header_keys is None else encode_text_array(b.header_keys, encoding)),
-        _field(BYTEA_ARRAY, None if b.header_values is None else encode_bytea_array(b.header_values)),
+        (INT4, b.partition_id),
+        (INT8, b.producer_id),
+        (INT4, b.producer_epoch),
+        (INT8, b.transaction_number),
+        (INT8, b.base_sequence),
+        (INT8, b.max_timestamp),
     )
-    return [len(columns).to_bytes(4, "big"), *chain.from_iterable(columns)]
+    found = [(12).to_bytes(4, "big")]
+    for oid, value in columns:
+        if value is None:
+            found.append(FIELD.pack(oid, -1))
+        else:
+            found.append((INT4_FIELD if oid == INT4 else INT8_FIELD).pack(oid, 4 if oid == INT4 else 8, value))
+    return b"".join(found)
+
+
+def _array(oid: int, data: bytes) -> tuple[bytes, ...]:
+    return FIELD.pack(oid, len(data)), data
+
+
+def encode_batch(b: BatchColumns, encoding: str = "utf-8") -> list[bytes]:
+    """Return the binary form of one `msgtx.batch`, in parts: number of fields, then type, length and data of each."""
+    return [
+        _numbers(b),
+        *(NO_BYTEAS if b.keys is None else _array(BYTEA_ARRAY, encode_bytea_array(b.keys))),
+        *_array(BYTEA_ARRAY, encode_bytea_array(b.values)),
+        *(NO_INT8S if b.timestamps is None else _array(INT8_ARRAY, encode_int8_array(b.timestamps))),
+        *(NO_INT4S if b.header_counts is None else _array(INT4_ARRAY, encode_int4_array(b.header_counts))),
+        *(NO_TEXTS if b.header_keys is None else _array(TEXT_ARRAY, encode_text_array(b.header_keys, encoding))),
+        *(NO_BYTEAS if b.header_values is None else _array(BYTEA_ARRAY, encode_bytea_array(b.header_values))),
+    ]
 
 
 class _BinaryDumper(Dumper):
@@ -345,6 +363,10 @@ class Statements:
         self._answer = select.poll()
         self._answer.register(connection.pgconn.socket, select.POLLIN)
 
+    def has_answer(self, milliseconds: int) -> bool:
+        """Return whether something has come, within so many milliseconds."""
+        return bool(self._answer.poll(milliseconds))
+
     @property
     def usable(self) -> bool:
         """Whether a statement can be run: the connection keeps statements, is outside of transactions and of pipelines."""
@@ -484,7 +506,7 @@ class Statements:
     def _result(self) -> PQGen[pq.abc.PGresult | None]:
         pgconn = self._connection.pgconn
         while pgconn.is_busy():
-            if pgconn.flush() != 0 or not self._answer.poll(self.QUICK_MS):
+            if pgconn.flush() != 0 or not self.has_answer(self.QUICK_MS):
                 yield Wait.R
             pgconn.consume_input()
         return pgconn.get_result()

@@ -3,7 +3,7 @@
 Kafka's record accumulator. `Producer.send` fills the open batch by itself, to save a call per record.
 """
 
-import contextlib
+import itertools
 import logging
 import math
 import threading
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import Any, Final
 
 from msgtx import arguments, callbacks, forks, units
@@ -262,6 +263,24 @@ class Lane:
     server: tuple[int, int] | None = None  # that acknowledged it, as `Connection.server`
 
 
+class _Steps:
+    """See `Accumulator.steps`."""
+
+    __slots__ = ("_accumulator",)
+
+    def __init__(self, accumulator: "Accumulator") -> None:
+        self._accumulator = accumulator
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._accumulator.raised(error)
+
+
 class Accumulator:
     """All lanes of a producer, under one lock.
 
@@ -297,14 +316,9 @@ class Accumulator:
             lane = self.lanes[key] = Lane(key, topic.partition_ids[partition], stamped)
         return lane
 
-    @contextlib.contextmanager
-    def steps(self) -> Iterator[None]:
+    def steps(self) -> "_Steps":
         """Note where an exception comes in between, as a signal handler raises it: Ctrl-C, the time limit of a job."""
-        try:
-            yield
-        except BaseException as error:
-            self.raised(error)
-            raise
+        return _Steps(self)
 
     def raised(self, error: BaseException) -> None:
         """Note an exception between steps. Our own errors tear nothing, nor does an interrupt of a wait."""
@@ -364,7 +378,7 @@ class Accumulator:
     def close_all(self) -> None:
         """Make all open batches ready. The caller holds the lock."""
         with self.steps():
-            for key in list(self.opened):
+            for key in [*self.opened]:
                 self.close_batch(self.lanes[key])
 
     def close_lingering(self, now: float) -> float | None:
@@ -380,14 +394,14 @@ class Accumulator:
                 soonest = left if soonest is None else min(soonest, left)
         return soonest
 
-    def take_ready(self, wanted: Callable[[PendingBatch], bool] = lambda _: True) -> list[PendingBatch]:
+    def take_ready(self, wanted: Callable[[PendingBatch], bool] | None = None) -> list[PendingBatch]:
         """Take batches that are not in flight out of their lanes."""
         taken: list[PendingBatch] = []
         with self.lock, self.steps():
-            for key in list(self.filled):
+            for key in [*self.filled]:
                 lane = self.lanes[key]
-                taken.extend(batch for batch in lane.ready if wanted(batch))
-                lane.ready = deque(batch for batch in lane.ready if not wanted(batch))
+                taken.extend(lane.ready if wanted is None else filter(wanted, lane.ready))
+                lane.ready = deque(() if wanted is None else itertools.filterfalse(wanted, lane.ready))
                 if not lane.ready:
                     self.filled.discard(key)
         return taken
@@ -402,7 +416,10 @@ class Accumulator:
         if not 0 < len(lanes) <= most_lanes or len(batches) > len(lanes) or sum(b.size for b in batches) > most_bytes:
             return None
         self.close_all()
-        return sorted(self.take_ready(), key=lambda batch: self.lanes[batch.topic_partition].partition_id)
+        taken = self.take_ready()
+        if len(taken) > 1:
+            taken.sort(key=lambda batch: self.lanes[batch.topic_partition].partition_id)
+        return taken
 
     def flush(
         self,
@@ -434,7 +451,7 @@ class Accumulator:
             self.settled.wait(min(left, LOOK_SECONDS))
         return True
 
-    def drop_unsent(self, error: BaseException, wanted: Callable[[PendingBatch], bool] = lambda _: True) -> None:
+    def drop_unsent(self, error: BaseException, wanted: Callable[[PendingBatch], bool] | None = None) -> None:
         """Fail every batch that is not in flight."""
         with self.lock:
             self.close_all()

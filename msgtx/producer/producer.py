@@ -5,9 +5,12 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any, Final, Self
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import sqlalchemy
 
 from msgtx import callbacks, forks, units
 from msgtx.closing import Closing
@@ -29,13 +32,13 @@ from msgtx.producer.group_commit import GroupCommit
 from msgtx.producer.keyed import Deduplicator
 from msgtx.producer.routes import Routes
 from msgtx.producer.sender import Sender, finish_all
-from msgtx.producer.state import DECIDED_ELSEWHERE, ProducerStatus
+from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerStatus
 from msgtx.producer.transaction import SessionEnd, Transactions
 from msgtx.producer.wake import Wake
 from msgtx.rules.record import GivenHeaders
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import AnswerSource, begins_here
-from msgtx.session.enlistment import UserSession, enlist_in, seat_of
+from msgtx.session.enlistment import Enlistment, UserSession, enlist_in, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
 from msgtx.session.riding import Writing
 from msgtx.store.topics.topics import Topic, Topics
@@ -69,6 +72,34 @@ class Transaction:
     def prepare(self, timeout: Duration | None = None) -> PreparedTransaction:
         """Prepare for an outside decision: see `Producer.prepare_transaction`."""
         return self._producer.prepare_transaction(timeout)
+
+
+class _Rides(NamedTuple):
+    """A transaction whose block ends in a user's session."""
+
+    session: tuple[sqlalchemy.Connection, Enlistment]
+    end: SessionEnd
+    writing: Writing
+
+
+class _Block(contextlib.AbstractContextManager[Transaction]):
+    """See `Producer.transaction`. A generator would take a microsecond more."""
+
+    __slots__ = ("_given", "_opened", "_producer", "_rides")
+
+    def __init__(self, producer: "Producer", timeout_ms: Duration | None, session: UserSession | None) -> None:
+        self._producer = producer
+        self._given = timeout_ms, session
+
+    def __enter__(self) -> Transaction:
+        transaction, self._rides = self._producer._open_block(*self._given)
+        self._opened = self._producer._state.transaction
+        return transaction
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._producer._close_block(self._opened, self._rides, error)
 
 
 class Producer(Closing):
@@ -351,8 +382,9 @@ class Producer(Closing):
         """The name of the current transaction, or of the last one."""
         return self._transactions.last_id
 
-    @contextlib.contextmanager
-    def transaction(self, timeout_ms: Duration | None = None, session: UserSession | None = None) -> Iterator[Transaction]:
+    def transaction(
+        self, timeout_ms: Duration | None = None, session: UserSession | None = None
+    ) -> contextlib.AbstractContextManager[Transaction]:
         """Run a transaction: commit at the end of the block, abort if it raises; the original exception is raised.
 
         `session`: SQLAlchemy's `Session`, `scoped_session` or `Connection` on the same database. The end of the block seals
@@ -360,34 +392,38 @@ class Producer(Closing):
         after `timeout_ms` it is aborted. Until the session has ended no other transaction begins. Raise `ConfigError` for
         a session elsewhere, in autocommit or two phases.
         """
-        rides = None if session is None else enlist_in(session, self._engine)
-        seat = None if rides is None else seat_of(rides[0])  # while we are in the session's own thread
+        return _Block(self, timeout_ms, session)
+
+    def _open_block(self, timeout_ms: Duration | None, session: UserSession | None) -> "tuple[Transaction, _Rides | None]":
+        if session is None:
+            return self.begin_transaction(timeout_ms), None
+        connection, enlistment = enlist_in(session, self._engine)
+        seat = seat_of(connection)  # while we are in the session's own thread
         transaction = self.begin_transaction(timeout_ms)
-        opened = self._state.transaction
         end = SessionEnd(self._transactions, transaction.id, seat)
         writing = Writing(end)
-        if rides is not None:
-            rides[1].add(rides[0], writing)
+        enlistment.add(connection, writing)
+        return transaction, _Rides((connection, enlistment), end, writing)
+
+    def _close_block(self, opened: OpenTransaction | None, rides: "_Rides | None", error: BaseException | None) -> None:
         state = self._state
-        try:
-            yield transaction
-        except BaseException as error:
-            writing.open = False
+        if rides is not None:
+            rides.writing.open = False
+        if error is not None:
             if state.transaction is opened and state.value not in {ClientState.FATAL_ERROR, *DECIDED_ELSEWHERE}:
                 self._abort_after(error)
             self._transactions.not_committed(opened)
-            raise
-        writing.open = False
+            return
         if state.transaction is not opened or state.value in DECIDED_ELSEWHERE:
             return  # the block has ended it
         try:
             if rides is None:
                 self.commit_transaction()
             else:
-                self._transactions.end_in(rides, end)
-        except MsgtxError as error:
+                self._transactions.end_in(rides.session, rides.end)
+        except MsgtxError as failed:
             if state.value is ClientState.ABORTABLE_ERROR:
-                self._abort_after(error)
+                self._abort_after(failed)
             raise
 
     def _abort_after(self, error: BaseException) -> None:
@@ -449,7 +485,8 @@ class Producer(Closing):
 
 
 def _tell_ended(producer: "weakref.ref[Producer]", of: Accumulator, outcome: Ended, seconds: float) -> None:
-    of.observers.tell(lambda observer: observer.transaction_ended(producer(), outcome, seconds), of.lock)
+    if of.observers.each:
+        of.observers.tell(lambda observer: observer.transaction_ended(producer(), outcome, seconds), of.lock)
 
 
 def _tell_failed(producer: "weakref.ref[Producer]", of: Accumulator, error: Exception) -> None:

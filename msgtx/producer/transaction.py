@@ -6,7 +6,8 @@ import os
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 from typing import Final
 
 import sqlalchemy
@@ -65,7 +66,22 @@ class SessionEnd:
 
 
 class _Ending:
-    """A call that ends a transaction."""
+    """A call that ends a transaction. It is gone with the call, also where an interrupt keeps that from saying so."""
+
+    __slots__ = ("__weakref__", "_call", "_transactions")
+
+    def __init__(self, transactions: "Transactions", call: Call) -> None:
+        self._transactions = transactions
+        self._call = call
+
+    def __enter__(self) -> None:
+        """Raise `IllegalState` if another thread ends the transaction."""
+        self._transactions.ending_begins(self._call, self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._transactions.ending_is_over(error)
 
 
 class Transactions:
@@ -274,10 +290,10 @@ class Transactions:
 
         def attempt() -> list[Appended]:
             try:
-                with self._doubting(transaction):
-                    answers = self._group_commit.commit(whole, size)
+                answers = self._group_commit.commit(whole, size)
             except MsgtxError as error:  # perhaps a record that was to be acknowledged is not this member's
-                if error.retriable or isinstance(error, OutcomeUnknown):
+                self._doubt(transaction, error)
+                if error.retriable:
                     raise
                 return [Appended(error, -1, -1, duplicate=False)]
             if (refused := _refusal(answers)) is not None and refused.retriable:
@@ -319,8 +335,12 @@ class Transactions:
         tails = transaction.sequences()
 
         def attempt() -> Decided:
-            with self._doubting(transaction), self._engine.connection() as connection:
-                answer = decide(connection, transaction.id, outcome, tails=tails, offsets=offsets, wake=False)
+            try:
+                with self._engine.connection() as connection:
+                    answer = decide(connection, transaction.id, outcome, tails=tails, offsets=offsets, wake=False)
+            except MsgtxError as error:
+                self._doubt(transaction, error)
+                raise
             if answer.error is not None and answer.error.retriable:
                 raise answer.error
             self._wake.tell(list(tails))
@@ -328,17 +348,11 @@ class Transactions:
 
         return self._calls.answered(attempt, deadline, OutcomeUnknown)
 
-    @contextlib.contextmanager
-    def _doubting(self, transaction: OpenTransaction) -> Iterator[None]:
+    def _doubt(self, transaction: OpenTransaction, error: MsgtxError) -> None:
         """If a decision had no answer and cannot be repeated, its outcome is unknown."""
-        try:
-            yield
-        except errors.DatabaseUnavailable:
+        if isinstance(error, errors.DatabaseUnavailable):
             transaction.in_doubt = True
-            raise
-        except (errors.ConfigError, errors.AuthorizationFailed) as error:
-            if not transaction.in_doubt:
-                raise
+        elif isinstance(error, errors.ConfigError | errors.AuthorizationFailed) and transaction.in_doubt:
             raise OutcomeUnknown(
                 f"transaction {transaction.id} may be decided; the same call may be repeated: {error}"
             ) from error
@@ -558,22 +572,26 @@ class Transactions:
             undo()
             raise
 
-    @contextlib.contextmanager
-    def _sole_ending(self, call: Call) -> Iterator[None]:
+    def _sole_ending(self, call: Call) -> _Ending:
+        return _Ending(self, call)
+
+    def ending_begins(self, call: Call, ending: _Ending) -> None:
+        """Note a call that ends a transaction. Raise `IllegalState` if another one is under way."""
         callbacks.require_none(call, self._state.lock)
-        ending = _Ending()  # gone with this call, also where an interrupt keeps it from saying that it is over
         with self._state.lock:
             if self.is_ending:
                 raise IllegalState(f"{call} while another thread ends the transaction: wait for it", reason="thread")
             self._ending = weakref.ref(ending)
+
+    def ending_is_over(self, error: BaseException | None) -> None:
+        """Note that it is over. `error`: what it raises."""
         try:
-            yield
-        except MsgtxError as error:
-            self._tell_failed(error)
-            transaction = self._state.transaction
-            if transaction is not None and not transaction.caller_told:  # the threads that knew have continued without it
-                self.not_committed(transaction)
-            raise
+            if isinstance(error, MsgtxError):
+                self._tell_failed(error)
+                transaction = self._state.transaction
+                # The threads that knew have continued without it.
+                if transaction is not None and not transaction.caller_told:
+                    self.not_committed(transaction)
         finally:
             self._ending = None
             if self._state.closed:

@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -157,8 +157,7 @@ class Companion:
         try:
             for batches in calls:
                 rows = [
-                    replace(
-                        batch,
+                    batch._replace(
                         producer_id=name.producer.producer_id,
                         producer_epoch=name.producer.epoch,
                         transaction_number=name.number,

@@ -1,9 +1,8 @@
 """Append: batches into partitions' logs, alone or as a whole transaction in one call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgtx.database.calls import batch_array, call, call_and_notify, call_together
 from msgtx.database.connection import Connection, RawConnection
@@ -26,8 +25,7 @@ APPEND_UNFLUSHED: Final = calls.APPEND.unflushed()
 APPEND_AND_DECIDE: Final = calls.APPEND_AND_DECIDE.first(5)
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """A transaction that goes out as one call: batches of this name, ascending by partition, offsets, acknowledgements."""
 
     id: TransactionId
@@ -36,8 +34,7 @@ class Whole:
     answers: AnswerColumns = NO_ANSWERS
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """The outcome of one batch. `base_offset` is −1 for a duplicate that the log has lost; `timestamp` in milliseconds."""
 
     error: MsgtxError | None
