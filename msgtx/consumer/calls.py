@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.losses import CommitLosses
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import Connection
 from msgtx.database.pool import Engine
 from msgtx.database.standby import past_lack
 from msgtx.errors import IllegalState
@@ -29,7 +29,7 @@ class ConsumerCalls(Calls):
     def commit_offsets(self, group: GroupMetadata, offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Commit offsets, by partition id, and wait. Raise `CommitsLost` if a failover has lost earlier ones."""
 
-        def commit(connection: RawConnection) -> None:
+        def commit(connection: Connection) -> None:
             # Later offsets would hide the loss. On this connection: with a pool of one there is no other.
             if (lost := self.losses.look(connection)) is not None:
                 raise lost

@@ -15,7 +15,7 @@ from msgtx.consumer.fetcher import Fetcher
 from msgtx.consumer.positions import Positions
 from msgtx.consumer.rides import Ride, Rides
 from msgtx.consumer.subscription import SubscriptionState
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import Connection
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.rules.partition import Returned, ReturnedEvent
@@ -216,7 +216,7 @@ class Committing:
         self.calls.group()
         self.fetcher.commit_starts = self._commit_starts
 
-    def _commit_starts(self, connection: RawConnection, starts: Mapping[int, int]) -> bool:
+    def _commit_starts(self, connection: Connection, starts: Mapping[int, int]) -> bool:
         positions = {partition_id: OffsetAndMetadata(offset) for partition_id, offset in starts.items()}
         try:
             commit_offsets(connection, {self._member(): positions})

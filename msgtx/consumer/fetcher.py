@@ -10,7 +10,7 @@ from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.awaited import Awaited
 from msgtx.consumer.partition import Assigned
-from msgtx.database.connection import RawConnection, seconds_left
+from msgtx.database.connection import Connection, seconds_left
 from msgtx.database.pool import Engine
 from msgtx.database.standby import LACK_SECONDS, MOST_PAUSE_SECONDS, PAUSE_SECONDS
 from msgtx.receiving.integrity import Integrity
@@ -44,7 +44,7 @@ class Start(NamedTuple):
     instead_of: int | None
 
 
-CommitStarts = Callable[[RawConnection, Mapping[int, int]], bool]
+CommitStarts = Callable[[Connection, Mapping[int, int]], bool]
 
 
 class Fetcher:
@@ -165,12 +165,12 @@ class Fetcher:
             return False
         return progress or self._ask_for_ends(self.awaited)
 
-    def _begin_reading(self, connection: RawConnection) -> bool:
+    def _begin_reading(self, connection: Connection) -> bool:
         """Find positions, and have those of a reset committed. Returns whether records may be read."""
         self.find_positions(connection)
         return self._commit_starts(connection)
 
-    def _fetch(self, connection: RawConnection, chosen: set[int] | None) -> bool:
+    def _fetch(self, connection: Connection, chosen: set[int] | None) -> bool:
         wanted = {
             assigned.partition_id: assigned
             for assigned in (self.assigned[tp] for tp in self._fetch_turn)
@@ -313,7 +313,7 @@ class Fetcher:
         self._lacked[assigned.partition_id] = offset, since
         return True
 
-    def _expired(self, connection: RawConnection, answers: Mapping[int, FetchedPartition]) -> bool:
+    def _expired(self, connection: Connection, answers: Mapping[int, FetchedPartition]) -> bool:
         """Abort overdue transactions that hold one of these partitions back, also if others have more to read (I12).
 
         A standby cannot tell of each one that it is overdue: the primary is asked.
@@ -384,7 +384,7 @@ class Fetcher:
         assigned.lose_position(at)
         return True
 
-    def find_positions(self, connection: RawConnection) -> None:
+    def find_positions(self, connection: Connection) -> None:
         """Find where partitions begin that have no position: a seek by time, the group's offset, or `auto_offset_reset`.
 
         One whose offset in the group is part of a sealed, undecided transaction gets none yet: it was read, and its outputs
@@ -412,7 +412,7 @@ class Fetcher:
                     )
                 self._begin(assigned, end)
 
-    def _find_committed(self, connection: RawConnection, group: str, unknown: list[Assigned]) -> list[Assigned]:
+    def _find_committed(self, connection: Connection, group: str, unknown: list[Assigned]) -> list[Assigned]:
         """Go to the group's offsets where there is a stable one. Returns the partitions that have none at all."""
         asked = [assigned for assigned in unknown if assigned.place in (FetchState.FINDING, FetchState.WAITING)]
         if time.monotonic() < self._next_look:
@@ -468,7 +468,7 @@ class Fetcher:
             self._starts[assigned.partition_id] = Start(offset, None)
         self._not_committed.pop(assigned.partition_id, None)
 
-    def _commit_starts(self, connection: RawConnection) -> bool:
+    def _commit_starts(self, connection: Connection) -> bool:
         """Have it committed where reading begins, before anything is read from there. Returns whether it may go on."""
         owned = {assigned.partition_id: assigned for assigned in self.assigned.values()}
         starts = {each: offset for each, offset in self._not_committed.items() if each in owned}

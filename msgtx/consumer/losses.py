@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgtx import errors
 from msgtx.config import ConsumerConfig
 from msgtx.consumer.fetcher import Fetcher
-from msgtx.database.connection import RawConnection, server_of
+from msgtx.database.connection import Connection
 from msgtx.database.pool import Engine
 from msgtx.session.moves import is_behind
 from msgtx.store.groups.groups import committed_offsets
@@ -38,9 +38,9 @@ class CommitLosses:
         self._last: dict[int, _Last] = {}  # by partition id
         self._looked: tuple[int, int] | None = None  # the primary in which nothing has to be looked for
 
-    def acknowledged(self, connection: RawConnection, offsets: Mapping[int, OffsetAndMetadata]) -> None:
+    def acknowledged(self, connection: Connection, offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Note that offsets are committed."""
-        self._note(offsets, server_of(connection), None)
+        self._note(offsets, connection.server, None)
 
     def riding(self, ride: "Ride", offsets: Mapping[int, OffsetAndMetadata]) -> None:
         """Note that a session is to commit offsets."""
@@ -64,9 +64,9 @@ class CommitLosses:
         """Whether another primary answers than the one in which the last commits were stored or looked for."""
         return self._looked is not None and self._engine.server not in {None, self._looked}
 
-    def look(self, connection: RawConnection) -> errors.CommitsLost | None:
+    def look(self, connection: Connection) -> errors.CommitsLost | None:
         """Return the error if this primary lacks the last commit on an assigned partition; again, until `told`."""
-        server, since, group = server_of(connection), time.monotonic() - RECENT_SECONDS, self._config.group
+        server, since, group = connection.server, time.monotonic() - RECENT_SECONDS, self._config.group
         done = {each: _done(last) for each, last in list(self._last.items())}
         last = {each: at for each, at in done.items() if at and at.at >= since and at.server not in {None, server}}
         wanted = [each for each in list(self._fetcher.assigned.values()) if each.partition_id in last]

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from msgtx.background import BackgroundThread
 from msgtx.config import ConsumerConfig
-from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
+from msgtx.database.connection import LOOK_SECONDS, Connection, until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import LOCK_NOT_AVAILABLE, sqlstate_of
 from msgtx.errors import DatabaseUnavailable, FencedInstance, IllegalState, LockTimeout, MsgtxError, UnknownMember, fresh
@@ -56,7 +56,7 @@ class _Member(NamedTuple):
     member_id: str
 
 
-def divide(connection: RawConnection, group: str) -> None:
+def divide(connection: Connection, group: str) -> None:
     """Divide the group's partitions among its members, if that has to be done. The first member that comes does it."""
     for _ in range(MOST_ROUNDS):
         state = describe_members(connection, group)
@@ -152,7 +152,7 @@ class Membership:
         """Have the partitions divided anew with the next look, if the topics are not those of the assignment any more."""
         self.due = self._shall_divide = True
 
-    def look(self, connection: RawConnection) -> Assignment:
+    def look(self, connection: Connection) -> Assignment:
         """Join if this is no member, divide the partitions if that falls to it, and return its own.
 
         Raise `UnknownMember` if the group gave it up, `FencedInstance` if another took its `group_instance_id`; after either
@@ -190,7 +190,7 @@ class Membership:
         self.generation = found.generation
         return found
 
-    def prove(self, connection: RawConnection) -> None:
+    def prove(self, connection: Connection) -> None:
         """Send a heartbeat in the caller's thread if the group has not heard of this member for a session.
 
         Raise `UnknownMember` if the group gave it up, `FencedInstance` if another took its `group_instance_id`.
@@ -203,12 +203,12 @@ class Membership:
                     f"group {self.group!r}: a heartbeat took longer than session_timeout_ms", group=self.group
                 )
 
-    def release(self, connection: RawConnection, partition_ids: Collection[int]) -> None:
+    def release(self, connection: Connection, partition_ids: Collection[int]) -> None:
         """Give these partitions to whom they shall belong."""
         if self._member is not None:
             self.generation = release_partitions(connection, self.group, self._member.number, partition_ids)
 
-    def place(self, connection: RawConnection, partition_id: int) -> TopicPartition | None:
+    def place(self, connection: Connection, partition_id: int) -> TopicPartition | None:
         """Return topic and index of a partition; None if its topic was deleted."""
         if partition_id not in self._places:
             self._places = partitions_of(describe_topics(connection, None).values())
@@ -240,7 +240,7 @@ class Membership:
         """Return the id under which the group knows this member, or will: also if only the answer to the join is missing."""
         return self._next_id if self._member is None else self._member.member_id
 
-    def _join(self, connection: RawConnection) -> None:
+    def _join(self, connection: Connection) -> None:
         member_id = self._own_id()
         names, pattern = self._subscription
         version = None
@@ -278,7 +278,7 @@ class Membership:
         self._subscribed = self._shall_divide = True
         self._waiter.watch_group(joined.group_id)
 
-    def _start_over(self, connection: RawConnection, member: _Member) -> None:
+    def _start_over(self, connection: Connection, member: _Member) -> None:
         """Be no member any more. The group's lock waits for a COMMIT that has begun to write; any other one is refused."""
         if self._config.group_instance_id is None:  # else the next join replaces this member
             leave_group(connection, self.group, member.member_id)
@@ -294,7 +294,7 @@ class Membership:
         """Be no member any more."""
         self._member, self._next_id, self.heard_until = None, new_member_id(), math.inf
 
-    def _beat(self, connection: RawConnection, member: _Member, number: int) -> None:
+    def _beat(self, connection: Connection, member: _Member, number: int) -> None:
         """Say in the caller's thread that this member lives; forget it if the group does not know it."""
         try:
             self._said(connection, member, number)
@@ -304,7 +304,7 @@ class Membership:
                 self._fenced = error  # joining again would fence the other one in turn
             raise
 
-    def _said(self, connection: RawConnection, member: _Member, number: int) -> Beat:
+    def _said(self, connection: Connection, member: _Member, number: int) -> Beat:
         asked = time.monotonic()
         beat = heartbeat(
             connection,

@@ -222,11 +222,6 @@ class Connection(psycopg.Connection[Any]):
         raise psycopg.OperationalError(f"the server did not answer ({why}); the connection was given up")
 
 
-def server_of(connection: RawConnection) -> tuple[int, int] | None:
-    """Return the primary (system identifier, timeline) that answers on a connection; None: it is not known."""
-    return getattr(connection, "server", None)
-
-
 class OnStandby(Connection):
     """A connection to a standby. A call of a function there only reads, and may be repeated."""
 

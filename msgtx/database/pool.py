@@ -24,7 +24,7 @@ from msgtx import errors, forks
 from msgtx.closing import Closing
 from msgtx.database import address
 from msgtx.database.calls import query
-from msgtx.database.connection import ANSWER_SECONDS, Connection, RawConnection, seconds_left, server_of
+from msgtx.database.connection import ANSWER_SECONDS, Connection, seconds_left
 from msgtx.database.moves import tell_of_move
 from msgtx.database.outages import Outages
 from msgtx.database.translation import READ_ONLY, translated
@@ -62,7 +62,7 @@ STANDBY: Final = "standby"
 
 
 @contextlib.contextmanager
-def _primary(connection: RawConnection) -> Iterator[None]:
+def _primary(connection: Connection) -> Iterator[None]:
     """Give a connection up whose server has become a standby: another attempt finds the primary (the session may survive).
 
     A server that is read-only for another reason stays so: raise `ConfigError`.
@@ -76,8 +76,7 @@ def _primary(connection: RawConnection) -> Iterator[None]:
         if query(connection, PASSES) != [(True,)]:
             raise
         connection.close()
-        if isinstance(connection, Connection):
-            connection.given_up()
+        connection.given_up()
         raise errors.DatabaseUnavailable(
             "the server is a standby (now), and takes no writes: connect to the primary; with several hosts in the URL,"
             " target_session_attrs=read-write finds it",
@@ -124,7 +123,7 @@ class Engine(Closing):
         *,
         pool_size: int = POOL_SIZE,
         embedded: bool = False,
-        connect: Callable[..., RawConnection] = Connection.connect,
+        connect: Callable[..., Connection] = Connection.connect,
         silence: float = ANSWER_SECONDS,
     ) -> None:
         self.parameters = address.parse(url)
@@ -152,7 +151,7 @@ class Engine(Closing):
         self._slots: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
         for _ in range(pool_size):
             self._slots.put(_Slot(weakref.ref(self._slots)))
-        self._idle: list[RawConnection] = []  # the one that was used last at the end
+        self._idle: list[Connection] = []  # the one that was used last at the end
         # An engine that nobody has closed leaves no connection open, and no warning.
         weakref.finalize(self, _close_each, self._idle).atexit = False
         self.pooled = False  # whether a pooler stands between us and the server, as far as connections have shown
@@ -162,7 +161,7 @@ class Engine(Closing):
         """The engine for what only reads, and may be answered by a standby: this one if none is named."""
         return self.standby or self
 
-    def dedicated(self) -> RawConnection:
+    def dedicated(self) -> Connection:
         """Open a connection outside the pool, autocommitting; the caller closes it.
 
         An outage goes to the log once the client is made: before that, its caller gets the error at once.
@@ -177,7 +176,7 @@ class Engine(Closing):
         self.outages.answered(self)
         return connection
 
-    def _opened(self) -> RawConnection:
+    def _opened(self) -> Connection:
         if self.hook is not None:
             self.hook("connect")
         for _ in range(1, self.hosts.count):
@@ -188,7 +187,7 @@ class Engine(Closing):
                     raise
         return self._connected()
 
-    def _connected(self) -> RawConnection:
+    def _connected(self) -> Connection:
         """Connect to the first host that takes the connection. Raise `DatabaseUnavailable` if that is an old primary."""
         # The address may say otherwise, except for the encoding: with the role's own, some names could not be sent.
         ours = {"application_name": f"msgtx {os.getpid()}", **KEEPALIVES}  # `doctor` and people find the process by it
@@ -201,9 +200,8 @@ class Engine(Closing):
         try:
             with translated():
                 place = (connection.info.host, connection.info.port)
-            if isinstance(connection, Connection):
-                connection.silence, connection.hook = self.silence, self.hook
-                connection.given_up = functools.partial(self.hosts.failed, *place)
+            connection.silence, connection.hook = self.silence, self.hook
+            connection.given_up = functools.partial(self.hosts.failed, *place)
             self.ask_who_answers(connection)
         except BaseException as error:
             connection.close()
@@ -217,7 +215,7 @@ class Engine(Closing):
         """Refuse connections to another incarnation from now on: each new one is asked."""
         self._incarnation = incarnation
 
-    def begin_with(self, connection: RawConnection, incarnation: uuid.UUID) -> None:
+    def begin_with(self, connection: Connection, incarnation: uuid.UUID) -> None:
         """Expect this incarnation, and remember the primary that answers on this connection."""
         self.expect(incarnation)
         self.ask_who_answers(connection)
@@ -248,7 +246,7 @@ class Engine(Closing):
             pass
         return error
 
-    def ask_who_answers(self, connection: RawConnection) -> None:
+    def ask_who_answers(self, connection: Connection) -> None:
         """Notice a pooler and a failover. Refuse another incarnation, and an old primary: in one round trip."""
         expected = self.incarnation
         (row,) = query(connection, SESSION if expected is None else SESSION_AND_SERVER)
@@ -268,21 +266,20 @@ class Engine(Closing):
             f"the database is another one since a failover or a restore (incarnation {found}, not {expected})"
         )
 
-    def _require_newest(self, connection: RawConnection, place: tuple[int, int], *, is_synchronous: bool) -> None:
+    def _require_newest(self, connection: Connection, place: tuple[int, int], *, is_synchronous: bool) -> None:
         """Notice a failover, and refuse an old primary. `place`: system identifier and timeline of a server with writes."""
         with self._moving:
             seen, was_synchronous = self.server, self._was_synchronous
             if seen is not None and seen != place:
                 self._require_to_follow(connection, seen, place)
             self.server, self._was_synchronous, self._asked = place, is_synchronous, time.monotonic()
-        if isinstance(connection, Connection):
-            connection.server = place
+        connection.server = place
         if seen is not None and seen != place:
             tell_of_move(log, seen, place, was_synchronous=was_synchronous)
             if (told := self.moved()) is not None:
                 told()
 
-    def _require_to_follow(self, connection: RawConnection, seen: tuple[int, int], found: tuple[int, int]) -> None:
+    def _require_to_follow(self, connection: Connection, seen: tuple[int, int], found: tuple[int, int]) -> None:
         """Refuse an old primary, and with `on_failover=stop` any other one, from now on."""
         # No event lowers the timeline of a server; another one (pg_upgrade, a logical replica) may have a lower one.
         if seen[0] == found[0] and found[1] < seen[1]:
@@ -300,12 +297,11 @@ class Engine(Closing):
             )
             raise errors.fresh(self._failed_over)
 
-    def is_current(self, connection: RawConnection) -> bool:
+    def is_current(self, connection: Connection) -> bool:
         """Return whether a connection leads to the primary that answered last, as far as is known."""
-        server = server_of(connection)
-        return server is None or server == self.server
+        return connection.server is None or connection.server == self.server
 
-    def _is_usable(self, connection: Any) -> bool:
+    def _is_usable(self, connection: Connection) -> bool:
         if connection.closed or connection.has_news or not self.is_current(connection):
             return False
         return not self.pooled or time.monotonic() - connection.opened_at < POOLED_SECONDS
@@ -314,7 +310,7 @@ class Engine(Closing):
         """Check out an autocommitting connection for the length of a call. A broken one leaves the pool."""
         return CheckedOut(self)
 
-    def _check_out(self) -> RawConnection:
+    def _check_out(self) -> Connection:
         """Take the connection that was used last, if it still lives, or open one. The caller has a slot."""
         while (idle := self._take_idle()) is not None:
             if self._is_usable(idle) and self._still_answers(idle):
@@ -322,13 +318,13 @@ class Engine(Closing):
             idle.close()
         return self.dedicated()
 
-    def _take_idle(self) -> RawConnection | None:
+    def _take_idle(self) -> Connection | None:
         try:
             return self._idle.pop()
         except IndexError:  # there is none, or another thread was faster
             return None
 
-    def _still_answers(self, idle: RawConnection) -> bool:
+    def _still_answers(self, idle: Connection) -> bool:
         """Ask an idle connection who answers if none was asked lately. Return whether it can be used."""
         now = time.monotonic()
         if now < self._asked + ASKED_AGAIN_SECONDS:
@@ -346,7 +342,7 @@ class Engine(Closing):
             raise
         return True
 
-    def _check_in(self, connection: RawConnection) -> None:
+    def _check_in(self, connection: Connection) -> None:
         if connection.closed or not connection.autocommit or connection.pgconn.transaction_status != 0:
             connection.close()
         else:
@@ -404,7 +400,7 @@ class Engine(Closing):
         )
 
     @contextlib.contextmanager
-    def rolled_back(self) -> Iterator[RawConnection]:
+    def rolled_back(self) -> Iterator[Connection]:
         """Borrow a connection for a dry run: its work is rolled back at the end."""
         with self.connection() as connection:
             connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -421,7 +417,7 @@ class Engine(Closing):
             self.standby.close()
 
 
-def _close_each(idle: list[RawConnection]) -> None:
+def _close_each(idle: list[Connection]) -> None:
     while idle:
         with contextlib.suppress(IndexError):  # another thread was faster
             idle.pop().close()
@@ -447,9 +443,8 @@ class CheckedOut:
             engine._slots.put(self._slot)
             del self._slot
             raise
-        connection: Any = self._connection  # of the class that `Connection.connect` opens
-        connection.hook = engine.hook
-        return connection  # type: ignore[no-any-return]  # see there
+        self._connection.hook = engine.hook
+        return self._connection
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from msgtx import errors
 from msgtx.database.calls import query
-from msgtx.database.connection import ANSWER_SECONDS, OnStandby, RawConnection, seconds_left
+from msgtx.database.connection import ANSWER_SECONDS, Connection, OnStandby, seconds_left
 from msgtx.database.outages import Outages
 from msgtx.database.pool import POOL_SIZE, Engine
 
@@ -91,13 +91,13 @@ class StandbyEngine(Engine):
         """That of the primary."""
         return self._primary.failed_over
 
-    def is_current(self, connection: RawConnection) -> bool:
+    def is_current(self, connection: Connection) -> bool:
         """Return whether a connection leads to a standby that was not promoted since, or to the client's primary."""
         if isinstance(connection, OnStandby) and connection.began_in_recovery:
             return not connection.is_promoted and connection.beside == self._primary.server
         return self._primary.is_current(connection)
 
-    def ask_who_answers(self, connection: RawConnection) -> None:
+    def ask_who_answers(self, connection: Connection) -> None:
         """Refuse another installation, and a primary that is not the client's own."""
         if isinstance(connection, OnStandby):
             connection.began_in_recovery = connection.info.parameter_status("in_hot_standby") == "on"
@@ -128,7 +128,7 @@ class StandbyEngine(Engine):
                 reason=OLD_TIMELINE,
             )
 
-    def followed(self, connection: RawConnection) -> Followed | None:
+    def followed(self, connection: Connection) -> Followed | None:
         """Return the timelines of a standby that are lower than the primary's; None: none is, or nobody says so."""
         if not (isinstance(connection, OnStandby) and connection.began_in_recovery):
             return None
@@ -144,7 +144,7 @@ class StandbyEngine(Engine):
             return None
         return Followed(server[1], control, received, replayed, begins, is_past)
 
-    def _require_same_place(self, connection: RawConnection) -> None:
+    def _require_same_place(self, connection: Connection) -> None:
         """Refuse a copy, which has the incarnation of the original. Some services do not show where a database is."""
         try:
             found = query(connection, WHERE)
@@ -167,7 +167,7 @@ class StandbyEngine(Engine):
             " until it has replayed `msgtx db after-failover`"
         )
 
-    def _require_newest(self, connection: RawConnection, place: tuple[int, int], *, is_synchronous: bool) -> None:
+    def _require_newest(self, connection: Connection, place: tuple[int, int], *, is_synchronous: bool) -> None:
         """Refuse a server that takes writes, except the primary: its log is another one by now."""
         if self._primary.server not in {None, place}:
             self._primary.dedicated().close()  # asks: a failover may be younger than our last connection
@@ -180,7 +180,7 @@ class StandbyEngine(Engine):
             connection.server = place
 
 
-def read_again(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> Answer:
+def read_again(engine: Engine, attempt: Callable[[Connection], Answer]) -> Answer:
     """Return the answer of `engine` to what only reads.
 
     Replay may end a connection whose statement it cannot cancel. Then it is asked once more, on another connection.
@@ -223,7 +223,7 @@ def past_lack(engine: Engine, attempt: Callable[[], Answer]) -> Answer:
         pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
 
-def once_shown(engine: Engine, attempt: Callable[[RawConnection], Answer]) -> Answer:
+def once_shown(engine: Engine, attempt: Callable[[Connection], Answer]) -> Answer:
     """Return the answer of the standby, or of the primary if no standby is named.
 
     A standby may refuse what it only does not show yet. If the primary does not refuse it, the standby is asked again. Raise

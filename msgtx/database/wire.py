@@ -141,23 +141,14 @@ def encode_int4_array(items: Sequence[int | None]) -> bytes:
     return _header(INT4, len(items), has_nulls=False) + body
 
 
-def _numbers(b: BatchColumns) -> bytes:
+def _numbers(batch: BatchColumns) -> bytes:
     """Return the number of fields, and those of the first columns."""
-    if b.transaction_number is not None and b.base_sequence is not None:  # of a transaction: it has them all
-        return NUMBERS.pack(
-            *(12, INT4, 4, b.partition_id, INT8, 8, b.producer_id, INT4, 4, b.producer_epoch),
-            *(INT8, 8, b.transaction_number, INT8, 8, b.base_sequence, INT8, 8, b.max_timestamp),
-        )
-    columns = (
-        (INT4, b.partition_id),
-        (INT8, b.producer_id),
-        (INT4, b.producer_epoch),
-        (INT8, b.transaction_number),
-        (INT8, b.base_sequence),
-        (INT8, b.max_timestamp),
-    )
-    found = [(12).to_bytes(4, "big")]
-    for oid, value in columns:
+    values = batch[:6]
+    if None not in values:  # of a transaction: in one go
+        a, b, c, d, e, f = values
+        return NUMBERS.pack(12, INT4, 4, a, INT8, 8, b, INT4, 4, c, INT8, 8, d, INT8, 8, e, INT8, 8, f)
+    found = [len(batch).to_bytes(4, "big")]
+    for oid, value in zip((INT4, INT8, INT4, INT8, INT8, INT8), values, strict=True):
         if value is None:
             found.append(FIELD.pack(oid, -1))
         else:

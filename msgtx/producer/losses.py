@@ -4,7 +4,7 @@ import time
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import Connection
 from msgtx.database.pool import Engine
 from msgtx.errors import MsgtxError
 from msgtx.producer.batches import Accumulator, Lane, PendingBatch
@@ -32,7 +32,7 @@ class LossDetector:
             self.due = True
             self._accumulator.work.notify_all()
 
-    def look(self, connection: RawConnection) -> None:
+    def look(self, connection: Connection) -> None:
         """Look in the primary that answers now for the last acknowledgements of another one.
 
         Raise `RecordsLost`, `TransactionsLost`; `DatabaseUnavailable` if the connection is one of the old primary.
@@ -48,7 +48,7 @@ class LossDetector:
         if lost is not None:
             raise lost
 
-    def _found_lost(self, connection: RawConnection) -> MsgtxError | None:
+    def _found_lost(self, connection: Connection) -> MsgtxError | None:
         producer, server = self._state.producer, self._engine.server
         if producer is None:
             return None
@@ -57,7 +57,7 @@ class LossDetector:
         return self._lost_records(connection, producer, server) or self._lost_commit(connection, server)
 
     def _lost_records(
-        self, connection: RawConnection, producer: ProducerId, server: tuple[int, int] | None
+        self, connection: Connection, producer: ProducerId, server: tuple[int, int] | None
     ) -> MsgtxError | None:
         with self._accumulator.lock:
             lanes = [lane for lane in self._accumulator.lanes.values() if _is_of_another(lane, server)]
@@ -70,7 +70,7 @@ class LossDetector:
         gaps = [lane for lane, last in zip(lanes, found, strict=True) if last is not None and last + 1 < lane.acknowledged]
         return records_lost(gaps[0], "the log ends before them") if gaps else None
 
-    def _lost_commit(self, connection: RawConnection, server: tuple[int, int] | None) -> MsgtxError | None:
+    def _lost_commit(self, connection: Connection, server: tuple[int, int] | None) -> MsgtxError | None:
         committed = self._state.committed
         if committed is None:
             return None

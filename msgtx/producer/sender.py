@@ -24,7 +24,7 @@ from msgtx import errors
 from msgtx.background import BackgroundThread
 from msgtx.config import ProducerConfig
 from msgtx.database.calls import batch_array, end_call
-from msgtx.database.connection import Connection, RawConnection, until
+from msgtx.database.connection import Connection, until
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
 from msgtx.database.wire import Cursor
@@ -246,7 +246,7 @@ class Sender:
                     accumulator.sender_sleeps = False
                     idle_since = time.monotonic()  # the batch that woke it may be gone with its commit by now
 
-    def _drain(self, connection: RawConnection) -> None:
+    def _drain(self, connection: Connection) -> None:
         batch_array(connection, ())  # asks for the type once, which a pipeline could not
         with translated(connection), connection.pipeline() as pipeline:
             while True:
@@ -276,7 +276,7 @@ class Sender:
         waiting = (each for each in transaction.answers if not each.stored)
         return next((each for each in waiting if transaction.tails or each.due <= now), None)
 
-    def _acknowledge(self, connection: RawConnection) -> None:
+    def _acknowledge(self, connection: Connection) -> None:
         """Have acknowledgements wait for the decision, one call after the other; a refusal fails the transaction."""
         while True:
             with self._accumulator.lock:
@@ -311,7 +311,7 @@ class Sender:
         oldest += [batch.created_at for call in self._in_flight for batch in call.batches if not batch.finished]
         return min(oldest) + self._config.delivery_timeout_ms / 1000
 
-    def _hand_over(self, connection: RawConnection, call: CallInFlight) -> None:
+    def _hand_over(self, connection: Connection, call: CallInFlight) -> None:
         transaction = self._state.transaction
         function = calls.APPEND if self._flushes(call.batches[0]) else APPEND_UNFLUSHED
         partition_ids = [lane.partition_id for lane in call.lanes]
@@ -334,7 +334,7 @@ class Sender:
         # Flush only if it must last: in a transaction only the decision must.
         return batch.transaction_number is None and self._config.acks == "all"
 
-    def _take(self, connection: RawConnection) -> CallInFlight | None:
+    def _take(self, connection: Connection) -> CallInFlight | None:
         accumulator = self._accumulator
         with accumulator.lock:
             if self._paused:
@@ -535,7 +535,7 @@ class Sender:
         self._state.fail(error)  # its transaction, too: the dropped records would be missing from it
         self._accumulator.drop_unsent(error)
 
-    def _raise_epoch(self, connection: RawConnection) -> None:
+    def _raise_epoch(self, connection: Connection) -> None:
         assert self._state.producer is not None
         timeout_ms = self._config.transaction_timeout_ms
         try:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from msgtx.config import ConsumerConfig, ShareConsumerConfig
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import Connection
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
 
@@ -26,7 +26,7 @@ class Calls:
             once, deadline=time.monotonic() + seconds, pause=self._config.retry_backoff_ms / 1000, silence=seconds
         )
 
-    def asked(self, question: Callable[[RawConnection], Answer]) -> Answer:
+    def asked(self, question: Callable[[Connection], Answer]) -> Answer:
         """Return the database's answer to a question that may be repeated."""
 
         def once() -> Answer:

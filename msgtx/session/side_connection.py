@@ -68,7 +68,7 @@ class Companion:
             given = {**given, "options": options}
         conninfo = psycopg.conninfo.make_conninfo(**given)
 
-        def connect(_: str, **settings: Any) -> RawConnection:
+        def connect(_: str, **settings: Any) -> Connection:
             return Connection.connect(conninfo, password=self._password, **settings)
 
         self.engine = Engine("postgresql://", pool_size=SIDE_CONNECTIONS, connect=connect)

@@ -5,7 +5,7 @@ import time
 from typing import Final, NamedTuple
 
 from msgtx import errors
-from msgtx.database.connection import RawConnection, server_of
+from msgtx.database.connection import Connection
 from msgtx.store.shares.answers import Refused, last_share_call
 from msgtx.store.shares.shares import Acknowledging, Acquiring
 from msgtx.types import Acknowledgement
@@ -27,9 +27,9 @@ class AnswerLosses:
         self._lock = threading.Lock()
         self._last: dict[int, _Last] = {}  # by member number, the one that answered last at the end
 
-    def acknowledged(self, connection: RawConnection, asked: Acquiring | Acknowledging, refused: list[Refused]) -> None:
+    def acknowledged(self, connection: Connection, asked: Acquiring | Acknowledging, refused: list[Refused]) -> None:
         """Note that the answers of a call are stored. Another lock than the one before is nothing that could be lost."""
-        server = server_of(connection)
+        server = connection.server
         if server is None or refused or all(each == Acknowledgement.RENEW.value for each in asked.answers.answers):
             return
         with self._lock:
@@ -38,7 +38,7 @@ class AnswerLosses:
                 del self._last[next(iter(self._last))]
             self._last[asked.member_number] = _Last(asked.call_number, server, asked.member_number)
 
-    def unknown(self, connection: RawConnection, member_number: int, *, session_until: float) -> None:
+    def unknown(self, connection: Connection, member_number: int, *, session_until: float) -> None:
         """Note that the group does not know a member. `session_until`: before that its session cannot have ended.
 
         A new primary that does not know it before that has lost its join. Else a sweep may have removed the member.
@@ -60,16 +60,16 @@ class AnswerLosses:
         with self._lock:
             self._last.pop(member_number, None)
 
-    def may_be_lost(self, connection: RawConnection, asked: Acquiring | Acknowledging) -> bool:
+    def may_be_lost(self, connection: Connection, asked: Acquiring | Acknowledging) -> bool:
         """Return whether another primary has acknowledged this member's last answers."""
         return self._has_moved(connection, self._last.get(asked.member_number))
 
     @staticmethod
-    def _has_moved(connection: RawConnection, last: _Last | None) -> bool:
-        server = server_of(connection)
+    def _has_moved(connection: Connection, last: _Last | None) -> bool:
+        server = connection.server
         return last is not None and server is not None and last.server != server
 
-    def look(self, connection: RawConnection, asked: Acquiring | Acknowledging) -> None:
+    def look(self, connection: Connection, asked: Acquiring | Acknowledging) -> None:
         """Look in a new primary for a member's last answers. Raise `CommitsLost`, once."""
         last = self._last.get(asked.member_number)
         if last is None or not self._has_moved(connection, last):

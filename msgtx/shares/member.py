@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from msgtx import errors
 from msgtx.background import BackgroundThread
 from msgtx.config import ShareConsumerConfig
-from msgtx.database.connection import LOOK_SECONDS, RawConnection, until
+from msgtx.database.connection import LOOK_SECONDS, Connection, until
 from msgtx.errors import MsgtxError
 from msgtx.receiving.calls import Calls
 from msgtx.receiving.leaving import BEATS_OF_A_SESSION, leave_at_last, new_member_id, seconds_until
@@ -66,7 +66,7 @@ class ShareMember:
             old, self._id, self._number = self._number, new_member_id(), new_member_number()
             self._losses.joins_again(old, self._number)
 
-        def join(connection: RawConnection) -> ShareMembership:
+        def join(connection: Connection) -> ShareMembership:
             return join_share_group(
                 connection,
                 self._config.group,
@@ -103,7 +103,7 @@ class ShareMember:
             return
         log.warning("share group %r: no heartbeat was answered for session_timeout_ms; asking it", self._config.group)
 
-        def prove(connection: RawConnection) -> None:
+        def prove(connection: Connection) -> None:
             self._beat(connection, joined, self._id)
             if self.is_silent:
                 raise errors.DatabaseUnavailable(
@@ -140,7 +140,7 @@ class ShareMember:
                 with contextlib.suppress(MsgtxError):  # it has left: the sweep removes the rest
                     tidy(connection, self._joined)
 
-    def _beat(self, connection: RawConnection, joined: ShareMembership, member_id: str) -> None:
+    def _beat(self, connection: Connection, joined: ShareMembership, member_id: str) -> None:
         """Say that this member lives. If the group does not know it, it is none any more."""
         asked = time.monotonic()
         try:

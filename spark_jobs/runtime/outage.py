@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from msgtx import errors, units
-from msgtx.database.connection import RawConnection, seconds_left
+from msgtx.database.connection import Connection, seconds_left
 from msgtx.database.outages import Wait
 from msgtx.database.pool import Engine
 from msgtx.declared.spark import BATCH_OUTAGE_TIMEOUT
@@ -26,7 +26,7 @@ def patient(engine: Engine, outage_timeout: float | None) -> Engine:
     return engine
 
 
-def persevering(engine: Engine, work: Callable[[RawConnection], T]) -> T:
+def persevering(engine: Engine, work: Callable[[Connection], T]) -> T:
     """Do calls that may be repeated, on a connection, as `again` does."""
 
     def call() -> T:

@@ -1,7 +1,7 @@
 """The driver's connections, and with `on_failover=stop` the one primary that its tasks may use, too."""
 
 from msgtx.config import ClientConfig, resolve
-from msgtx.database.connection import RawConnection
+from msgtx.database.connection import Connection
 from msgtx.database.opening import open_engine
 from msgtx.database.pool import POOL_SIZE, Engine
 from msgtx.settings import OnFailover
@@ -23,7 +23,7 @@ def driver_engine(
     engine = patient(open_engine(url, pool_size=pool_size), outage_timeout)
     engine.on_failover = on_failover
 
-    def begin(connection: RawConnection) -> None:
+    def begin(connection: Connection) -> None:
         engine.begin_with(connection, describe_installation(connection).incarnation)
 
     try:

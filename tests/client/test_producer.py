@@ -14,6 +14,7 @@ import pytest
 
 import msgtx
 from msgtx import errors
+from msgtx.database.connection import Connection as OurConnection
 from msgtx.database.pool import Engine
 from msgtx.store.topics.topics import describe_topics
 from tests.client.steps import SECONDS, lose_rows, lower_limit, require_in_order, values, without_function
@@ -795,10 +796,10 @@ def test_close_ends_while_the_database_is_away(database_url: str, topic: str, co
     """A batch's answer is lost, and the database stays away: the epoch would have to be raised, and never is."""
     away = threading.Event()
 
-    def dial(*arguments: object, **keywords: object) -> psycopg.Connection[object]:
+    def dial(*arguments: Any, **keywords: Any) -> OurConnection:
         if away.is_set():
             raise psycopg.OperationalError("the database is away")
-        return psycopg.connect(*arguments, **keywords)  # type: ignore[arg-type]
+        return OurConnection.connect(*arguments, **keywords)
 
     with msgtx.Client(Engine(database_url, pool_size=1, connect=dial)) as client:
         producer = client.producer(delivery_timeout_ms=200, retry_backoff_ms=10)
