@@ -42,17 +42,19 @@ begin
     end if;
     ignored := msgtx.lock_partitions(batches);
 
-    -- The usual case, row by row: each node of a large statement is set up anew in every SQL transaction (as is each
-    -- expression here: few and large ones). Usual: transaction_state says new, and check_batch says store; else they are
-    -- asked.
-    select p.epoch into epoch_now from msgtx.producer p where p.producer_id = in_producer_id;
-    select d.transaction_number into newest_decided from msgtx.transaction_decision d
-    where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch order by d.transaction_number desc limit 1;
-    select (select true from msgtx.transaction_decision d
-            where d.producer_id = in_producer_id and d.producer_epoch = t.producer_epoch
-              and d.transaction_number = t.transaction_number limit 1) is null into is_undecided
-    from (select t.producer_epoch, t.transaction_number from msgtx.transaction t
-          where t.producer_id = in_producer_id order by t.producer_epoch desc, t.transaction_number desc limit 1) t;
+    -- The usual case, by single rows: each node of a statement, and each expression here, is set up anew in every SQL
+    -- transaction. Usual: transaction_state says new, and check_batch says store; else they are asked.
+    select p.epoch,
+           (select d.transaction_number from msgtx.transaction_decision d
+            where d.producer_id = in_producer_id and d.producer_epoch = in_producer_epoch
+            order by d.transaction_number desc limit 1),
+           (select (select true from msgtx.transaction_decision d
+                    where d.producer_id = in_producer_id and d.producer_epoch = t.producer_epoch
+                      and d.transaction_number = t.transaction_number limit 1) is null
+            from (select t.producer_epoch, t.transaction_number from msgtx.transaction t
+                  where t.producer_id = in_producer_id
+                  order by t.producer_epoch desc, t.transaction_number desc limit 1) t)
+    into epoch_now, newest_decided, is_undecided from msgtx.producer p where p.producer_id = in_producer_id;
     usual := offsets_error is null and epoch_now = in_producer_epoch and is_undecided is not true
         and in_transaction_number = coalesce(newest_decided, -1) + 1;
     foreach b in array batches loop
