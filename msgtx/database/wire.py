@@ -40,7 +40,7 @@ ARGUMENT_BYTES: Final = 0x3FFFFFFF - 64 * 1024
 FIELD = struct.Struct(">ii")
 INT4_FIELD = struct.Struct(">iii")
 INT8_FIELD = struct.Struct(">iiq")
-NUMBERS = struct.Struct(">iiiiiiqiiiiiqiiqiiq")
+SIX_NUMBERS = struct.Struct(">iiiiiiqiiiiiqiiqiiq")
 NO_BYTEAS, NO_INT8S, NO_INT4S, NO_TEXTS = (
     (FIELD.pack(oid, -1),) for oid in (BYTEA_ARRAY, INT8_ARRAY, INT4_ARRAY, TEXT_ARRAY)
 )
@@ -146,7 +146,7 @@ def _numbers(batch: BatchColumns) -> bytes:
     values = batch[:6]
     if None not in values:  # of a transaction: in one go
         a, b, c, d, e, f = values
-        return NUMBERS.pack(12, INT4, 4, a, INT8, 8, b, INT4, 4, c, INT8, 8, d, INT8, 8, e, INT8, 8, f)
+        return SIX_NUMBERS.pack(12, INT4, 4, a, INT8, 8, b, INT4, 4, c, INT8, 8, d, INT8, 8, e, INT8, 8, f)
     found = [len(batch).to_bytes(4, "big")]
     for oid, value in zip((INT4, INT8, INT4, INT8, INT8, INT8), values, strict=True):
         if value is None:
