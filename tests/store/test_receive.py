@@ -251,6 +251,28 @@ def test_a_receipt_is_of_one_delivery(work: Receiving, clock: Clock, ended: Call
         work.acknowledge(a.receipt)
 
 
+def test_receipts_of_neighbours_are_one_range_and_of_several_the_one_that_is_over_is_told(
+    work: Receiving, session: Connection
+) -> None:
+    """So a COMMIT writes what 500 receipts say in one step, and nothing is answered for beside them."""
+    work.fill(*[b"a"] * 50)
+    receipts = [each.receipt for each in work.receive(most=50)]
+    over = receipts.pop(20)
+    work.acknowledge(over)
+    with refuses(errors.InvalidRecordState, name=over):
+        work.acknowledge(*receipts, over)
+    session.execute("begin")
+    work.acknowledge(*reversed(receipts[:40]), session=session)
+    staged = "select share_firsts, share_lasts from msgtx.staged_commit where share_firsts <> '{}'"
+    ((firsts, lasts),) = query(session, staged)
+    assert {*zip(firsts, lasts, strict=True)} == {(0, 19), (21, 40)}
+    query(session, "commit")
+    work.acknowledge(*receipts[40:])
+    for twice in (receipts[40:], receipts[:2]):
+        with refuses(errors.InvalidRecordState, name=twice[0]):
+            work.acknowledge(*twice)
+
+
 def test_a_delivery_that_ends_before_the_commit_fails_it(work: Receiving, session: Connection, clock: Clock) -> None:
     """The user's rows are rolled back: the record was delivered to another caller of the same member."""
     work.fill(b"a")

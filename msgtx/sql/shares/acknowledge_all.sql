@@ -35,20 +35,33 @@ begin
     if cardinality(receipts) > 0 is not true then
         return;
     end if;
-    select array_agg(c.name) as groups, array_agg(s.member_number) as members, array_agg(r.parts[2]::int) as partitions,
-           array_agg(r.parts[3]::bigint) as offsets, array_agg(-r.parts[4]::bigint) as calls,
-           max(r.receipt) filter (where s.member_number is null) as stale
+    -- Receipts of one delivery whose offsets follow each other are one range.
+    select array_agg(c.name) as groups, array_agg(s.member_number) as members, array_agg(r.partition_id) as partitions,
+           array_agg(r.first_offset) as firsts, array_agg(r.last_offset) as lasts, array_agg(r.call_number) as calls,
+           max(format('%s.%s.%s.%s', r.group_id, r.partition_id, lower(s.missing), -r.call_number))
+               filter (where not isempty(s.missing)) as stale
     into asked
-    from (select u as receipt, string_to_array(u, '.') as parts from unnest(receipts) u) r
+    from (
+        select d.group_id, d.partition_id, d.call_number, min(d.record_offset) as first_offset,
+               max(d.record_offset) as last_offset
+        from (
+            select u.*, u.record_offset - row_number() over (
+                       partition by u.group_id, u.partition_id, u.call_number order by u.record_offset) as gaps_before
+            from (select p.parts[1]::int as group_id, p.parts[2]::int as partition_id, p.parts[3]::bigint as record_offset,
+                         -p.parts[4]::bigint as call_number
+                  from (select string_to_array(u, '.') as parts from unnest(receipts) u) p) u) d
+        group by d.group_id, d.partition_id, d.call_number, d.gaps_before) r
     left join lateral (
-        select c.group_id, c.name from msgtx.consumer_group c where c.group_id = r.parts[1]::int limit 1) c on true
+        select c.group_id, c.name from msgtx.consumer_group c where c.group_id = r.group_id limit 1) c on true
     left join lateral (select g.* from msgtx.share_group g where g.group_id = c.group_id limit 1) g on true
-    left join lateral (
-        select h.member_number from msgtx.share_state_of(c.group_id, r.parts[2]::int) v
+    cross join lateral (
+        select min(h.member_number) as member_number,
+               int8multirange(int8range(r.first_offset, r.last_offset, '[]'))
+                   - coalesce(range_agg(int8range(h.first_offset, h.last_offset, '[]')), '{}') as missing
+        from msgtx.share_state_of(c.group_id, r.partition_id) v
         cross join lateral unnest(v.spans) h
-        where h.status = 'acquired' and h.call_number = -r.parts[4]::bigint
-          and r.parts[3]::bigint between h.first_offset and h.last_offset
-          and msgtx.is_running(h.locked_until, g.longest_lock_ms, moment)) s on true;
+        where h.status = 'acquired' and h.call_number = r.call_number
+          and msgtx.is_running(h.locked_until, g.longest_lock_ms, moment)) s;
     ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', asked.partitions)
         and msgtx.require_names('group', asked.groups);
     if asked.stale is not null then
@@ -60,8 +73,8 @@ begin
     insert into msgtx.staged_commit (
         share_groups, share_members, share_partitions, share_firsts, share_lasts, share_answers, share_reasons, share_delays,
         share_calls)
-    select asked.groups, asked.members, asked.partitions, asked.offsets, asked.offsets,
-           array_fill(answer, array[cardinality(receipts)]), array_fill(reason, array[cardinality(receipts)]),
-           array_fill(delay_ms::int, array[cardinality(receipts)]), asked.calls;
+    select asked.groups, asked.members, asked.partitions, asked.firsts, asked.lasts, array_fill(answer, ranges),
+           array_fill(reason, ranges), array_fill(delay_ms::int, ranges), asked.calls
+    from (select array[cardinality(asked.calls)]) a(ranges);
     ignored := msgtx.stage_commit();
 end $$;
