@@ -126,6 +126,46 @@ def test_a_message_of_a_cancelled_poll_comes_with_the_next(make_producer: Callab
     assert [message.offset() for message in asyncio.run(main()) if message is not None] == [0, 1]
 
 
+def test_cancelled_polls_lose_and_double_nothing_that_is_committed_by_itself(
+    make_producer: Callable[..., Producer], topic: str, unique: Callable[[str], str]
+) -> None:
+    """Whenever a poll is cancelled: each message is returned once, by this consumer or by the next one of its group."""
+    count, given = 30, config(**{"group.id": unique("group"), "enable.auto.commit": True, "auto.commit.interval.ms": 1})
+    send(make_producer(), topic, count)
+
+    async def read(consumer: AIOConsumer, most: int, cancels: int) -> list[int | None]:
+        found: list[int | None] = []
+        for number in range(cancels):
+            poll = consumer.poll(WAIT) if number % 2 else consumer.consume(2, WAIT)
+            waiting: asyncio.Task[Any] = asyncio.ensure_future(poll)
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            if not waiting.cancelled():
+                got = waiting.result()
+                found += [each.offset() for each in (got if isinstance(got, list) else [got])]
+        while len(found) < most:
+            message = await consumer.poll(WAIT)
+            assert message is not None
+            found.append(message.offset())
+        cut_off = asyncio.ensure_future(consumer.poll(WAIT))
+        await asyncio.sleep(0)
+        cut_off.cancel()
+        await asyncio.wait([cut_off])
+        return found if cut_off.cancelled() else [*found, cut_off.result().offset()]
+
+    async def main() -> list[int | None]:
+        found: list[int | None] = []
+        for most in (10, count - 10):
+            async with AIOConsumer(given) as consumer:
+                await consumer.subscribe([topic])
+                found += await read(consumer, most, cancels=5)
+        return found
+
+    assert asyncio.run(main()) == list(range(count))
+
+
 def test_a_transaction_is_awaited(topic: str) -> None:
     async def main() -> None:
         async with AIOProducer({"transactional.id": "t"}) as producer:

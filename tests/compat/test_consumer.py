@@ -1,8 +1,14 @@
 """The facade's consumer."""
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
+import pytest
+
+from msgtx import errors as refusals
 from msgtx.compat.confluent_kafka import OFFSET_END, Consumer, KafkaError, Producer, TopicPartition
+from msgtx.compat.confluent_kafka import consumer as module
 
 WAIT = 60.0
 
@@ -59,6 +65,25 @@ def test_the_end_is_that_of_the_assignment_and_none_is_told_of_what_is_paused(
     end = consumer.poll(WAIT)
     assert end is not None
     assert (end.offset(), end.error()) == (3, KafkaError(KafkaError._PARTITION_EOF))
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_each_look_at_a_database_that_is_away_is_followed_by_a_pause(
+    make_consumer: Callable[..., Consumer], topic: str, monkeypatch: pytest.MonkeyPatch, listens: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise refusals.DatabaseUnavailable("away")
+
+    told: list[KafkaError] = []
+    pauses: list[float] = []
+    consumer = make_consumer(**({"error_cb": told.append} if listens else {}))
+    consumer.assign([TopicPartition(topic, 0)])
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._inner(), "begin", refuse)
+        patch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pauses.append))
+        assert [consumer.poll(0) for _ in range(3)] == [None] * 3
+    assert pauses == [module.REFUSED_SECONDS] * 3
+    assert [error.code() for error in told] == [KafkaError._ALL_BROKERS_DOWN] * (3 if listens else 0)
 
 
 def test_a_consumer_leaves_in_the_poll_behind_its_unsubscribe(

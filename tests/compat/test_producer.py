@@ -78,6 +78,31 @@ def test_a_purge_reports_what_was_on_its_way(make_producer: Callable[..., Produc
     assert told == [KafkaError(KafkaError._PURGE_INFLIGHT)]
 
 
+def test_a_purged_message_is_reported_once_and_no_flush_waits_for_it(
+    make_producer: Callable[..., Producer], topic: str
+) -> None:
+    producer = make_producer(**{"linger.ms": 100_000})
+    told: list[KafkaError | None] = []
+    producer.produce(topic, "a", on_delivery=lambda error, _: told.append(error))
+    producer.purge()
+    assert (producer.flush(0), len(producer)) == (0, 0)
+    assert told == [KafkaError(KafkaError._PURGE_INFLIGHT)]
+    producer.produce(topic, "b", on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(WAIT) == 0
+    assert told[1:] == [None]
+
+
+def test_a_count_of_partitions_that_was_wrong_is_asked_for_again(make_producer: Callable[..., Producer], topic: str) -> None:
+    producer = make_producer(partitioner="consistent")
+    key = next(each for each in ("a", "b", "c", "d", "e") if kafka.consistent(each.encode(), 9))
+    producer._counts[topic] = 9  # the topic was deleted, and made again with one partition
+    with pytest.raises(KafkaException) as refused:
+        producer.produce(topic, "a", key=key)
+    assert refused.value.args[0].code() == KafkaError._UNKNOWN_PARTITION
+    producer.produce(topic, "a", key=key)
+    assert producer.flush(WAIT) == 0
+
+
 def test_a_missing_topic_is_created_with_one_partition(
     make_producer: Callable[..., Producer], client: msgtx.Client, unique: Callable[[str], str]
 ) -> None:
@@ -179,6 +204,15 @@ def test_statistics_are_told_in_poll(make_producer: Callable[..., Producer], top
     while not told:
         producer.poll(0.01)
     assert {"type", "msg_cnt", "txmsgs", "ts"} <= json.loads(told[-1]).keys()
+
+
+def test_an_interval_of_0_tells_no_statistics(make_producer: Callable[..., Producer], topic: str) -> None:
+    told: list[str] = []
+    producer = make_producer(**{"stats_cb": told.append, "statistics.interval.ms": 0})
+    producer.produce(topic, "a")
+    assert producer.flush(WAIT) == 0
+    assert producer.poll(0) == 0
+    assert told == []
 
 
 def test_the_last_object_of_a_process_closes_the_connections(topic: str) -> None:

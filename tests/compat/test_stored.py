@@ -37,6 +37,23 @@ def refused(consumer: Consumer) -> int:
     return int(failed.value.args[0].code())
 
 
+def test_an_interval_of_0_commits_at_the_end_only(
+    send: Callable[..., None], make_consumer: Make, topic: str, unique: Callable[[str], str]
+) -> None:
+    send(topic, "a", "b", "c")
+    told: list[str] = []
+    given = {"group.id": unique("group"), "stats_cb": told.append, "statistics.interval.ms": 0}
+    consumer = make_consumer(**given, **{"auto.commit.interval.ms": 0})
+    consumer.subscribe([topic])
+    assert [offset(each) for each in consumer.consume(2, WAIT)] == [0, 1]
+    assert offset(consumer.poll(WAIT)) == 2
+    assert consumer.poll(0) is None
+    assert committed(consumer, topic) == OFFSET_INVALID
+    consumer.close()
+    assert committed(make_consumer(**given), topic) == 3
+    assert told == []
+
+
 @pytest.mark.parametrize("automatic", [False, True])
 @pytest.mark.parametrize("begin", [OFFSET_STORED, 0])
 def test_an_assignment_drops_what_was_stored_and_an_automatic_commit_is_made_first(

@@ -4,11 +4,12 @@ import tomllib
 
 import confluent_kafka
 import confluent_kafka.admin
+import confluent_kafka.aio
 import pytest
 
 import msgtx.compat.confluent_kafka as facade
 from msgtx import errors
-from msgtx.compat.confluent_kafka import KafkaError, admin, cimpl, differences, settings
+from msgtx.compat.confluent_kafka import KafkaError, admin, aio, cimpl, differences, settings
 from msgtx.compat.confluent_kafka.error import CODES, as_kafka, code_of
 from tests.house.sources import ROOT
 
@@ -32,6 +33,14 @@ def test_each_call_of_the_original_is_there(name: str) -> None:
         base = vars(confluent_kafka.cimpl._AdminClientImpl)
         mixin = vars(cimpl._AdminClientImpl)
         assert {each for each in base if not each.startswith("__")} - {*mixin} == set()
+
+
+def test_each_class_for_asyncio_of_the_original_is_there() -> None:
+    for name in confluent_kafka.aio.__all__:
+        ours, original = getattr(aio, name), getattr(confluent_kafka.aio, name)
+        assert {each for each in dir(original) if not each.startswith("_")} - {*dir(ours)} <= {"executor"}, name
+        assert ours is not original
+        assert confluent_kafka.aio.AIOProducer not in ours.__mro__
 
 
 def test_the_differences_name_calls_of_the_original() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import functools
+import importlib.util
 import queue
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -160,7 +161,7 @@ class AIOProducer:
         self._pending: set[asyncio.Future[Message]] = set()
         self._serving: asyncio.Task[None] | None = None
         self._connected = False
-        self._closed = False
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -169,7 +170,7 @@ class AIOProducer:
         await self.close()
 
     def __len__(self) -> int:
-        return 0 if self._closed else len(self._producer)
+        return 0 if self._is_closed else len(self._producer)
 
     async def produce(
         self,
@@ -185,7 +186,7 @@ class AIOProducer:
 
         As in the original, other arguments such as `on_delivery` are ignored.
         """
-        if self._closed:
+        if self._is_closed:
             raise RuntimeError("Producer closed")
         stored: asyncio.Future[Message] = self._loop.create_future()
         send = functools.partial(
@@ -226,7 +227,7 @@ class AIOProducer:
 
     async def _serve(self) -> None:
         """Poll for reports as long as a message waits for its own."""
-        while self._pending and not self._closed:
+        while self._pending and not self._is_closed:
             await self._blocking.call(self._producer.poll, SERVED_SECONDS)
 
     async def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -258,12 +259,12 @@ class AIOProducer:
 
     async def close(self) -> None:
         """Flush, then close. Futures of messages that could not be stored have their error."""
-        if self._closed:
+        if self._is_closed:
             return
         try:
             await self.flush()
         finally:
-            self._closed = True
+            self._is_closed = True
             if self._serving is not None:
                 await asyncio.wait([self._serving])
             await self._blocking.call(self._producer.close)
@@ -342,3 +343,20 @@ class AIOConsumer:
         finally:
             self._closed = True
             self._blocking.shutdown()
+
+
+def _above(name: str, base: type) -> Any:
+    """Return a class of the original's, of a module of its own, with the facade's class as its base. None: it has none."""
+    spec = importlib.util.find_spec(f"confluent_kafka.aio._{name}")
+    if spec is None or spec.loader is None:  # before confluent-kafka 2.16
+        return None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    setattr(module, base.__name__, base)  # by this name it makes its base
+    found = getattr(module, name)
+    found.__bases__ = (base, *found.__bases__[1:])
+    return found
+
+
+AsyncSerializingProducer: Any = _above("AsyncSerializingProducer", AIOProducer)
+AsyncDeserializingConsumer: Any = _above("AsyncDeserializingConsumer", AIOConsumer)

@@ -65,5 +65,5 @@ GENERAL: Final[tuple[str, ...]] = (
     "With one of them, it begins at the committed offsets, as there.",
     "A call from another thread waits until a look of `poll` has ended, at most half a second, or a callback. After 30 "
     "seconds it raises `_TIMED_OUT`.",
-    "There is no `AsyncSerializingProducer` and no `AsyncDeserializingConsumer`.",
+    "`AsyncSerializingProducer` and `AsyncDeserializingConsumer` are there if the installed confluent-kafka has them.",
 )

@@ -41,6 +41,13 @@ class Serdes:
                 found[index] = (made, None)
         self.key, self.value = found[0][0], found[1][0]
 
+    def offer(self, cluster_id: Callable[[], str]) -> None:
+        """Give the call for the id of the cluster to those that ask for it, as those of the schema registry do."""
+        for each in (self.key, self.value):
+            take = getattr(each, "set_cluster_id_resolver", None)
+            if take is not None:
+                take(cluster_id)
+
     def close(self) -> None:
         """Close what builders have made."""
         while self.made:
@@ -55,6 +62,7 @@ class SerializingProducer(Producer):
     def __init__(self, conf: Mapping[str, Any]) -> None:
         self._serdes = Serdes("serializer", conf)
         super().__init__(self._serdes.left)
+        self._serdes.offer(self.cluster_id)
 
     def produce(  # type: ignore[override]  # the original, too, takes the key before the value
         self,
@@ -96,6 +104,7 @@ class DeserializingConsumer(Consumer):
     def __init__(self, conf: Mapping[str, Any]) -> None:
         self._serdes = Serdes("deserializer", conf)
         super().__init__(self._serdes.left)
+        self._serdes.offer(self.cluster_id)
 
     def poll(self, timeout: float | None = -1) -> Message | None:
         """Return the next message. Raise `KeyDeserializationError`, `ValueDeserializationError`, `ConsumeError`."""
