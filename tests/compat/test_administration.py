@@ -31,6 +31,7 @@ from msgtx.compat.confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from msgtx.database.opening import VARIABLE
 
 WAIT = 60.0
 
@@ -174,3 +175,18 @@ def test_what_has_no_meaning_here_is_refused_with_a_sentence(admin: AdminClient)
     with pytest.raises(KafkaException, match="roles of PostgreSQL"):
         admin.describe_user_scram_credentials(["ada"])
     assert admin.describe_cluster().result(WAIT).controller.id == 1
+
+
+def test_an_error_of_the_whole_call_is_that_of_each_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "postgresql://ada:secret@127.0.0.1:1/nowhere")
+    away = AdminClient({})
+    for futures in (
+        away.create_topics([NewTopic("a", 1), NewTopic("b", 1)]),
+        away.delete_topics(["a"]),
+        away.describe_consumer_groups(["a"]),
+        away.describe_configs([ConfigResource(ResourceType.TOPIC, "a")]),
+        {"cluster": away.describe_cluster(), "groups": away.list_consumer_groups()},
+    ):
+        for future in futures.values():
+            assert code(future) == KafkaError._ALL_BROKERS_DOWN
+            assert "secret" not in str(future.exception())

@@ -52,7 +52,7 @@ def codes(_: str) -> list[str]:
 
 def topic_settings(_: str) -> list[str]:
     """Return the settings of topics."""
-    known = ", ".join(f"`{name}`" for name in administration.TOPIC_SETTINGS)
+    known = ", ".join(f"`{name}`" for name in settings.TOPIC_SETTINGS)
     others = ", ".join(f"`{name}`" for name in administration.WITHOUT_EFFECT.split())
     return [f"With an effect: {known}.", "", f"Accepted without one: {others}."]
 

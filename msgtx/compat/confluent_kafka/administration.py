@@ -3,10 +3,11 @@
 The original checks arguments and makes the futures. Here a call is made at once, so its futures are done when it returns.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_END,
@@ -50,16 +51,14 @@ from msgtx import errors
 from msgtx.compat.confluent_kafka import metadata, settings
 from msgtx.compat.confluent_kafka.clients import ClientOf
 from msgtx.compat.confluent_kafka.error import as_kafka, translated
+from msgtx.compat.confluent_kafka.settings import TOPIC_SETTINGS
 from msgtx.declared.settings import TOPIC
 from msgtx.types import Isolation
 
 log = logging.getLogger("msgtx.compat")
 Key = TypeVar("Key", bound=Hashable)
-# Topic settings of Kafka that msgtx has under the same name, or another one.
-TOPIC_SETTINGS: Final[Mapping[str, str]] = {
-    "message.timestamp.type" if one.name == "timestamp_type" else one.name.replace("_", "."): one.name for one in TOPIC
-}
-# The others: they are accepted for a new topic, and named in the log.
+P = ParamSpec("P")
+# Settings of topics that msgtx does not have: they are accepted for a new topic, and named in the log.
 WITHOUT_EFFECT: Final = """
 compression.gzip.level compression.lz4.level compression.type compression.zstd.level file.delete.delay.ms
 flush.messages flush.ms follower.replication.throttled.replicas index.interval.bytes
@@ -83,6 +82,21 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "describe_user_scram_credentials": "users are roles of PostgreSQL",
     "alter_user_scram_credentials": "passwords are PostgreSQL's (`alter role`)",
 }
+
+
+def _answered(method: Callable[P, None]) -> Callable[P, None]:
+    """Give the error of a whole call to its future, as the original does."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            with translated():
+                method(*args, **kwargs)
+        except KafkaException as error:
+            future = next(each for each in (*args, *kwargs.values()) if isinstance(each, Future))
+            future.set_exception(error)
+
+    return call
 
 
 _Original: Any = _AdminClientImpl
@@ -131,6 +145,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
         with translated():
             return metadata.cluster_id(self._connected())
 
+    @_answered
     def create_topics(self, topics: list[NewTopic], future: "Future[Any]", validate_only: bool = False, **_: Any) -> None:
         """Create topics. Replicas mean nothing here."""
         client = self._connected()
@@ -145,10 +160,12 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         _answer_each(future, topics, create, name=lambda new: cast(Hashable, new.topic))
 
+    @_answered
     def delete_topics(self, topics: list[str], future: "Future[Any]", **_: Any) -> None:
         """Delete topics."""
         _answer_each(future, topics, self._connected().topics.delete)
 
+    @_answered
     def create_partitions(
         self, topics: list[NewPartitions], future: "Future[Any]", validate_only: bool = False, **_: Any
     ) -> None:
@@ -165,6 +182,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         _answer_each(future, topics, widen, name=lambda new: cast(Hashable, new.topic))
 
+    @_answered
     def describe_topics(self, topic_names: list[str], future: "Future[Any]", **_: Any) -> None:
         """Describe topics."""
         client = self._connected()
@@ -177,6 +195,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         future.set_result(_outcomes(topic_names, describe))
 
+    @_answered
     def describe_cluster(self, future: "Future[Any]", **_: Any) -> None:
         """Describe the database as a cluster."""
         client = self._connected()
@@ -184,6 +203,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
     # ── settings ──
 
+    @_answered
     def describe_configs(self, resources: list[ConfigResource], future: "Future[Any]", **_: Any) -> None:
         """Return the settings of topics."""
         client = self._connected()
@@ -200,6 +220,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         _answer_resources(future, resources, describe)
 
+    @_answered
     def alter_configs(
         self, resources: list[ConfigResource], future: "Future[Any]", validate_only: bool = False, **_: Any
     ) -> None:
@@ -213,6 +234,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         _answer_resources(future, resources, replace)
 
+    @_answered
     def incremental_alter_configs(
         self, resources: list[ConfigResource], future: "Future[Any]", validate_only: bool = False, **_: Any
     ) -> None:
@@ -249,6 +271,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
                 if group is None or one.group == group
             ]
 
+    @_answered
     def list_consumer_groups(
         self, future: "Future[Any]", states_int: list[int] | None = None, types_int: list[int] | None = None, **_: Any
     ) -> None:
@@ -264,6 +287,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
         ]
         future.set_result(ListConsumerGroupsResult(valid=listed, errors=[]))
 
+    @_answered
     def describe_consumer_groups(self, group_ids: list[str], future: "Future[Any]", **_: Any) -> None:
         """Describe groups with their members. One that does not exist is dead."""
         client = self._connected()
@@ -289,10 +313,12 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         future.set_result(_outcomes(group_ids, describe))
 
+    @_answered
     def delete_consumer_groups(self, group_ids: list[str], future: "Future[Any]", **_: Any) -> None:
         """Delete groups without members."""
         future.set_result(_outcomes(group_ids, self._connected().admin.groups.delete))
 
+    @_answered
     def list_consumer_group_offsets(
         self, request: list[ConsumerGroupTopicPartitions], future: "Future[Any]", require_stable: bool = False, **_: Any
     ) -> None:
@@ -312,6 +338,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         future.set_result(_outcomes(request, offsets))
 
+    @_answered
     def alter_consumer_group_offsets(
         self, requests: list[ConsumerGroupTopicPartitions], future: "Future[Any]", **_: Any
     ) -> None:
@@ -329,6 +356,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
     # ── partitions ──
 
+    @_answered
     def list_offsets(
         self,
         topic_partitions: list[TopicPartition],
@@ -353,6 +381,7 @@ class Administration(_Original):  # type: ignore[misc]  # its types stop short o
 
         future.set_result(dict(zip(topic_partitions, _outcomes(topic_partitions, look), strict=True)))
 
+    @_answered
     def delete_records(self, topic_partition_offsets: list[TopicPartition], future: "Future[Any]", **_: Any) -> None:
         """Delete the records below these offsets; −1: all."""
         client = self._connected()

@@ -106,6 +106,8 @@ class Consumer:
         self._given: list[msgtx.TopicPartition] = []  # of which the program was told
         self._is_due = False  # it is told next what it keeps
         self._each: Iterator[msgtx.Record[bytes, bytes]] = iter(())  # records that the last look has found
+        self._is_telling = False  # a callback of a rebalance runs
+        self._closes = False  # that callback has closed the consumer
         self._torn = False  # an exception came in the middle of a poll
         self._turn = threading.RLock()  # of the thread that uses the consumer below
         self._waiting: set[int] = set()  # threads that wait for their turn
@@ -239,7 +241,11 @@ class Consumer:
 
     def _call(self, event: str, partitions: list[msgtx.TopicPartition]) -> None:
         if (callback := self._told.get(event)) is not None:
-            callback(self, [TopicPartition(*each) for each in partitions])
+            self._is_telling = True
+            try:
+                callback(self, [TopicPartition(*each) for each in partitions])
+            finally:
+                self._is_telling = False
 
     def _forget(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
         for each in partitions:
@@ -399,7 +405,7 @@ class Consumer:
         try:
             while len(found) < num_messages:
                 found += self._read(num_messages - len(found), deadline)
-                if seconds_left(deadline) <= 0:
+                if seconds_left(deadline) <= 0 or self._client is None:
                     break
         except BaseException:
             self._unread(found)
@@ -426,7 +432,11 @@ class Consumer:
         while True:
             if self._waiting:
                 time.sleep(TURN_SECONDS)
-            found, pause = self._step(most, deadline)
+            try:
+                found, pause = self._step(most, deadline)
+            finally:
+                if self._closes:
+                    self.close()
             if found or pause is None:
                 return found
             if pause:
@@ -766,9 +776,13 @@ class Consumer:
         """Commit stored offsets if that is automatic, leave the group, and end."""
         if self._client is None:
             return
+        if self._is_telling:  # a callback has called this: the call that called it ends the consumer
+            self._closes = True
+            return
         try:
             self._end()
         finally:
+            self._closes = False
             self._client.release()
             self._client = None
 

@@ -50,7 +50,8 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
 GENERAL: Final[tuple[str, ...]] = (
     "Objects connect to the database with their first call that needs it; all of a process share one pool of connections.",
     "The futures of `AdminClient` are done when its call returns.",
-    "A sentence of an error is msgtx's; its code, `fatal()`, `retriable()` and `txn_requires_abort()` are as there.",
+    "A sentence of an error is Kafka's for its code, and then the cause in msgtx with Kafka's names; its code, `fatal()`, "
+    "`retriable()` and `txn_requires_abort()` are as there.",
     "A partition's offsets have no gaps for markers of transactions.",
     "Rebalances move only the partitions that have to move. With `range` and `roundrobin` (the default), callbacks are "
     "nevertheless told of all partitions, as there.",

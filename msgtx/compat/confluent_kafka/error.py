@@ -15,6 +15,7 @@ from confluent_kafka.error import (
 )
 
 from msgtx import errors
+from msgtx.compat.confluent_kafka.settings import kafka_words
 
 __all__ = [
     "ConsumeError",
@@ -48,6 +49,8 @@ CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (TimeoutError, KafkaError._TIMED_OUT),
 )
 
+NO_SENTENCE: Final = frozenset({KafkaError._FAIL, KafkaError._FATAL})  # theirs would say less, or what is not so
+
 
 def code_of(kind: type[BaseException]) -> int:
     """Return the code of confluent-kafka for a class of errors."""
@@ -58,10 +61,17 @@ def code_of(kind: type[BaseException]) -> int:
 
 
 def as_kafka(error: BaseException, code: int | None = None) -> KafkaError:
-    """Return an error of msgtx as confluent-kafka has it, with its sentence. `code`: a broker's, if it has one."""
+    """Return an error of msgtx as confluent-kafka has it. `code`: a broker's, if it has one.
+
+    Its sentence is Kafka's for the code, and then that of msgtx with Kafka's names.
+    """
+    code = code or code_of(type(error))
+    sentence = kafka_words(str(error))
+    if code not in NO_SENTENCE:
+        sentence = f"{KafkaError(code).str()}: {sentence}"
     return KafkaError(
-        code or code_of(type(error)),
-        str(error),
+        code,
+        sentence,
         getattr(error, "fatal", False),
         getattr(error, "retriable", False) or getattr(error, "outcome_unknown", False),
         getattr(error, "requires_abort", False),

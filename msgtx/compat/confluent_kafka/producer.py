@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import operator
 import random
 import threading
 import time
@@ -32,6 +33,8 @@ from msgtx.producer.producer import RecordFuture
 log = logging.getLogger("msgtx.compat")
 Report = Callable[[KafkaError | None, Message], object]
 PAUSE_SECONDS: Final = 0.02  # between two looks of a `poll` that has nothing to wait for
+OVERHEAD: Final = 36  # bytes of a message that are not its key and value, as librdkafka counts
+TOO_LONG: Final = "Unable to produce message: Broker: Message size too large: message.max.bytes={}"
 PURGED: Final = "the producer was purged: the message may be stored"
 
 
@@ -61,6 +64,8 @@ class Producer:
         own = given.own
         self._settings: Any = given.passed
         self._most = given.number("queue.buffering.max.messages", 100_000)
+        self._limit = given.number("message.max.bytes", 1_000_000, least=1_000)
+        self._longest = self._limit - OVERHEAD
         self._report: Report | None = own.get("on_delivery") or own.get("dr_msg_cb") or own.get("dr_cb")
         self._failures_only = given.flag("delivery.report.only.error", False)
         self._error_cb: Callable[[KafkaError], object] | None = own.get("error_cb")
@@ -101,6 +106,8 @@ class Producer:
             key = _bytes(key)
         if topic.__class__ is not str:
             raise TypeError(f"argument 1 must be str, not {type(topic).__name__}")
+        if partition.__class__ is not int or partition < -1:
+            partition = _partition_number(partition)
         pairs = None if headers is None else _pairs(headers)
         if len(self._sent) >= self._most:
             raise BufferError("Local: Queue full")
@@ -108,7 +115,9 @@ class Producer:
             if _at_once and topic not in self._counts:
                 raise MayWaitError
             partition = self._partition(key, self._count_of(topic))
-        place = None if partition.__class__ is int and partition < 0 else partition
+        if len(value or b"") + len(key or b"") > self._longest:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, TOO_LONG.format(self._limit)))
+        place = None if partition == -1 else partition
         report = on_delivery or callback or self._report
         future: RecordFuture | KafkaError | None
         send: Any = inner.send_at_once if _at_once else inner.send
@@ -142,7 +151,7 @@ class Producer:
         client = self._connected()
         try:
             if topic in client.topics.list():
-                raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, str(error))) from error
+                raise KafkaException(as_kafka(error, KafkaError._UNKNOWN_PARTITION)) from error
             client.topics.create(topic, if_not_exists=True)
             self._log.info("created the topic %s with one partition, as a broker does by default", topic)
             return self._inner().send(topic, value, timestamp=timestamp or None, **rest)
@@ -156,10 +165,11 @@ class Producer:
 
     def _count_of(self, topic: str) -> int:
         if topic not in self._counts:
-            try:
-                self._counts[topic] = self._connected().topics.describe(topic).partitions
-            except errors.UnknownTopicOrPartition:
-                return 1  # it is created
+            with translated():
+                try:
+                    self._counts[topic] = self._connected().topics.describe(topic).partitions
+                except errors.UnknownTopicOrPartition:
+                    return 1  # it is created
         return self._counts[topic]
 
     def produce_batch(
@@ -365,15 +375,21 @@ class Producer:
         if self._client is not None:
             try:
                 if self._producer is not None:
-                    try:
-                        self.flush()
-                    finally:
-                        with translated():
-                            self._producer.close()
+                    self.flush()
             finally:
-                self._client.release()
-                self._client = self._producer = None
+                self._end()
         return True
+
+    def _end(self) -> None:
+        client, producer = self._client, self._producer
+        self._client = self._producer = None
+        if client is not None:  # else a callback has closed the producer
+            try:
+                if producer is not None:
+                    with translated():
+                        producer.close()
+            finally:
+                client.release()
 
     def __enter__(self) -> Self:
         """Return the producer. The end of the block closes it."""
@@ -439,6 +455,14 @@ def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError(f"a bytes-like object is required, not '{type(value).__name__}'")
     return bytes(value)
+
+
+def _partition_number(given: Any) -> int:
+    partition = operator.index(given)
+    if partition < -1:
+        told = f"Unable to produce message: Local: Unknown partition: {partition}"
+        raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, told))
+    return partition
 
 
 def _pairs(headers: Any) -> "list[tuple[str, bytes | None]]":

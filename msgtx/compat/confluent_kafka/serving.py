@@ -13,6 +13,8 @@ def deadline_of(timeout: float | None) -> float:
     """Return the end of a wait, by `time.monotonic`. None and negative numbers: there is none."""
     if timeout is None:
         return math.inf
+    if not isinstance(timeout, int | float):
+        raise TypeError(f"must be real number, not {type(timeout).__name__}")
     seconds = float(timeout)
     return math.inf if seconds < 0 else time.monotonic() + seconds
 

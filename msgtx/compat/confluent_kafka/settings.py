@@ -3,6 +3,7 @@
 import fnmatch
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from msgtx.config import ConsumerConfig, ProducerConfig, resolve
 from msgtx.declared import kafka
-from msgtx.declared.settings import LARGEST
+from msgtx.declared.settings import LARGEST, TOPIC
 from msgtx.errors import ConfigError
 
 log = logging.getLogger("msgtx.compat")
@@ -60,6 +61,7 @@ DONE_HERE: Final[Mapping[str, str]] = {
     "auto.commit.interval.ms": "how often",
     "enable.auto.offset.store": "whether `poll` and `consume` store the offset behind each message",
     "enable.partition.eof": "`poll` returns a message with the error `_PARTITION_EOF` at the end of a partition",
+    "message.max.bytes": "`produce` raises `MSG_SIZE_TOO_LARGE` for a longer message; a topic has a limit of its own, too",
     "delivery.report.only.error": "delivery callbacks are called for failures only",
     "partitioner": "all of librdkafka's",
     "statistics.interval.ms": "how often `stats_cb` is called; its text has the counts of messages only",
@@ -75,6 +77,10 @@ DONE_HERE: Final[Mapping[str, str]] = {
     "default.topic.config": "its settings count as if they stood outside",
     "allow.auto.create.topics": "a producer creates a missing topic with one partition; a consumer waits for it",
 }
+# Topic settings of Kafka that msgtx has under the same name, or another one.
+TOPIC_SETTINGS: Final[Mapping[str, str]] = {
+    "message.timestamp.type" if one.name == "timestamp_type" else one.name.replace("_", "."): one.name for one in TOPIC
+}
 # Every name that confluent-kafka 2.16 takes and that is not above; the reason stands in `msgtx.declared.kafka`.
 IGNORED: Final = """
 api.version.fallback.ms api.version.request api.version.request.timeout.ms
@@ -86,7 +92,7 @@ enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification enabled
 fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms group.protocol group.protocol.type
 group.remote.assignor https.ca.location https.ca.pem interceptors internal.termination.signal log.connection.close
 log.queue log.thread.name log_cb log_level max.partition.fetch.bytes max.poll.records message.copy.max.bytes
-message.max.bytes metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy msg_order_cmp
+metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy msg_order_cmp
 oauth_cb oauthbearer_token_refresh_cb offset.store.method offset.store.path offset.store.sync.interval.ms opaque
 open_cb partitioner_cb plugin.library.paths produce.offset.report queue.buffering.backpressure.threshold
 queue.buffering.max.kbytes queued.max.messages.kbytes queued.min.messages queuing.strategy rebalance_cb
@@ -204,22 +210,25 @@ def _is_too_short(name: str, value: object) -> bool:
 
 def _checked(owner: str, passed: Mapping[str, object]) -> dict[str, object]:
     """Return the settings of the msgtx object. Raise `KafkaException` for a value that it does not take."""
-    found: dict[str, object] = {}
-    for name, value in passed.items():
-        ours = PASSED_ON[name][1]
-        given = _VALUES.get(name, _plain)(value)
-        try:
-            _resolve(owner, {ours: given})
-        except ConfigError as error:
-            if error.name == ours:  # else another setting of the same configuration makes it right
-                raise refused(f'Invalid value "{value}" for configuration property "{name}": {error}') from error
-        found[ours] = given
+    passed = {name: value for name, value in passed.items() if value != "" or name not in _MAY_BE_EMPTY}
+    found = {PASSED_ON[name][1]: _VALUES.get(name, _plain)(value) for name, value in passed.items()}
     (_complete_producer if owner == PRODUCER else _complete_consumer)(found)
     try:
         _resolve(owner, found)
     except ConfigError as error:
-        raise refused(str(error)) from error
+        for name, value in passed.items():
+            if PASSED_ON[name][1] == error.name:
+                told = f'Invalid value "{value}" for configuration property "{name}": {kafka_words(str(error))}'
+                raise refused(told) from error
+        raise refused(kafka_words(str(error))) from error
     return found
+
+
+def kafka_words(sentence: str) -> str:
+    """Return a sentence of msgtx with Kafka's names of settings and of calls. Settings that a program cannot set stay."""
+    for ours, theirs in _WORDS:
+        sentence = re.sub(ours, theirs, sentence)
+    return sentence
 
 
 def _resolve(owner: str, values: Mapping[str, object]) -> None:
@@ -231,7 +240,7 @@ def _resolve(owner: str, values: Mapping[str, object]) -> None:
 
 def _complete_producer(found: dict[str, object]) -> None:
     # A producer is idempotent unless its other settings exclude that, as `enable.idempotence` is off by default there.
-    excluded = str(found.get("acks", "all")) not in {"all", "-1"} or int(str(found.get("max_in_flight", 5))) > 5
+    excluded = str(found.get("acks", "all")) not in {"all", "-1"} or _number(found.get("max_in_flight"), 5) > 5
     if "enable_idempotence" not in found and (excluded or str(found.get("retries", 1)) == "0"):
         found["enable_idempotence"] = False
 
@@ -241,8 +250,14 @@ def _complete_consumer(found: dict[str, object]) -> None:
     # Offsets are committed as the program stored them, not as msgtx returned the records.
     found["enable_auto_commit"] = False
     if "heartbeat_interval_ms" not in found and "session_timeout_ms" in found:
-        session = int(str(found["session_timeout_ms"]))
+        session = _number(found["session_timeout_ms"], LEAST_SESSION_MS)
         found["heartbeat_interval_ms"] = max(1, min(_HEARTBEAT_MS, session // 3))
+
+
+def _number(value: object, default: int) -> int:
+    """Return a value that is a number. Another one is refused behind this."""
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() else default
 
 
 def _plain(value: object) -> object:
@@ -275,6 +290,17 @@ _VALUES: Final[Mapping[str, Callable[[object], object]]] = {
     "auto.offset.reset": _reset,
     "partition.assignment.strategy": _first_strategy,
 }
+
+
+_MAY_BE_EMPTY: Final = frozenset({"transactional.id", "group.instance.id"})  # then as if they were not given, as there
+_WORDS: Final[tuple[tuple[str, str], ...]] = (
+    *((rf"\b{ours}\b", name) for name, (_, ours) in PASSED_ON.items() if "_" in ours),
+    *((rf"\b{ours}\b", name) for name, ours in TOPIC_SETTINGS.items()),
+    (r"\btransaction_max_timeout_ms\b", "transaction.max.timeout.ms"),
+    (r" \(entering `with` does it\)", ""),
+    (r"^send while\b", "produce while"),
+    (r"\b(call )?rewind\b(\(\))?", "seek back"),
+)
 
 
 def meaning_of(name: str) -> str:

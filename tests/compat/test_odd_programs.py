@@ -1,0 +1,122 @@
+"""Programs that do what they should not, as programs do."""
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import msgtx
+from msgtx.compat.confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from tests.compat.test_positions import poll_until, value
+
+WAIT = 60.0
+
+
+def test_a_consumer_that_is_closed_in_on_revoke(
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str, unique: Callable[[str], str]
+) -> None:
+    send(topic, "a", "b")
+    told: list[int] = []
+
+    def close(consumer: Consumer, places: list[TopicPartition]) -> None:
+        told.append(len(places))
+        consumer.close()
+
+    given = {"group.id": unique("group")}
+    for expected, leave in ((b"a", "close"), (b"b", "unsubscribe")):
+        consumer = make_consumer(**given)
+        consumer.subscribe([topic], on_revoke=close)
+        assert value(consumer.poll(WAIT)) == expected
+        getattr(consumer, leave)()
+        if leave == "unsubscribe":
+            assert consumer.poll(0) is None
+        consumer.close()
+    assert told == [1, 1]
+    assert [each.offset for each in make_consumer(**given).committed([TopicPartition(topic, 0)])] == [2]
+
+
+def test_reports_that_close_their_producer_or_send_more(make_producer: Callable[..., Producer], topic: str) -> None:
+    first, second = make_producer(), make_producer()
+    told: list[str] = []
+
+    def more(error: KafkaError | None, _: object) -> None:
+        assert error is None
+        told.append("first")
+        if len(told) < 3:
+            first.produce(topic, "again", on_delivery=more)
+
+    def close(error: KafkaError | None, _: object) -> None:
+        assert error is None
+        told.append("second")
+        second.close()
+
+    first.produce(topic, "a", on_delivery=more)
+    first.close()
+    second.produce(topic, "a", on_delivery=close)
+    second.produce(topic, "b", on_delivery=close)
+    assert second.flush(WAIT) == 0
+    assert told == ["first"] * 3 + ["second"] * 2
+    assert len(second) == 0
+
+
+def test_two_threads_that_produce_and_flush_get_each_report_once(make_producer: Callable[..., Producer], topic: str) -> None:
+    producer, count = make_producer(), 100
+    told: Counter[int | None] = Counter()
+
+    def run() -> None:
+        for number in range(count):
+            producer.produce(topic, str(number), on_delivery=lambda _, message: told.update([message.offset()]))
+            if number % 10 == 0:
+                producer.flush(WAIT)
+
+    with ThreadPoolExecutor(2) as threads:
+        for each in [threads.submit(run) for _ in range(2)]:
+            each.result(WAIT)
+    assert producer.flush(WAIT) == 0
+    assert told == dict.fromkeys(range(2 * count), 1)
+
+
+def test_offsets_of_partitions_that_were_taken_away_fail_their_transaction(
+    make_producer: Callable[..., Producer],
+    make_consumer: Callable[..., Consumer],
+    client: msgtx.Client,
+    unique: Callable[[str], str],
+) -> None:
+    wide, group, source = unique("wide"), unique("group"), make_producer()
+    producer = make_producer(**{"transactional.id": unique("id")})
+    client.topics.create(wide, partitions=2)
+    for each in (0, 1):
+        source.produce(wide, "a", partition=each)
+    source.flush(WAIT)
+    given = {"group.id": group, "heartbeat.interval.ms": 50, "enable.auto.commit": False}
+    first, second = make_consumer(**given), make_consumer(**given)
+    first.subscribe([wide])
+    assert [value(first.poll(WAIT)) for _ in range(2)] == [b"a", b"a"]
+    positions, member = first.position(first.assignment()), first.consumer_group_metadata()
+    producer.init_transactions(WAIT)
+    producer.begin_transaction()
+    producer.produce(wide, "of a member that was", partition=0)
+    second.subscribe([wide])
+    poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, first, second)
+
+    def finish() -> None:
+        producer.send_offsets_to_transaction(positions, member, WAIT)
+        producer.commit_transaction(WAIT)
+
+    with pytest.raises(KafkaException) as failed:
+        finish()
+    assert failed.value.args[0].txn_requires_abort()
+    producer.abort_transaction(WAIT)
+    places = [TopicPartition(wide, each) for each in (0, 1)]
+    assert [each.offset for each in first.committed(places)] == [-1001, -1001]
+
+
+def test_consume_of_nothing_returns_at_once(
+    send: Callable[..., None], make_consumer: Callable[..., Consumer], topic: str
+) -> None:
+    send(topic, "a")
+    consumer = make_consumer()
+    consumer.assign([TopicPartition(topic, 0)])
+    assert consumer.consume(0) == consumer.consume(0, -1) == consumer.consume(0, WAIT) == []
+    assert [value(each) for each in consumer.consume(1, -5)] == [b"a"]
