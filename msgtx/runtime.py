@@ -121,7 +121,7 @@ class Runtime:
 
     def _producers(self, *, closed: bool = False) -> "list[Producer]":
         """Return the producers that are open, and with `closed` those that are being closed. The caller holds the lock."""
-        if not self._open:
+        if not self._open or "msgtx.producer.producer" not in sys.modules:
             return []
         from msgtx.producer.producer import Producer
 

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import itertools
 import os
 import secrets
@@ -99,6 +100,7 @@ class Server:
             settle(self.url(name))
         return self.url(name)
 
+    @functools.cache  # noqa: B019 - a run has one server; to ask each time takes as long as a test
     def _template(self) -> str:
         """Return the name of a database with the schema, made once: to copy it takes a tenth of the time."""
         name = f"{self.role}_template"

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgtx import errors
 from msgtx.config import ConsumerConfig
@@ -19,10 +19,12 @@ from msgtx.database.connection import Connection
 from msgtx.database.pool import Engine
 from msgtx.errors import IllegalState
 from msgtx.rules.partition import Returned, ReturnedEvent
-from msgtx.session.enlistment import UserSession, enlist, is_begun
 from msgtx.session.offsets import offsets_of
 from msgtx.store.groups.groups import commit_offsets, offset_rows
 from msgtx.types import GroupMetadata, Isolation, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:  # with a session, SQLAlchemy is imported
+    from msgtx.session.enlistment import UserSession
 
 log = logging.getLogger("msgtx.consumer")
 BATCH_OPEN: Final = "a block of consumer.batch(session) is open: leave it before the commit"
@@ -121,13 +123,15 @@ class Committing:
 
     def commit_in(
         self,
-        session: UserSession,
+        session: "UserSession",
         wanted: Wanted | None,
         *,
         lost: ReturnedEvent = ReturnedEvent.LOSE,
         refusal: str | None = None,
     ) -> Ride:
         """Have these offsets committed with a user's session; `lost`: the event if it is rolled back."""
+        from msgtx.session.enlistment import enlist
+
         wanted = None if wanted is None else offsets_of(wanted)
         group = self.group_metadata()
         self.require_by_session()
@@ -154,8 +158,10 @@ class Committing:
             )
 
     @contextlib.contextmanager
-    def riding(self, session: UserSession, refusal: str = BATCH_OPEN) -> Iterator[Ride]:
+    def riding(self, session: "UserSession", refusal: str = BATCH_OPEN) -> Iterator[Ride]:
         """Add the positions of the last poll to a session; `refusal`: of a commit within the block. See `Consumer.batch`."""
+        from msgtx.session.enlistment import is_begun
+
         ride, handed = None, self.rides.handed()
         try:
             ride = self.commit_in(session, None, lost=ReturnedEvent.LOSE_BATCH, refusal=refusal)

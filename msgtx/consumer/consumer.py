@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, cast
+from typing import TYPE_CHECKING, Generic, cast
 
 from msgtx import arguments, errors, forks, units
 from msgtx.config import ConsumerConfig
@@ -23,11 +23,13 @@ from msgtx.observer import Observers
 from msgtx.receiving.deserializers import Deserializers, failed
 from msgtx.receiving.reader import Reader
 from msgtx.receiving.wakeup import Listener
-from msgtx.session.enlistment import UserSession, require_session
 from msgtx.store.fetch.fetch import EARLIEST, LATEST
 from msgtx.store.topics.topics import Topics, TopicsNow
 from msgtx.types import GroupMetadata, K, OffsetAndMetadata, OffsetAndTimestamp, Record, TopicPartition, V
 from msgtx.units import Duration
+
+if TYPE_CHECKING:
+    from msgtx.session.enlistment import UserSession
 
 log = logging.getLogger("msgtx.consumer")
 
@@ -229,7 +231,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
 
     @contextlib.contextmanager
     def batch(
-        self, session: UserSession, timeout: Duration = 1.0, max_records: int | None = None
+        self, session: "UserSession", timeout: Duration = 1.0, max_records: int | None = None
     ) -> Iterator[list[Record[K, V]]]:
         """Poll, and have the session's next commit write these records' offsets, with the rows that the block makes of them.
 
@@ -237,6 +239,8 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         now or later, also a savepoint around the block, the next poll returns the same records again. [] when `timeout`
         seconds are over: nothing rides then. `session`: as for `commit`. Raise the errors of `poll` and `commit`.
         """
+        from msgtx.session.enlistment import require_session
+
         require_session(session)
         with self._use():
             self.committing.require_by_session()
@@ -417,7 +421,7 @@ class Consumer(Reader[ConsumerConfig, Record[K, V]], Generic[K, V]):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         wait: bool = True,
         *,
-        session: UserSession | None = None,
+        session: "UserSession | None" = None,
     ) -> None:
         """Commit these offsets (default: all positions) for the group. `wait=False` reports a failure only to the log.
 

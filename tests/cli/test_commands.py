@@ -686,6 +686,22 @@ def test_a_program_that_connects_does_not_wait_for_alembic(database_url: str) ->
     subprocess.run([sys.executable, "-c", code, database_url], check=True)
 
 
+def test_a_consumer_imports_neither_sqlalchemy_nor_the_producer(database_url: str) -> None:
+    """SQLAlchemy is imported with a session of its own (decision 0186)."""
+    code = """
+import sys, msgtx
+with msgtx.connect(sys.argv[1]) as client:
+    client.topics.create("imported")
+    with client.consumer("imported", group="imports", auto_offset_reset="earliest") as consumer:
+        assert consumer.poll(0) == []
+        consumer.commit()
+        with client.runtime.engine.connection() as connection:
+            client.runtime.look_at_topics(connection)
+assert not {"sqlalchemy", "msgtx.producer"} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", code, database_url], check=True)
+
+
 MOST_MODULES: Final = 115  # of this package, for one question; a client alone has some 85
 OTHERS: Final = {
     "sqlalchemy",
