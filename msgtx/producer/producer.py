@@ -8,9 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
-
-import sqlalchemy
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from msgtx import callbacks, forks, units
 from msgtx.closing import Closing
@@ -38,12 +36,16 @@ from msgtx.producer.wake import Wake
 from msgtx.rules.record import GivenHeaders
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import AnswerSource, begins_here
-from msgtx.session.enlistment import Enlistment, UserSession, enlist_in, seat_of
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
 from msgtx.session.riding import Writing
 from msgtx.store.topics.topics import Topic, Topics
 from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
 from msgtx.units import Duration
+
+if TYPE_CHECKING:  # with a session, SQLAlchemy is imported
+    import sqlalchemy
+
+    from msgtx.session.enlistment import Enlistment, UserSession
 
 log = logging.getLogger("msgtx.producer")
 EXIT_SECONDS: Final = 10.0  # that the end of the interpreter waits for records: a service manager may wait no longer
@@ -77,7 +79,7 @@ class Transaction:
 class _Rides(NamedTuple):
     """A transaction whose block ends in a user's session."""
 
-    session: tuple[sqlalchemy.Connection, Enlistment]
+    session: "tuple[sqlalchemy.Connection, Enlistment]"
     end: SessionEnd
     writing: Writing
 
@@ -87,7 +89,7 @@ class _Block(contextlib.AbstractContextManager[Transaction]):
 
     __slots__ = ("_given", "_opened", "_producer", "_rides")
 
-    def __init__(self, producer: "Producer", timeout_ms: Duration | None, session: UserSession | None) -> None:
+    def __init__(self, producer: "Producer", timeout_ms: Duration | None, session: "UserSession | None") -> None:
         self._producer = producer
         self._given = timeout_ms, session
 
@@ -383,7 +385,7 @@ class Producer(Closing):
         return self._transactions.last_id
 
     def transaction(
-        self, timeout_ms: Duration | None = None, session: UserSession | None = None
+        self, timeout_ms: Duration | None = None, session: "UserSession | None" = None
     ) -> contextlib.AbstractContextManager[Transaction]:
         """Run a transaction: commit at the end of the block, abort if it raises; the original exception is raised.
 
@@ -394,9 +396,11 @@ class Producer(Closing):
         """
         return _Block(self, timeout_ms, session)
 
-    def _open_block(self, timeout_ms: Duration | None, session: UserSession | None) -> "tuple[Transaction, _Rides | None]":
+    def _open_block(self, timeout_ms: Duration | None, session: "UserSession | None") -> "tuple[Transaction, _Rides | None]":
         if session is None:
             return self.begin_transaction(timeout_ms), None
+        from msgtx.session.enlistment import enlist_in, seat_of
+
         connection, enlistment = enlist_in(session, self._engine)
         seat = seat_of(connection)  # while we are in the session's own thread
         transaction = self.begin_transaction(timeout_ms)

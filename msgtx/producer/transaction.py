@@ -8,9 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Final
-
-import sqlalchemy
+from typing import TYPE_CHECKING, Final
 
 from msgtx import arguments, callbacks, errors, units
 from msgtx.database.connection import until
@@ -26,7 +24,6 @@ from msgtx.producer.state import DECIDED_ELSEWHERE, OpenTransaction, ProducerSta
 from msgtx.producer.wake import Wake
 from msgtx.rules.transaction import Call, ClientState
 from msgtx.session.answers import Answers, AnswerSource, began_here, begins_here, sources_here
-from msgtx.session.enlistment import Enlistment
 from msgtx.session.riding import SealedDecision
 from msgtx.store.append.append import PARTITIONS_AT_ONCE, Appended, Whole
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, columns_of, offset_rows
@@ -36,6 +33,11 @@ from msgtx.store.transactions.seal import Kind, Sealed, Sealing, seal, undecided
 from msgtx.store.transactions.transactions import end_transaction, transaction_outcome
 from msgtx.types import GroupMetadata, OffsetAndMetadata, Outcome, TopicPartition, TransactionId
 from msgtx.units import Duration
+
+if TYPE_CHECKING:  # with a session, SQLAlchemy is imported
+    import sqlalchemy
+
+    from msgtx.session.enlistment import Enlistment
 
 FUSED_BYTES: Final = 1024 * 1024  # a transaction up to this size goes out as one call
 # Until acknowledgements go out alone: small transactions are over by then, and of others the locks must not expire.
@@ -365,7 +367,7 @@ class Transactions:
         if self._state.value is not ClientState.PREPARED:
             self._seal("external", Call.PREPARE, self._calls.deadline(timeout))
 
-    def end_in(self, session: tuple[sqlalchemy.Connection, Enlistment], end: SessionEnd) -> None:
+    def end_in(self, session: "tuple[sqlalchemy.Connection, Enlistment]", end: SessionEnd) -> None:
         """Seal the transaction and leave its decision to a user's session."""
         self._origin.require("a producer")
         connection, enlistment = session

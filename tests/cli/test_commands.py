@@ -686,7 +686,7 @@ def test_a_program_that_connects_does_not_wait_for_alembic(database_url: str) ->
     subprocess.run([sys.executable, "-c", code, database_url], check=True)
 
 
-def test_a_consumer_imports_neither_sqlalchemy_nor_the_producer(database_url: str) -> None:
+def test_a_producer_and_a_consumer_import_no_sqlalchemy_and_not_each_other(database_url: str) -> None:
     """SQLAlchemy is imported with a session of its own (decision 0186)."""
     code = """
 import sys, msgtx
@@ -697,7 +697,10 @@ with msgtx.connect(sys.argv[1]) as client:
         consumer.commit()
         with client.runtime.engine.connection() as connection:
             client.runtime.look_at_topics(connection)
-assert not {"sqlalchemy", "msgtx.producer"} & sys.modules.keys()
+    assert not {"sqlalchemy", "msgtx.producer"} & sys.modules.keys()
+    with client.producer(transactional_id="imports") as producer, producer.transaction():
+        producer.send("imported", b"1")
+assert "sqlalchemy" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code, database_url], check=True)
 
