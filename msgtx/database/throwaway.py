@@ -6,6 +6,7 @@ For tests of programs that use msgtx (`msgtx.testing`). Copying a template takes
 import contextlib
 import secrets
 import threading
+import warnings
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -50,7 +51,8 @@ NAMES_PATTERN: Final = f"^{NAMES_PREFIX}[0-9a-f]{{12}}_(template|[0-9]+|role_[0-
 PREFIX_PATTERN: Final = f"^{NAMES_PREFIX}[0-9a-f]{{12}}$"
 # A copy of the template has given nothing out: its sequences need not skip ahead.
 SETTLE: Final = "update msgtx.installation set sequences_system = null, sequences_database = null; select msgtx.note_place()"
-CREATE_ROLE: Final = SQL("create role {name} login password {password}")
+# Its maker may SET ROLE to it: from PostgreSQL 16 on, who makes a role may only grant it.
+CREATE_ROLE: Final = SQL("create role {name} login password {password} role current_user")
 DROP_ROLE: Final = SQL("drop role if exists {name}")
 MAY_CREATE: Final = """
     select rolname::text, rolsuper or rolcreatedb, rolsuper or rolcreaterole from pg_roles where rolname = current_user
@@ -94,6 +96,7 @@ class Throwaway:
         self._parameters = address.parse(owner or url)
         self._copy = COPY_FILES if fast else COPY
         self._count = 0
+        self._databases: dict[str, None] = {}
         self._roles: list[str] = []
         self._template: str | None = None
         self._lock = threading.Lock()
@@ -122,6 +125,7 @@ class Throwaway:
     def making_template(self) -> Iterator[str]:
         """Make the database that others are copied from: the block fills it. Yields its URL."""
         name = f"{self.prefix}_template"
+        self._databases[name] = None
         with self._administrator() as connection:
             connection.execute(CREATE.format(name=Identifier(name), owner=Identifier(self._owner)))
         self._template = name
@@ -134,6 +138,7 @@ class Throwaway:
         with self._administrator() as connection:
             self._count += 1
             name = f"{self.prefix}_{self._count}"
+            self._databases[name] = None
             with _left_alone(connection, template):
                 connection.execute(
                     self._copy.format(name=Identifier(name), owner=Identifier(self._owner), template=Identifier(template))
@@ -169,6 +174,7 @@ class Throwaway:
         """Remove a database, and end the sessions that are connected to it."""
         with self._administrator() as connection:
             connection.execute(DROP.format(name=Identifier(_database(url))))
+        self._databases.pop(_database(url), None)
 
     def create_role(self, url: str) -> tuple[str, str]:
         """Make a role without rights. Returns its name, and the URL with which it logs in to a database.
@@ -186,13 +192,21 @@ class Throwaway:
         return name, address.whole_url({**address.parse(url), "user": name, "password": password})
 
     def close(self) -> None:
-        """Remove the template and the roles."""
+        """Remove the databases that are left, and the roles. Warn of what the server does not remove."""
+        left = []
+        made = [
+            *(("database", name, DROP) for name in self._databases),
+            *(("role", name, DROP_ROLE) for name in self._roles),
+        ]
         with self._administrator() as connection:
-            if self._template is not None:
-                connection.execute(DROP.format(name=Identifier(self._template)))
-            for role in self._roles:
-                connection.execute(DROP_ROLE.format(name=Identifier(role)))
+            for kind, name, drop in made:
+                try:
+                    connection.execute(drop.format(name=Identifier(name)))
+                except psycopg.Error as error:
+                    left.append(f"{kind} {name} ({str(error).strip().splitlines()[0]})")
         self.leave()
+        if left:
+            warnings.warn(f"these stay on the server of the tests: {', '.join(left)}", stacklevel=2)
 
     def leave(self) -> None:
         """End the session that this run keeps: a later run then removes what this one has left."""
@@ -274,9 +288,15 @@ def reached(url: str) -> dict[str, str]:
         return parameters
     with _connect(url) as connection:
         info = connection.info
-        found = {"host": info.host, "port": str(info.port), "user": info.user, "password": info.password}
+        found = {
+            "host": info.host,
+            "port": str(info.port),
+            "user": info.user,
+            "password": info.password,
+            "dbname": info.dbname,
+        }
     rest = {name: value for name, value in parameters.items() if name not in {"hostaddr", "passfile", "service"}}
-    return {**rest, "dbname": info.dbname, **{name: value for name, value in found.items() if value}}
+    return {**rest, **{name: value for name, value in found.items() if value}}
 
 
 def _connect(url: str, **options: str) -> psycopg.Connection[Any]:

@@ -246,7 +246,7 @@ class Boundaries:
             finally:
                 wire.close()
         finally:
-            self._pool.submit(self._server.drop, url)
+            self._pool.submit(self._server.drop, url)  # if that fails, the end of the run tries again, and warns
 
     def _close(self) -> None:
         for copy in self._copies:

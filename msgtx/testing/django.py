@@ -10,6 +10,8 @@ from msgtx.database import address
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+_inherited: "list[object]" = []  # of a fork: what is collected as garbage closes the parent's connection
+
 
 def is_set_up() -> bool:
     """Return whether this process has Django with msgtx's database."""
@@ -25,6 +27,26 @@ def is_set_up() -> bool:
     from msgtx.django.database import alias
 
     return str(connections[alias()].vendor) == "postgresql"
+
+
+def forget_connections() -> None:
+    """Have a fork open connections of its own. Those of the parent stay open: they are used there."""
+    if "django.conf" not in sys.modules:
+        return
+    from django.conf import settings
+    from django.db import connections
+
+    for connection in connections.all(initialized_only=True) if settings.configured else ():
+        pools = getattr(connection, "_connection_pools", {})  # of Django 5.1 and later
+        _inherited.extend((connection, pools.pop(connection.alias, None)))
+        del connections[connection.alias]
+
+
+@contextlib.contextmanager
+def led_to(url: str) -> Iterator[None]:
+    """Lead Django's database to `url`, if this process has one."""
+    with leading_to(url) if is_set_up() else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ import pytest
 
 from msgtx.client import connect
 from msgtx.database import opening
+from msgtx.testing import django
 
 Function = Callable[..., object]
 Job = Function | Sequence[str]
@@ -39,9 +40,9 @@ class JobFailed(AssertionError):
 def call_function(function: Function, url: str) -> object:
     """Call a user's function: with a client of `url`, of asyncio for a coroutine function; without if it takes nothing.
 
-    Raise `TypeError` for a function that returns an awaitable: nothing of it has run.
+    Django's database is `url`, too. Raise `TypeError` for a function that returns an awaitable: nothing of it has run.
     """
-    with named(url):
+    with named(url), django.led_to(url):
         takes = bool(inspect.signature(function).parameters)
         if inspect.iscoroutinefunction(function):
             return asyncio.run(_await(function, url if takes else None))
@@ -198,6 +199,7 @@ class Life:
                     environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
                     os.execvpe(self._job[0], [*self._job], environment)  # noqa: S606 - the caller's command line
             faulthandler.enable(2)
+            django.forget_connections()
             logging.getLogger().addHandler(_Warnings(self._warned.fileno()))
             code = _run(self._job, self._url)
         except BaseException as error:  # noqa: BLE001 - the process ends here, whatever it is

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,9 @@ import pytest
 import msgtx
 from msgtx import aio
 from msgtx.client import Client
-from msgtx.testing import Faults, NothingLeft, run_worker
+from msgtx.testing import Faults, NothingLeft, Postgres, run_worker
 from msgtx.testing.boundaries import BREAKS, Break
+from tests.databases import wait_until
 from tests.testing import shop
 
 Job = Callable[[Client], object]
@@ -231,16 +233,32 @@ def test_all_runs_together_have_a_bound(msgtx_faults: Faults):
         msgtx_faults.every_boundary(_simple, _one_row, timeout=0)
 
 
-def test_nothing_stays_behind(msgtx_faults: Faults, msgtx_server: Any):
-    def databases() -> set[str]:
-        with psycopg.connect(shop.conninfo(msgtx_server.url)) as connection:
-            return {name for (name,) in connection.execute("select datname from pg_database")}
+def test_nothing_stays_behind(
+    msgtx_server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, msgtx_database: str
+) -> None:
+    """No database, role or session on the server, no file, no thread, no process: also of a run that is interrupted."""
 
-    before = databases()
+    def there() -> dict[str, set[object]]:
+        with psycopg.connect(shop.conninfo(msgtx_server.url)) as connection:
+            rows = connection.execute(
+                "select 'database', datname from pg_database union all select 'role', rolname from pg_roles"
+                " union all select 'session', pid::text from pg_stat_activity"
+                " where backend_type = 'client backend' and pid <> pg_backend_pid()"
+            ).fetchall()
+        return {
+            "server": {*rows},
+            "files": {*tmp_path.iterdir()},
+            "threads": {each.name for each in threading.enumerate()},
+            "processes": {each for path in Path("/proc/self/task").glob("*/children") for each in path.read_text().split()},
+        }
 
     def interrupt(client: Client) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = there()
+    faults = Faults(msgtx_server, msgtx_database)
     with pytest.raises(KeyboardInterrupt):
-        msgtx_faults.every_boundary(_simple, interrupt)
-    assert databases() == before
+        faults.every_boundary(_simple, interrupt)
+    faults.close()
+    wait_until(lambda: there() == before, "something stays")

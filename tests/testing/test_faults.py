@@ -1,17 +1,23 @@
 """Single faults: what a worker does then, and what the next one finds."""
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import psycopg
 import pytest
 import sqlalchemy
+from psycopg import sql
 
 import msgtx
 from msgtx import errors
 from msgtx.client import Client, connect
-from msgtx.database.embedded import postmaster
+from msgtx.database import embedded
+from msgtx.database.embedded import binaries, postmaster
+from msgtx.database.embedded.follower import Follower
 from msgtx.testing import Clock, FaultNotReached, Faults, Postgres, run_worker
 from msgtx.testing.server import embedded_server
 from tests.databases import wait_until
@@ -169,6 +175,36 @@ def test_servers_fail_over_again_and_again(own_faults: Faults):
         assert own_faults._home is not None
         assert postmaster.read_pid_file(own_faults._home / "data") != replaced
         assert {name for (name,) in shop.execute(client, "select name from setting")} == {"one", "two", "three"}
+
+
+@pytest.mark.slow
+def test_a_password_reaches_a_standby_and_no_command_line(own_server: Postgres, monkeypatch: pytest.MonkeyPatch):
+    home, password = own_server.home, 'it\'s a \\ "p@ss/word" #1'
+    assert home is not None
+    ran: list[tuple[tuple[object, ...], dict[str, Any]]] = []
+
+    def run(self: binaries.Account, *command: str | Path, **rest: Any) -> "subprocess.CompletedProcess[str]":
+        ran.append((command, rest))
+        return by_the_account(self, *command, **rest)
+
+    by_the_account = binaries.Account.run
+    monkeypatch.setattr(binaries.Account, "run", run)
+    file = home / "superuser-password"
+    before = file.read_text()
+    set_password = sql.SQL("alter role postgres password {}")
+    with psycopg.connect(embedded.superuser_url(home), autocommit=True) as superuser:
+        superuser.execute(set_password.format(password))
+        file.write_text(quote(password, safe="") + "\n")
+        try:
+            standby = Follower(home, home.parent / "standby-password")
+            standby.catch_up()
+            standby.remove()
+        finally:
+            superuser.execute(set_password.format(before.strip()))
+            file.write_text(before)
+    [(command, rest)] = [each for each in ran if "pg_basebackup" in str(each[0][0])]
+    assert rest["PGPASSWORD"] == password
+    assert not any(password in str(each) for each in command)
 
 
 @pytest.mark.slow

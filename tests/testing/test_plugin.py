@@ -1,8 +1,10 @@
 """The plugin's fixtures and options, as users have them."""
 
 import asyncio
+import os
 import signal
 from pathlib import Path
+from typing import Final
 
 import psycopg
 import pytest
@@ -108,6 +110,50 @@ def test_what_a_killed_run_has_left_goes_with_the_next_one(server: Server, msgtx
     with connect(living) as connection:
         assert connection.execute("select count(*) > 0 from msgtx.topics").fetchone() == (True,)
     msgtx_server.drop(living)
+
+
+def test_what_cannot_be_removed_is_named(server: Server) -> None:
+    made = Postgres(server.superuser_url)
+    with made.making_template() as url:
+        msgtx.connect(url, create=True).close()
+    made.drop(made.copy())
+    kept = made.copy()
+    role, _ = made.create_role(kept)
+    database = address.parse(kept)["dbname"]
+    with server.administrator() as administrator:
+        administrator.execute(f"alter database {database} is_template true")
+        administrator.execute(f"grant create on database {database} to {role}")
+        with pytest.warns(UserWarning, match="stay on the server") as warned:
+            made.close()
+        assert f"database {database} (cannot drop a template database), role {role} (role" in str(warned[0].message)
+        assert str(warned[0].message).count("(") == 2  # and nothing else
+        administrator.execute(f"alter database {database} is_template false")
+        administrator.execute(f"drop database {database}")
+        administrator.execute(f"drop role {role}")
+
+
+def test_the_maker_of_roles_may_act_as_one_of_them(server: Server) -> None:
+    """Also on PostgreSQL 16 and later, where who makes a role may only grant it."""
+    maker = f"msgtx_maker_{os.getpid()}"
+    with server.administrator() as administrator:
+        administrator.execute(f"create role {maker} login createdb createrole password 'of-maker'")
+        made = Postgres(address.whole_url({**address.parse(server.superuser_url), "user": maker, "password": "of-maker"}))
+        with made.making_template() as url, msgtx.connect(url, create=True) as client:
+            client.topics.create("orders")
+        own = made.copy()
+        roles = Roles(made, own, own)
+        with msgtx.connect(roles(can=("produce", "orders"))) as shop, shop.producer() as producer:
+            producer.send("orders", b"1").result(30)
+        name = address.parse(roles(can=("consume", "orders")))["user"]
+        with connect(own) as connection:
+            connection.execute(f"set role {name}")
+            assert connection.execute("select current_user").fetchone() == (name,)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("select from msgtx.topic")
+        made.drop(own)
+        made.close()
+        assert administrator.execute("select from pg_roles where starts_with(rolname, %s)", [made.prefix]).fetchall() == []
+        administrator.execute(f"drop role {maker}")
 
 
 @pytest.mark.parametrize(
@@ -219,9 +265,7 @@ def test_processes_of_one_run_have_databases_of_their_own(server: Server, tmp_pa
     assert "6 passed" in run_pytest(tmp_path, "-n", "3", f"--msgtx-url={server.superuser_url}")
 
 
-@pytest.mark.slow
-def test_django_uses_the_database_of_the_test(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("""
+DJANGO: Final = """
 import django
 import pytest
 from django.conf import settings
@@ -241,7 +285,12 @@ def msgtx_prepare():
         client.topics.create("orders")
         call_command("migrate", verbosity=0)
     return prepare
-""")
+"""
+
+
+@pytest.mark.slow
+def test_django_uses_the_database_of_the_test(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(DJANGO)
     (tmp_path / "test_it.py").write_text("""
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection, transaction
@@ -263,3 +312,42 @@ def test_the_settings_are_back():
     assert connection.settings_dict["NAME"] == "of production"
 """)
     assert "3 passed" in run_pytest(tmp_path, f"--msgtx-url={server.superuser_url}")
+
+
+@pytest.mark.slow
+def test_jobs_of_django_use_the_copies(server: Server, tmp_path: Path) -> None:
+    """And leave the connection of the test, of which a fork has the socket."""
+    (tmp_path / "conftest.py").write_text(DJANGO)
+    (tmp_path / "test_it.py").write_text("""
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection, transaction
+
+from msgtx.django import publish
+from msgtx.testing import committed
+
+
+def book():
+    with transaction.atomic():
+        _, is_new = ContentType.objects.get_or_create(app_label="shop", model="order")
+        if is_new:
+            publish("orders", b"1")
+
+
+def check(client):
+    assert ContentType.objects.filter(app_label="shop").count() == len(committed(client, "orders")) == 1
+
+
+def backend():
+    with connection.cursor() as cursor:
+        return cursor.execute("select pg_backend_pid()").fetchone()
+
+
+def test_it(msgtx_django, msgtx_faults):
+    before = backend()
+    msgtx_faults.killed(book, before="commit")
+    assert backend() == before
+    for kind in ("lost answer", "killed"):
+        assert msgtx_faults.every_boundary(book, check, kinds=[kind]) >= 2
+    assert not ContentType.objects.filter(app_label="shop").exists()
+""")
+    assert "1 passed" in (told := run_pytest(tmp_path, f"--msgtx-url={server.superuser_url}")), told

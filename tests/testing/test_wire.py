@@ -23,6 +23,7 @@ from msgtx.database.throwaway import NAMES_PATTERN, NAMES_PREFIX, Throwaway
 from msgtx.testing import FaultNotReached, Faults, Postgres, assert_exactly_once, server
 from msgtx.testing.protocol import Message, Statements, plain
 from msgtx.testing.wire import Wire
+from tests.links import Link
 from tests.refusals import refuses
 from tests.testing import shop
 
@@ -206,6 +207,42 @@ def test_a_check_that_returns_false_fails(msgtx_faults: Faults) -> None:
 def test_nothing_is_no_proof() -> None:
     with pytest.raises(AssertionError, match="no inputs"):
         assert_exactly_once([], [], by=str)
+
+
+def test_a_server_behind_a_unix_socket_has_its_wire_behind_one(msgtx_database: str) -> None:
+    """In a folder of ours alone: the server may know us by our account."""
+    link = Link(msgtx_database)
+    wire = Wire(link.url)
+    folder = Path(address.parse(wire.url)["host"])
+    assert folder.is_absolute()
+    assert (folder.stat().st_mode & 0o777, folder.stat().st_uid) == (0o700, os.geteuid())
+    with psycopg.connect(shop.conninfo(wire.url), autocommit=True) as connection:
+        connection.execute("insert into setting values ('a')")
+    assert [each.place for each in wire.calls] == ["insert into setting #1"]
+    wire.close()
+    assert not folder.exists()
+    link.close()
+
+
+def test_an_address_may_be_in_the_environment(msgtx_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = address.parse(msgtx_database)
+    for name in ("host", "port", "user", "password"):
+        monkeypatch.setenv(f"PG{name.upper()}", given[name])
+    wire = Wire(f"postgresql:///{given['dbname']}")
+    for name in ("PGHOST", "PGPORT", "PGUSER", "PGPASSWORD"):
+        monkeypatch.delenv(name)
+    with psycopg.connect(shop.conninfo(wire.url), autocommit=True) as connection:  # its address is whole
+        connection.execute("insert into setting values ('a')")
+    assert len(wire.calls) == 1
+    wire.close()
+
+
+def test_an_address_that_requires_tls_is_refused(msgtx_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    with refuses(errors.ConfigError, name="url"):
+        Wire(msgtx_database)
+    wire = Wire(address.whole_url({**address.parse(msgtx_database), "sslmode": "prefer"}))  # which counts more
+    wire.close()
 
 
 def test_a_server_that_is_away_is_told_without_its_password() -> None:
