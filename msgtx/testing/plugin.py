@@ -45,7 +45,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return result
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
     """List the boundaries to which no run came, if there are any."""
     missed: dict[str, dict[str, None]] = {}
     for report in (each for several in terminalreporter.stats.values() for each in several):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import runpy
 import signal
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from msgtx import aio, errors
 from msgtx.database import address
 from msgtx.database.embedded import postmaster
 from msgtx.database.throwaway import NAMES_PREFIX, Throwaway
-from msgtx.testing import Clock, Postgres, Roles, committed, pending
+from msgtx.testing import Clock, Postgres, Roles, committed, pending, plugin
 from tests.databases import Server, connect, wait_until
 from tests.refusals import refuses
 from tests.testing.runs import begun_pytest, run_pytest
@@ -207,6 +208,12 @@ def test_without_the_plugin_nothing_is_there(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(request):\n    assert 'msgtx_client' not in request.fixturenames\n")
     assert "1 passed" in run_pytest(tmp_path, "-p", "no:msgtx")
     assert "unrecognized arguments: --msgtx-url" in run_pytest(tmp_path, "-p", "no:msgtx", "--msgtx-url=x")
+
+
+def test_the_plugin_is_for_old_versions_of_pytest_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have no `pytest.TerminalReporter`: its import would end every run."""
+    monkeypatch.delattr(pytest, "TerminalReporter")
+    assert "pytest_terminal_summary" in runpy.run_path(str(plugin.__file__))
 
 
 @pytest.mark.slow
