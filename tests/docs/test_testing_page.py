@@ -18,7 +18,19 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_its_tests_pass(project: Path, server: Server) -> None:
-    assert "2 passed" in run_pytest(project, f"--msgtx-url={server.superuser_url}", "-k", "not whatever")
+    assert "3 passed" in run_pytest(project, f"--msgtx-url={server.superuser_url}", "-k", "not whatever")
+
+
+def test_a_swallowed_exception_is_found_by_a_bad_record(project: Path, server: Server) -> None:
+    """And by nothing else on the page, as it says."""
+    page = project / "test_sales.py"
+    text, booked = page.read_text(encoding="utf-8"), "    session.execute(insert, record.json())\n"
+    assert text.count(booked) == 1
+    swallowing = f"    import contextlib\n    with contextlib.suppress(Exception), session.begin_nested():\n    {booked}"
+    page.write_text(text.replace(booked, swallowing), encoding="utf-8")
+    told = run_pytest(project, f"--msgtx-url={server.superuser_url}", "-k", "not whatever")
+    assert "FAILED test_sales.py::test_an_order_that_cannot_be_booked_is_a_dead_letter" in told
+    assert "1 failed, 2 passed" in told
 
 
 @pytest.mark.long
