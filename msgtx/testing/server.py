@@ -23,7 +23,7 @@ IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - the folder in it is made by 
 FOLDERS_PREFIX: Final = "msgtx-testing-"
 HELD_FILE: Final = "run"  # a file that is locked while the run lives
 YOUNG_SECONDS: Final = 3_600.0  # of a folder that has no such file
-ENDED: Final = b"ended"  # what a run tells its guard when it has removed its server itself
+ENDED: Final = b"ended\n"  # what a run tells its guard when it has removed its server itself
 LAST_PROCESS_SECONDS: Final = 60.0  # for the processes of a run that has ended, which hold its lock
 ROOM_BYTES: Final = 2 << 30  # of databases: a hundred megabytes at a time, and what is not checkpointed yet
 
@@ -86,9 +86,10 @@ def embedded_server() -> Iterator[Postgres]:
 def _guard(folder: Path) -> "subprocess.Popen[bytes]":
     """Start a process that removes a run's server if the run ends without doing it: by SIGTERM, or killed.
 
-    A handler of SIGTERM would not be called in the processes of pytest-xdist, and hide the signal from workers under test.
+    It waits for a line, or for the end of all processes of the run. A handler of SIGTERM would not be called in those of
+    pytest-xdist, and hide the signal from workers under test.
     """
-    program = f"import sys; sys.stdin.buffer.read() or __import__({__name__!r}, fromlist=['_']).remove_after(sys.argv[1])"
+    program = f"import sys; sys.stdin.readline() or __import__({__name__!r}, fromlist=['_']).remove_after(sys.argv[1])"
     return subprocess.Popen(  # noqa: S603 - this Python
         [sys.executable, "-c", program, str(folder)],
         stdin=subprocess.PIPE,

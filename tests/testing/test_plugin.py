@@ -260,6 +260,18 @@ def test_the_server_of_a_run_ends_with_it(tmp_path: Path, number: signal.Signals
     assert not postmaster.runs(home / "data", running.pid)
 
 
+@pytest.mark.long
+def test_a_child_of_a_test_does_not_hold_the_end_of_the_run(tmp_path: Path) -> None:
+    """It has the pipe to the process that guards the server."""
+    (tmp_path / "test_it.py").write_text(
+        "import os\nimport threading\n\n"
+        "def test_it(msgtx_server):\n"
+        "    if os.fork() == 0:\n        threading.Event().wait(300)\n        os._exit(0)\n"
+    )
+    with begun_pytest(tmp_path) as run:
+        assert run.wait(120) == 0
+
+
 @pytest.mark.slow
 def test_processes_of_one_run_have_databases_of_their_own(server: Server, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
