@@ -7,7 +7,8 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     (
         "Producer.produce",
         "waits for a moment while 32 MiB are on their way, and raises `BufferError` after a minute; in a transaction that"
-        " fails the transaction. A topic that does not exist is created with one partition, as a broker does by default",
+        " fails the transaction. A topic that does not exist is created with one partition, as a broker does by default."
+        " A negative timestamp raises `_INVALID_ARG`, a header without a name `TypeError`",
     ),
     ("Producer.poll", "calls delivery callbacks in the order of `produce`, also across partitions"),
     ("Producer.flush", "calls the callbacks at its end"),
@@ -15,7 +16,8 @@ CALLS: Final[tuple[tuple[str, str], ...]] = (
     ("Producer.close", "sends what waits; also when the garbage collector finds a producer"),
     (
         "Producer.init_transactions",
-        "the transaction's timeout is at most `transaction_max_timeout_ms` of the installation (15 minutes, as there)",
+        "the transaction's timeout is at most `transaction_max_timeout_ms` of the installation (15 minutes, as there); the"
+        " error for a longer one is not `fatal()`",
     ),
     (
         "Consumer.subscribe",
@@ -59,6 +61,8 @@ GENERAL: Final[tuple[str, ...]] = (
     "`produce` looks a topic up in the database the first time. While the database is away, it waits for a minute and "
     "raises `_ALL_BROKERS_DOWN`.",
     "`message.timeout.ms` is two minutes unless it is given.",
+    "Bounds of settings are msgtx's: `heartbeat.interval.ms` must be below `session.timeout.ms`, and "
+    "`auto.offset.reset=none` is taken.",
     "`TOPIC_AUTHORIZATION_FAILED` is `fatal()` for a producer: make a new one when the right is granted.",
     "A poll that comes later than `max.poll.interval.ms` calls `on_lost` and joins the group again. It returns no "
     "`_MAX_POLL_EXCEEDED`.",
