@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from msgtx.database import address
+from msgtx.database.throwaway import NAMES_PREFIX
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -44,9 +45,17 @@ def forget_connections() -> None:
 
 @contextlib.contextmanager
 def led_to(url: str) -> Iterator[None]:
-    """Lead Django's database to `url`, if this process has one."""
-    with leading_to(url) if is_set_up() else contextlib.nullcontext():
+    """Lead Django's database to `url` if it is one of the kit's: a test without `msgtx_django` keeps its connection."""
+    with leading_to(url) if is_set_up() and _is_of_the_kit() else contextlib.nullcontext():
         yield
+
+
+def _is_of_the_kit() -> bool:
+    from django.db import connections
+
+    from msgtx.django.database import alias
+
+    return str(connections[alias()].settings_dict["NAME"]).startswith(NAMES_PREFIX)
 
 
 @contextlib.contextmanager

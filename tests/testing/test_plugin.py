@@ -336,8 +336,11 @@ def test_the_settings_are_back():
 @pytest.mark.slow
 def test_jobs_of_django_use_the_copies(server: Server, tmp_path: Path) -> None:
     """And leave the connection of the test, of which a fork has the socket."""
+    given = address.parse(server.superuser_url)
+    as_given = {name.upper(): given[name] for name in ("user", "password", "host", "port")}
     (tmp_path / "conftest.py").write_text(DJANGO)
-    (tmp_path / "test_it.py").write_text("""
+    (tmp_path / "test_it.py").write_text(
+        """
 from django.contrib.contenttypes.models import ContentType
 from django.db import connection, transaction
 
@@ -368,5 +371,15 @@ def test_it(msgtx_django, msgtx_faults):
     for kind in ("lost answer", "killed"):
         assert msgtx_faults.every_boundary(book, check, kinds=[kind]) >= 2
     assert not ContentType.objects.filter(app_label="shop").exists()
-""")
-    assert "1 passed" in (told := run_pytest(tmp_path, f"--msgtx-url={server.superuser_url}")), told
+
+
+def test_without_the_fixture_a_connection_stays(msgtx_faults):
+    connection.settings_dict.update({**AS_THE_SERVER, "NAME": "postgres"})
+    with transaction.atomic():
+        before = backend()
+        assert msgtx_faults.every_boundary(lambda client: client.topics.create("more", if_not_exists=True), lambda: None) > 0
+        assert backend() == before
+    connection.close()
+""".replace("AS_THE_SERVER", repr(as_given))
+    )
+    assert "2 passed" in (told := run_pytest(tmp_path, f"--msgtx-url={server.superuser_url}")), told
