@@ -86,51 +86,58 @@ class Admin:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    @property
     @forks.kept
     def groups(self) -> "GroupsAdmin":
-        """Return the calls for consumer groups."""
+        """The calls for consumer groups."""
         from msgtx.admin.groups import GroupsAdmin
 
         return GroupsAdmin(self._engine)
 
+    @property
     @forks.kept
     def shares(self) -> "SharesAdmin":
-        """Return the calls for share groups."""
+        """The calls for share groups."""
         from msgtx.admin.shares import SharesAdmin
 
         return SharesAdmin(self._engine)
 
+    @property
     @forks.kept
     def producers(self) -> "ProducersAdmin":
-        """Return the calls for producers."""
+        """The calls for producers."""
         from msgtx.admin.producers import ProducersAdmin
 
         return ProducersAdmin(self._engine)
 
+    @property
     @forks.kept
     def transactions(self) -> "TransactionsAdmin":
-        """Return the calls for transactions."""
+        """The calls for transactions."""
         from msgtx.admin.transactions import TransactionsAdmin
 
         return TransactionsAdmin(self._engine)
 
+    @property
     @forks.kept
     def partitions(self) -> "PartitionsAdmin":
-        """Return the calls for partitions."""
+        """The calls for partitions."""
         from msgtx.admin.partitions import PartitionsAdmin
 
         return PartitionsAdmin(self._engine)
 
+    @property
     @forks.kept
     def spark(self) -> "SparkAdmin":
-        """Return the calls for Spark's queries."""
+        """The calls for Spark's queries."""
         from msgtx.admin.spark import SparkAdmin
 
         return SparkAdmin(self._engine)
 
+    @property
     @forks.kept
     def mirrors(self) -> "MirrorsAdmin":
-        """Return the calls for mirrors."""
+        """The calls for mirrors."""
         from msgtx.admin.mirrors import MirrorsAdmin
 
         return MirrorsAdmin(self._engine)
@@ -202,16 +209,18 @@ class Client(Closing):
         self.runtime = Runtime(engine)
         self.admin = Admin(engine)
 
+    @property
     @forks.kept
     def topics(self) -> "TopicsAdmin":
-        """Return the calls for topics."""
+        """The calls for topics."""
         from msgtx.admin.topics import TopicsAdmin
 
         return TopicsAdmin(self.runtime.engine)
 
+    @property
     @forks.kept
     def snapshots(self) -> "Snapshots":
-        """Return the calls for named snapshots."""
+        """The calls for named snapshots."""
         from msgtx.snapshot import Snapshots
 
         return Snapshots(self.runtime.engine)

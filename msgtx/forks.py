@@ -6,11 +6,12 @@ parent.
 """
 
 import contextlib
+import functools
 import os
 import socket
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from msgtx.errors import IllegalState
 
@@ -35,19 +36,19 @@ class Origin:
             raise IllegalState(f"{what} was made before a fork; make a new client in the child process", reason="fork")
 
 
-class kept(Generic[Kept]):  # noqa: N801 - a decorator
-    """A property that is computed once: `functools.cached_property`, but its lock, which a child may inherit locked."""
+def kept(make: Callable[[Any], Kept]) -> Callable[[Any], Kept]:
+    """Compute a property once: `functools.cached_property`, but its lock, which a child may inherit locked."""
+    name = f"_{make.__name__}"
 
-    def __init__(self, make: Callable[[Any], Kept]) -> None:
-        self._make = make
-        self.__doc__ = make.__doc__
-
-    def __get__(self, owner: Any, kind: type) -> Kept:
-        """Return the value. It is found in the object from now on."""
-        if owner is None:
-            return self  # type: ignore[return-value]  # the property of the class, for those who inspect it
-        found: Kept = vars(owner).setdefault(self._make.__name__, self._make(owner))
+    @functools.wraps(make)
+    def get(owner: Any) -> Kept:
+        known = vars(owner)
+        if name not in known:
+            known.setdefault(name, make(owner))
+        found: Kept = known[name]
         return found
+
+    return get
 
 
 def here() -> Origin:
