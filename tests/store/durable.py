@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from msgtx import errors
 from msgtx.database.calls import query
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.append.append_once import KeyedRecord, append_once
@@ -170,9 +171,10 @@ def sweep_of_overdue_transactions(stage: Stage) -> None:
     assert expire_transactions(stage.session)
 
 
-def seal_for_a_session(stage: Stage) -> None:
+def seal_that_finds_its_tail_lost(stage: Stage) -> None:
     writer = stage.sent()
-    assert seal(stage.session, writer.name, "session", tails=writer.tails).error is None
+    lost = {partition: sequence + 1 for partition, sequence in writer.tails.items()}
+    assert isinstance(seal(stage.session, writer.name, "session", tails=lost).error, errors.TransactionAborted)
 
 
 def prepare(stage: Stage) -> None:
@@ -662,7 +664,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     "remove_old_batches": (sweep_of_retention,),
     "reset_offsets": (reset,),
     "save_snapshot": (new_snapshot,),
-    "seal": (seal_for_a_session, prepare, seal_again, seal_after_an_abort),
+    "seal": (seal_that_finds_its_tail_lost, prepare, seal_again, seal_after_an_abort),
     "take": (taking,),
     "transaction_outcome": (outcome,),
     "take_out_members": (members_taken_out,),

@@ -7,6 +7,7 @@ import pytest
 
 from msgtx.database.calls import query
 from msgtx.store.shares.answers import acknowledge_records
+from msgtx.store.transactions.seal import seal
 from tests.databases import Clock, Connection, Sessions, backend, wait_for_lock
 from tests.store.durable import CASES, Stage
 from tests.store.sharing import ShareGroup
@@ -44,6 +45,16 @@ def test_an_append_that_need_not_last_flushes_nothing(connection: Connection, op
     with session.transaction():
         append_one(session, batch(partition, b"b"), flushed=False)
         assert query(session, "show synchronous_commit") == [("off",)]
+
+
+def test_a_seal_for_a_session_flushes_nothing(connection: Connection, session: Connection, clock: Clock) -> None:
+    """The COMMIT of its session comes later in the WAL, and flushes."""
+    stage = Stage(connection, session, clock)
+    writer = stage.sent()
+    for _ in ("seal", "the same again"):
+        with session.transaction():
+            assert seal(session, writer.name, "session", tails=writer.tails).sealed is not None
+            assert query(session, "show synchronous_commit") == [("off",)]
 
 
 def test_an_answer_that_overtakes_its_first_try_makes_that_last(connection: Connection, open_connection: Sessions) -> None:

@@ -8,6 +8,9 @@ from typing import Final
 
 import psycopg
 import pytest
+import sqlalchemy
+import sqlalchemy.exc
+import sqlalchemy.orm
 
 import msgtx
 from msgtx import Client, Consumer, OffsetAndMetadata, Outcome, TopicPartition, errors
@@ -17,6 +20,7 @@ from msgtx.store.append.append import append
 from msgtx.store.transactions.producers import init_producer_id
 from tests.databases import connect, wait_until
 from tests.faults import CrashServer, Faults, crash_server
+from tests.sessions.conftest import application_url
 from tests.store.steps import unique
 from tests.system.scenarios import FAST, PATIENCE_SECONDS, READING, read_all
 
@@ -315,6 +319,46 @@ def test_the_loop_goes_back_when_its_input_was_taken_back(crashing: CrashServer,
     assert seen == [b"kept", b"lost", b"kept", b"durable"]
     assert (report.transactions, report.aborted) == (1, 1)
     assert [value for _, value in read_all(client, f"{topic}-out")[0]] == ["kept", "durable"]
+
+
+# ── transactions that a user's session decides ──
+
+
+@pytest.mark.parametrize("writes", ["publishes", "seals"])
+def test_what_a_session_committed_survives_and_what_it_had_only_sealed_is_gone(
+    writes: str, crashing: CrashServer, client: Client, url: str, topic: str, fresh: Callable[[], Client]
+) -> None:
+    """I6, I9: a seal is not flushed by itself. At REPEATABLE READ, where each publish is sealed, too."""
+    with connect(url) as connection:
+        connection.execute(f'create table "{topic}" (id int)')
+    engine = sqlalchemy.create_engine(application_url(url), isolation_level="REPEATABLE READ", poolclass=sqlalchemy.NullPool)
+    producer = client.producer(transactional_id=topic, **FAST)
+    producer.init_transactions()
+
+    def write(session: sqlalchemy.orm.Session, value: str) -> None:
+        session.execute(sqlalchemy.text(f'insert into "{topic}" values (1)'))
+        if writes == "publishes":
+            msgtx.publish(session, topic, value.encode(), partition=0)
+        else:
+            with producer.transaction(session=session):
+                producer.send(topic, value.encode(), partition=0)
+
+    with sqlalchemy.orm.Session(engine) as session:
+        session.execute(sqlalchemy.text("set synchronous_commit = off"))
+        write(session, "kept")
+        session.commit()
+    with sqlalchemy.orm.Session(engine) as session, contextlib.suppress(sqlalchemy.exc.DBAPIError, errors.MsgtxError):
+        write(session, "lost")
+        crashing.crash()
+        session.commit()
+    producer.close()
+    engine.dispose()
+    with connect(url) as connection:
+        assert connection.execute(f'select id from "{topic}"').fetchall() == [(1,)]
+    with fresh().producer() as other:
+        other.send(topic, b"next", partition=0).result(PATIENCE_SECONDS)
+    found = read_all(fresh(), topic)
+    assert [value for _, value in found[0]] == ["kept", "next"]
 
 
 # ── publish in plain SQL ──

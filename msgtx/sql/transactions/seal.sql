@@ -1,5 +1,5 @@
 -- seal(name, kind, tails, offsets) ends the writing part of a transaction that another party decides: its records are
--- verified and flushed, its offsets are stored and wait, appends are refused from here on. Repeated, it answers the same.
+-- verified, its offsets are stored and wait, appends are refused from here on. Repeated, it answers the same.
 --   in_kind      'session': decide_sealed in a user's SQL transaction, until the deadline; 'external': decide, whenever
 --   seat         of the session that is to decide (take_seat): when it is left, anyone may abort
 --   tail_*       as for decide: what is not there (a crash of the server) turns the seal into an abort
@@ -7,7 +7,8 @@
 --   partitions, first_offsets, last_offsets, signature   what decide_sealed is to be given
 --   error        nothing is sealed; after TransactionAborted last_sequences are the last stored ones, as decide's
 -- Locks the producer (exclusive), groups (share). Writes transaction_seal, transaction (of a transaction of offsets only),
--- transaction_decision, consumer_group, group_offset. Flushed.
+-- transaction_decision, consumer_group, group_offset. Flushed; not for a session: its COMMIT comes later in the WAL, so its
+-- flush is that of the seal, too.
 -- right: produce
 -- null: last_sequences, deadline, partitions, first_offsets, last_offsets, signature
 -- plan: look-ups, in order
@@ -42,7 +43,7 @@ begin
         into deadline, partitions, first_offsets, last_offsets, signature
         from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = in_kind;
         if found then
-            ignored := msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
+            ignored := in_kind = 'session' or msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
             return;
         end if;
     end if;
@@ -57,7 +58,7 @@ begin
         return;
     end if;
 
-    ignored := msgtx.flush_at_commit();
+    ignored := in_kind = 'session' or msgtx.flush_at_commit();
     if group_names <> '{}' then
         select c.error, c.detail into error, detail from msgtx.check_offsets(
             group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids, read_identities) c;
@@ -82,6 +83,7 @@ begin
         when exists (select from unnest(last_sequences, tail_sequences) t(stored, sent) where t.stored <> t.sent) then 'tail'
         when overdue < msgtx.clock() then 'timeout' end;
     if aborted_by is not null then
+        ignored := msgtx.flush_at_commit();
         ignored := msgtx.wake_readers(msgtx.insert_decision(
             in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', aborted_by));
         last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, null, tail_partitions);

@@ -19,6 +19,7 @@ from msgtx.types import TransactionId
 Kind = Literal["session", "external"]
 # Without offsets their arrays are not sent: a third of the call's cost for the client.
 COMMIT_IN_SESSION: Final = calls.COMMIT_IN_SESSION.first(1)
+SEAL_FOR_A_SESSION: Final = calls.SEAL.unflushed()  # the flush of the session's COMMIT is that of the seal, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,16 @@ def seal(
     client_process: int | None = None,
     seat: int | None = None,
 ) -> Sealing:
-    """Seal a transaction: verified, flushed, closed. `tails`: the last sequence sent, by partition id. Repeatable.
+    """Seal a transaction: verified, closed, and flushed if no session decides it. Repeatable.
+
+    `tails`: the last sequence sent, by partition id.
 
     `seat`: of the deciding session. After it has left its seat, anyone may abort.
     """
     arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
     answer: tuple[Any, ...]
-    (answer,) = call(connection, calls.SEAL, *arguments, timeout_ms, client_host, client_process, seat)
+    function = SEAL_FOR_A_SESSION if kind == "session" else calls.SEAL
+    (answer,) = call(connection, function, *arguments, timeout_ms, client_host, client_process, seat)
     name, detail, stored, deadline, partitions, firsts, lasts, signature = answer
     error = error_of(name, detail)
     sealed = None if error else Sealed(transaction_id, deadline, partitions, firsts, lasts, bytes(signature))
