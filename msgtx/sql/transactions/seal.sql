@@ -7,8 +7,7 @@
 --   partitions, first_offsets, last_offsets, signature   what decide_sealed is to be given
 --   error        nothing is sealed; after TransactionAborted last_sequences are the last stored ones, as decide's
 -- Locks the producer (exclusive), groups (share). Writes transaction_seal, transaction (of a transaction of offsets only),
--- transaction_decision, consumer_group, group_offset. Flushed; not for a session: its COMMIT comes later in the WAL, so its
--- flush is that of the seal, too.
+-- transaction_decision, consumer_group, group_offset. Flushed; for a session by its COMMIT, which comes later in the WAL.
 -- right: produce
 -- null: last_sequences, deadline, partitions, first_offsets, last_offsets, signature
 -- plan: look-ups, in order
@@ -27,9 +26,8 @@ declare
     state record;
     overdue timestamptz;
     aborted_by text;
-    ignored boolean := msgtx.refuse_stale_snapshot();
+    ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.lock_producer(in_producer_id);
 begin
-    ignored := msgtx.lock_producer(in_producer_id);
     if in_kind is null or in_kind not in ('session', 'external') then
         raise exception using errcode = 'MX042', message = format('%s is no kind of a seal', quote_nullable(in_kind)),
             detail = jsonb_build_object('name', 'kind', 'given', in_kind);
@@ -43,7 +41,7 @@ begin
         into deadline, partitions, first_offsets, last_offsets, signature
         from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = in_kind;
         if found then
-            ignored := in_kind = 'session' or msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
+            ignored := in_kind = 'session' or msgtx.flush_log();  -- the first COMMIT may have waited in vain
             return;
         end if;
     end if;
