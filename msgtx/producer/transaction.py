@@ -435,9 +435,12 @@ class Transactions:
         with self._sole_ending(Call.BEGIN):
             ask = self._outcome if state.value is ClientState.PREPARED else self.resolve
             began = time.monotonic()
-            outcome = self._calls.answered(lambda: ask(name), self._calls.deadline())
+            deadline = self._calls.deadline()
+            outcome = self._calls.answered(lambda: ask(name), deadline)
             if outcome is Outcome.OPEN:
                 state.check(Call.BEGIN)
+            if outcome is Outcome.ABORTED and state.value is ClientState.SEALED:
+                self._abort(self._current(), deadline)  # a crash of the server may have lost records and their sequences
             self._rides = None
             self._ended("committed" if outcome is Outcome.COMMITTED else "aborted", began, elsewhere=True)
 

@@ -111,8 +111,9 @@ class Companion:
                     known = self._take(user, role) if attempt < NAMES_TRIED - 1 else None
                     name = known or self._new(connection, role)
                     sealed = self._seal(connection, name, calls, offsets, answers, seat, timeout_ms)
-            except (errors.ConcurrentTransactions, errors.FatalError):
-                # The COMMIT before failed, which could not be reported yet; or the id was idle for too long, or fenced.
+            except (errors.ConcurrentTransactions, errors.FatalError, errors.OutOfOrderSequence):
+                # The COMMIT before failed, which could not be reported yet; or the id was idle for too long, or fenced; or
+                # the server has crashed before that COMMIT, and lost records.
                 if attempt == NAMES_TRIED - 1:
                     raise
                 continue
