@@ -236,15 +236,17 @@ def seal(
     offsets: Offsets | None = None,
     kind: Kind = "session",
 ) -> Seal:
-    """End the writing of a transaction that is decided elsewhere: verified, flushed with this SQL transaction, repeatable.
+    """End the writing of a transaction that is decided elsewhere: verified, and repeatable.
 
-    `session`: by `decide_sealed` in another SQL transaction, until the deadline; `external`: by `decide`, whenever.
+    `session`: by `decide_sealed` in another SQL transaction, until the deadline; `external`: by `decide`, whenever, so it is
+    flushed with this SQL transaction.
     Raise the refusal. `TransactionAborted` says that ABORT is decided: commit the SQL transaction.
     """
     raw = driver_of(connection)
     ids = require_partitions(raw, tails)
     by_id = {ids[TopicPartition(*partition)]: last for partition, last in tails.items()}
-    answer = store_seal.seal(raw, transaction_id, kind, tails=by_id, offsets=_offset_columns(raw, offsets or {}))
+    columns = _offset_columns(raw, offsets or {})
+    answer = store_seal.seal(raw, transaction_id, kind, tails=by_id, offsets=columns, is_alone=False)
     if answer.error is not None:
         raise answer.error
     assert answer.sealed is not None

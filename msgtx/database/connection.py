@@ -16,6 +16,7 @@ import math
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from ipaddress import ip_address
@@ -57,11 +58,11 @@ class until(contextlib.ContextDecorator):  # noqa: N801 - as contextlib's own; a
 
     def __enter__(self) -> None:
         """Begin to limit the calls of this thread or task."""
-        outer = _limits.get()
+        outer = _current_limits()
         self._outer = outer
         if self.silence is None:
             self.silence = outer.silence
-        self._token = _limits.set(self)
+        self._token = _limits.set(weakref.ref(self))
 
     def __exit__(self, *_: object) -> None:
         """Leave the calls to the limits around this one."""
@@ -76,12 +77,20 @@ class until(contextlib.ContextDecorator):  # noqa: N801 - as contextlib's own; a
         return given if self._outer is None else min(given, self._outer.deadline())
 
 
-_limits: ContextVar[until] = ContextVar("msgtx_limits", default=until())  # noqa: B039 - nobody enters it
+def _current_limits() -> until:
+    known = _limits.get()
+    found = None if known is None else known()
+    return _NO_LIMITS if found is None else found
+
+
+_NO_LIMITS: Final = until()
+# Weak: `with` holds it for as long as it counts, also if an interrupt keeps `__exit__` from its work.
+_limits: "ContextVar[weakref.ref[until] | None]" = ContextVar("msgtx_limits", default=None)
 
 
 def seconds_left() -> float:
     """Return how long calls may still take here; infinity without a deadline."""
-    return max(0.0, _limits.get().deadline() - time.monotonic())
+    return max(0.0, _current_limits().deadline() - time.monotonic())
 
 
 class Pipeline(psycopg.Pipeline):
@@ -189,7 +198,7 @@ class Connection(psycopg.Connection[Any]):
         return super().wait(self._watched(gen), interval=min(interval, LOOK_SECONDS), timeout=timeout)
 
     def _watched(self, gen: PQGen[RV]) -> PQGen[RV]:
-        limits = _limits.get()
+        limits = _current_limits()
         silence = self.silence if limits.silence is None else limits.silence
         heard = looked = time.monotonic()
         try:

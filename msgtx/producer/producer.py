@@ -87,21 +87,28 @@ class _Rides(NamedTuple):
 class _Block(contextlib.AbstractContextManager[Transaction]):
     """See `Producer.transaction`. A generator would take a microsecond more."""
 
-    __slots__ = ("_given", "_opened", "_producer", "_rides")
+    __slots__ = ("_given", "_is_open", "_opened", "_producer", "_rides")
 
     def __init__(self, producer: "Producer", timeout_ms: Duration | None, session: "UserSession | None") -> None:
         self._producer = producer
         self._given = timeout_ms, session
+        self._is_open = False
 
     def __enter__(self) -> Transaction:
         transaction, self._rides = self._producer._open_block(*self._given)
         self._opened = self._producer._state.transaction
+        self._is_open = True
         return transaction
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._is_open = False
         self._producer._close_block(self._opened, self._rides, error)
+
+    def __del__(self) -> None:
+        if self._is_open:  # an interrupt came before the first step of its end
+            self.__exit__(None, GeneratorExit(), None)
 
 
 class Producer(Closing):

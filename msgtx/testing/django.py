@@ -27,7 +27,8 @@ def is_set_up() -> bool:
 
     from msgtx.django.database import alias
 
-    return str(connections[alias()].vendor) == "postgresql"
+    name = alias()
+    return name in connections and str(connections[name].vendor) == "postgresql"
 
 
 def forget_connections() -> None:

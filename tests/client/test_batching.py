@@ -140,7 +140,8 @@ def test_a_record_for_later_keeps_its_own_headers(
     client: msgtx.Client, topic: str, read: Read, later: dict[str, Any], dedup_key: str | None
 ) -> None:
     with client.producer() as producer:
-        producer.send(topic, b"a", headers=[("own", b"1")], dedup_key=dedup_key, **later).result(SECONDS)
+        given = [("msgtx.deliver-at", b"9"), ("own", b"1")]  # the first one is replaced
+        producer.send(topic, b"a", headers=given, dedup_key=dedup_key, **later).result(SECONDS)
         producer.send(topic, b"b", **later)
     first, second = (record.headers for record in read(topic))
     assert [name for name, _ in first] == ["own", *(name for name, _ in second)]

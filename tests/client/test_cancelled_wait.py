@@ -19,9 +19,10 @@ from msgtx.database.calls import query
 from msgtx.database.connection import Connection
 from msgtx.database.pool import Engine
 from msgtx.database.retry import retried
-from msgtx.store.append.append import append_and_decide
+from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.spark import BatchName, decide_batch
 from msgtx.store.transactions.producers import init_producer_id
+from msgtx.store.transactions.seal import seal
 from tests.client.steps import SECONDS
 from tests.databases import connect
 from tests.replication import Pair
@@ -105,6 +106,14 @@ def prepare(stage: Stage) -> Callable[[], Any]:
     return lambda: producer.prepare_transaction(SECONDS)
 
 
+def seal_for_a_session(stage: Stage) -> Callable[[], Any]:
+    """Its session may be on the new primary already."""
+    with connect(stage.url) as connection:
+        writer = Writer(connection)
+        append(connection, [writer.row(new_partition(connection), b"a")])
+    return stage.again(lambda connection: seal(connection, writer.name, "session", tails=writer.tails))
+
+
 def completion(stage: Stage) -> Callable[[], Any]:
     producer, _ = stage.sent()
     token = producer.prepare_transaction(SECONDS)
@@ -142,8 +151,8 @@ def batch_that_is_begun_again(stage: Stage) -> Callable[[], Any]:
 
 
 CASES = (
-    send, commit, commit_in_one_call, abort, prepare, completion, resolution, outcome, new_epoch, batch_of_spark,
-    batch_that_is_begun_again,
+    send, commit, commit_in_one_call, abort, prepare, seal_for_a_session, completion, resolution, outcome, new_epoch,
+    batch_of_spark, batch_that_is_begun_again,
 )  # fmt: skip
 
 

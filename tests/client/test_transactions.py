@@ -244,6 +244,21 @@ def test_a_body_that_raises_aborts_and_its_exception_goes_on(producer: msgtx.Pro
     assert values(read(topic)) == [b"a"]
 
 
+def test_a_block_whose_end_was_interrupted_at_its_beginning_is_aborted(client: msgtx.Client, topic: str, read: Read) -> None:
+    """A signal's handler may raise before the first step of `__exit__`."""
+    with client.producer(transactional_id=topic) as producer:
+
+        def interrupted() -> None:
+            block = producer.transaction()
+            block.__enter__()
+            producer.send(topic, b"lost")
+
+        interrupted()
+        with producer.transaction():
+            producer.send(topic, b"kept")
+    assert [record.value for record in read(topic)] == [b"kept"]
+
+
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_aborts_too(
     client: msgtx.Client, producer: msgtx.Producer, topic: str, kind: type[BaseException]

@@ -1,6 +1,7 @@
 """The loop that sends and receives: all of a call is sent while its answer is awaited."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ import psycopg
 import pytest
 
 from msgtx.database.calls import end_call
-from msgtx.database.connection import Connection, until
+from msgtx.database.connection import Connection, seconds_left, until
 from msgtx.database.wire import Cursor
 from tests.links import slow_link, unix_link
 
@@ -97,3 +98,15 @@ def test_a_call_that_is_answered_before_its_sync_is_ended_at_the_end(
         leave()
     assert connection.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
     assert answers(connection, "select %s::text || pg_current_xact_id_if_assigned()::text", "") == [None] * 4
+
+
+def test_an_interrupt_that_keeps_a_limit_from_its_end_leaves_none() -> None:
+    """A signal's handler may raise before the first step of `__exit__`. Later calls of the thread would be refused."""
+
+    def interrupted() -> None:
+        limit = until(time.monotonic())
+        limit.__enter__()
+        assert seconds_left() == 0
+
+    interrupted()
+    assert seconds_left() == math.inf

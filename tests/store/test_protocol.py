@@ -269,6 +269,7 @@ def test_what_is_sealed_for_a_session_is_committed_by_its_commit(
         name = opened(connection, 14, one, two)
         after = now_ms(connection)
         sealed, again = (protocol.seal(connection, name, {one: 0, two: 0}, {group: {one: 1}}) for _ in range(2))
+        assert connection.exec_driver_sql("show synchronous_commit").scalar() == "on", "for what else is in it (I9)"
     assert (sealed.token, sealed.deadline) == (again.token, again.deadline)
     assert PreparedTransaction.parse(sealed.token) == PreparedTransaction(name, str(client.runtime.engine.incarnation))
     assert sealed.deadline is not None

@@ -144,7 +144,7 @@ def test_its_own_error(msgtx_faults):
     assert "2 failed" in told, told
     assert "error" not in told.splitlines()[-1], told
     assert "FaultNotReached: no call 'apend' was lost; the calls that came: `init_producer_id`, `append`" in told
-    assert told.count("FaultNotReached: no call") == 1, told
+    assert told.count("E   msgtx.testing.boundaries.FaultNotReached: no call") == 1, told
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@
 --   partitions, first_offsets, last_offsets, signature   what decide_sealed is to be given
 --   error        nothing is sealed; after TransactionAborted last_sequences are the last stored ones, as decide's
 -- Locks the producer (exclusive), groups (share). Writes transaction_seal, transaction (of a transaction of offsets only),
--- transaction_decision, consumer_group, group_offset. Flushed; for a session by its COMMIT, which comes later in the WAL.
+-- transaction_decision, consumer_group, group_offset. Flushed; for a session by its COMMIT, which comes later in the WAL, if
+-- there is no standby to wait for: a session may be on another primary than its seal.
 -- right: produce
 -- null: last_sequences, deadline, partitions, first_offsets, last_offsets, signature
 -- plan: look-ups, in order
@@ -26,6 +27,7 @@ declare
     state record;
     overdue timestamptz;
     aborted_by text;
+    flushes constant boolean := in_kind is distinct from 'session' or current_setting('synchronous_standby_names') <> '';
     ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.lock_producer(in_producer_id);
 begin
     if in_kind is null or in_kind not in ('session', 'external') then
@@ -41,7 +43,7 @@ begin
         into deadline, partitions, first_offsets, last_offsets, signature
         from msgtx.seal_of(in_producer_id, in_producer_epoch, in_transaction_number) s where s.kind = in_kind;
         if found then
-            ignored := in_kind = 'session' or msgtx.flush_log();  -- the first COMMIT may have waited in vain
+            ignored := not flushes or msgtx.flush_log();  -- the first call's COMMIT may have waited in vain, see there
             return;
         end if;
     end if;
@@ -56,7 +58,7 @@ begin
         return;
     end if;
 
-    ignored := in_kind = 'session' or msgtx.flush_at_commit();
+    ignored := not flushes or msgtx.flush_at_commit();
     if group_names <> '{}' then
         select c.error, c.detail into error, detail from msgtx.check_offsets(
             group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids, read_identities) c;

@@ -148,4 +148,4 @@ def delivered_later(headers: HeaderPairs, deliver_at: Any, delay_ms: Any) -> tup
         raise errors.InvalidRequest(
             f"a record is delivered before the year 5138, not at {at} ms since 1970 UTC", name="deliver_at"
         )
-    return (*headers, (DELIVER_AT, b"%d" % at))
+    return (*(each for each in headers if each[0] != DELIVER_AT), (DELIVER_AT, b"%d" % at))

@@ -54,16 +54,16 @@ def seal(
     client_host: str | None = None,
     client_process: int | None = None,
     seat: int | None = None,
+    is_alone: bool = True,
 ) -> Sealing:
-    """Seal a transaction: verified, closed, and flushed if no session decides it. Repeatable.
+    """Seal a transaction: verified, closed, and flushed unless a session decides it. Repeatable.
 
-    `tails`: the last sequence sent, by partition id.
-
-    `seat`: of the deciding session. After it has left its seat, anyone may abort.
+    `tails`: the last sequence sent, by partition id. `seat`: of the deciding session. After it has left its seat, anyone may
+    abort. `is_alone`: whether nothing else is in the SQL transaction that might have to be flushed.
     """
     arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
     answer: tuple[Any, ...]
-    function = SEAL_FOR_A_SESSION if kind == "session" else calls.SEAL
+    function = SEAL_FOR_A_SESSION if kind == "session" and is_alone else calls.SEAL
     (answer,) = call(connection, function, *arguments, timeout_ms, client_host, client_process, seat)
     name, detail, stored, deadline, partitions, firsts, lasts, signature = answer
     error = error_of(name, detail)
