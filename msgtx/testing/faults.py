@@ -132,12 +132,14 @@ class Faults:
             standby.fall_behind()
             losing()
         self.wire.leave()
-        if losing is None:
-            standby.catch_up()
-        standby.promote()
-        self.wire.lead_to(sqlalchemy.make_url(self._direct).set(port=standby.port).render_as_string(hide_password=False))
-        self.wire.come_back()
-        self._home = home
+        try:
+            if losing is None:
+                standby.catch_up()
+            standby.promote()
+            self.wire.lead_to(sqlalchemy.make_url(self._direct).set(port=standby.port).render_as_string(hide_password=False))
+            self._home = home
+        finally:
+            self.wire.come_back()
 
     def outage(self, lasting: Duration) -> None:
         """End all connections, and refuse others for so long. Returns at once.

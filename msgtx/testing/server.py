@@ -67,20 +67,15 @@ def embedded_server() -> Iterator[Postgres]:
     memory = IN_MEMORY if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES else None
     folder = Path(tempfile.mkdtemp(prefix=FOLDERS_PREFIX, dir=memory))
     folder.chmod(0o755)  # as root, the server runs as another user
-    held = _hold(folder)
-    guard = _guard(folder)
-    try:
+    with contextlib.ExitStack() as guarded, _hold(folder), contextlib.ExitStack() as ended:
+        ended.callback(shutil.rmtree, folder)
+        ended.callback(embedded.stop, folder / "home")
+        guarded.callback(_guard(folder).communicate, ENDED)  # when all the rest has ended
         started = embedded.start(folder / "home")
         server = Postgres(embedded.superuser_url(folder / "home"), started.url, folder / "home")
-        with contextlib.ExitStack() as session:
-            session.callback(server.leave)  # the databases go with the folder
-            server.flush_nothing()
-            yield server
-    finally:
-        embedded.stop(folder / "home")
-        shutil.rmtree(folder)
-        held.close()
-        guard.communicate(ENDED)
+        ended.callback(server.leave)  # the databases go with the folder
+        server.flush_nothing()
+        yield server
 
 
 def _guard(folder: Path) -> "subprocess.Popen[bytes]":

@@ -1,9 +1,11 @@
 """Single faults: what a worker does then, and what the next one finds."""
 
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,7 +20,7 @@ from msgtx.client import Client, connect
 from msgtx.database import embedded
 from msgtx.database.embedded import binaries, postmaster
 from msgtx.database.embedded.follower import Follower
-from msgtx.testing import Clock, FaultNotReached, Faults, Postgres, run_worker
+from msgtx.testing import Clock, FaultNotReached, Faults, Postgres, run_worker, server
 from msgtx.testing.server import embedded_server
 from tests.databases import wait_until
 from tests.refusals import refuses
@@ -130,7 +132,50 @@ def test_of_two_outages_the_later_end_counts(msgtx_server: Postgres):
     msgtx_server.drop(faults._direct)
 
 
+@pytest.mark.parametrize("step", ["catch_up", "promote", "lead_to"])
+def test_a_failover_that_fails_leaves_the_wire_as_it_was(
+    msgtx_faults: Faults, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise errors.DatabaseUnavailable("planted")
+
+    standby = {each: fail if each == step else lambda: None for each in ("catch_up", "promote", "remove")}
+    monkeypatch.setattr("msgtx.testing.faults.Follower", lambda *_: SimpleNamespace(port=1, **standby))
+    monkeypatch.setattr(msgtx_faults, "_home", tmp_path)
+    monkeypatch.setattr(msgtx_faults.wire, "lead_to", fail)
+    with pytest.raises(errors.DatabaseUnavailable, match="planted"):
+        msgtx_faults.failover()
+    psycopg.connect(shop.conninfo(msgtx_faults.url)).close()
+
+
 # ── a server of its own ──
+
+
+@pytest.mark.parametrize("step", ["_guard", "embedded.start", "embedded.stop", "shutil.rmtree"])
+def test_a_server_that_fails_holds_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str) -> None:
+    """Neither its folder, unless it cannot be removed, nor the lock in it, nor the process that guards it."""
+    guards: list[subprocess.Popen[bytes]] = []
+    guard = server._guard
+
+    def fail(*_: object) -> None:
+        raise errors.DatabaseUnavailable("planted")
+
+    def guarded(folder: Path) -> "subprocess.Popen[bytes]":
+        guards.append(guard(folder))
+        return guards[-1]
+
+    monkeypatch.setattr(server, "IN_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(server, "_guard", guarded)
+    monkeypatch.setattr("msgtx.database.embedded.start", fail)
+    with monkeypatch.context() as patched:
+        patched.setattr(f"msgtx.testing.server.{step}", fail)
+        with pytest.raises(errors.DatabaseUnavailable, match="planted"), embedded_server():
+            pass
+    left = [*tmp_path.iterdir()]
+    assert len(left) == (step == "shutil.rmtree")
+    assert all(server._is_deserted(each) for each in left)
+    assert [each.returncode for each in guards] == [0] * (step != "_guard")
 
 
 @pytest.fixture(scope="module")
