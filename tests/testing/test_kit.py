@@ -1,8 +1,5 @@
 """The kit as its users have it: a run of pytest of its own, in a folder that knows nothing of these tests."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -10,6 +7,7 @@ from typing import Final
 import pytest
 
 from tests.databases import Server
+from tests.testing.runs import run_pytest
 
 pytestmark = pytest.mark.slow
 
@@ -75,13 +73,7 @@ def run(server: Server, tmp_path: Path) -> Callable[..., str]:
 
     def run(tests: str, *options: str) -> str:
         (tmp_path / "test_orders.py").write_text(ORDERS + tests)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "MSGTX"))}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider",
-             f"--msgtx-url={server.superuser_url}", *options],
-            check=False, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
-        return done.stdout + done.stderr
+        return run_pytest(tmp_path, f"--msgtx-url={server.superuser_url}", *options)
 
     return run
 
