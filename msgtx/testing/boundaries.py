@@ -30,7 +30,8 @@ class FaultNotReached(AssertionError):
     """A fault was planned at a call that did not come. `call`: its name; `calls`: the names of those that came."""
 
     def __init__(self, call: str, calls: Iterable[str], *, told: str) -> None:
-        self.call, self.calls = call, tuple(dict.fromkeys(calls))
+        self.call = call
+        self.calls = tuple(dict.fromkeys(calls))
         came = ", ".join(f"`{each}`" for each in self.calls) or "none"
         super().__init__(
             f"{told}; the calls that came: {came} (calls that only read and those of background threads do not count)"

@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 import msgtx
-from msgtx import aio, client, metrics, orm, otel, snapshot
+from msgtx import aio, client, metrics, orm, otel, snapshot, testing
 from msgtx.admin.groups import GroupsAdmin
 from msgtx.admin.mirrors import MirrorsAdmin
 from msgtx.admin.partitions import PartitionsAdmin
@@ -18,6 +18,7 @@ from msgtx.admin.spark import SparkAdmin
 from msgtx.admin.topics import TopicsAdmin
 from msgtx.admin.transactions import TransactionsAdmin
 from msgtx.cli.commands import command
+from msgtx.testing import plugin
 from tools.generate.calls import calls
 from tools.generate.settings import SUBJECTS
 
@@ -36,9 +37,10 @@ INNER: Final = (
 def text() -> str:
     """Return the list."""
     lines: list[str] = []
-    for room in (msgtx, aio, metrics, orm, otel):
+    for room in (msgtx, aio, metrics, orm, otel, testing):
         for name in sorted(room.__all__):
             lines += shown(f"{room.__name__}.{name}", getattr(room, name))
+    lines += [f"fixture of msgtx.testing: {name}" for name in sorted(vars(plugin)) if name.startswith("msgtx_")]
     for kind in ADMIN:
         lines += shown(kind.__name__, kind)
     lines += [f"settings of {name}: {' '.join(one.name for one in table)}" for name, table in SUBJECTS.items()]
