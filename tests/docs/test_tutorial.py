@@ -114,7 +114,7 @@ def test_the_commands_may_be_given_again(project: Path, environment: dict[str, s
 
 def test_its_own_tests_pass(project: Path, environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
-    given = {**environment, "MSGTX_TEST_DATABASE_URL": superuser(environment)}
+    given = {**environment, "MSGTX_DATABASE_URL": "postgresql:///none", "MSGTX_TEST_DATABASE_URL": superuser(environment)}
     ran = subprocess.run(command, cwd=project, env=given, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "4 passed" in ran.stdout
