@@ -83,7 +83,6 @@ begin
         when exists (select from unnest(last_sequences, tail_sequences) t(stored, sent) where t.stored <> t.sent) then 'tail'
         when overdue < msgtx.clock() then 'timeout' end;
     if aborted_by is not null then
-        ignored := msgtx.flush_at_commit();
         ignored := msgtx.wake_readers(msgtx.insert_decision(
             in_producer_id, in_producer_epoch, in_transaction_number, 'ABORT', aborted_by));
         last_sequences := msgtx.last_sequences(in_producer_id, in_producer_epoch, null, tail_partitions);
