@@ -13,6 +13,7 @@ from msgtx.compat.confluent_kafka import (
     Message,
     TopicPartition,
 )
+from tests.compat.test_positions import poll_until
 
 WAIT = 60.0
 Make = Callable[..., Consumer]
@@ -103,8 +104,7 @@ def test_a_pause_holds_until_resume_whatever_is_assigned_meanwhile(
     member.unsubscribe()
     assert member.poll(0) is None
     member.subscribe([topic])
-    while not member.assignment():
-        assert member.poll(0.05) is None
+    poll_until(member.assignment, member)
     for consumer in (by_hand, member):
         assert consumer.poll(0.1) is None
         consumer.resume([place])

@@ -338,6 +338,8 @@ class AIOConsumer:
 
     async def close(self) -> None:
         """Leave the group and close."""
+        if self._closed:
+            return
         try:
             await self._call("close")
         finally:

@@ -69,7 +69,11 @@ def _in_turn(method: "Callable[Concatenate[Consumer, P], R]") -> "Callable[Conca
         try:
             return method(self, *args, **kwargs)
         finally:
-            self._turn.release()
+            try:
+                if self._closes and not self._is_telling:
+                    self.close()
+            finally:
+                self._turn.release()
 
     return call
 
@@ -106,7 +110,7 @@ class Consumer:
         self._given: list[msgtx.TopicPartition] = []  # of which the program was told
         self._is_due = False  # it is told next what it keeps
         self._each: Iterator[msgtx.Record[bytes, bytes]] = iter(())  # records that the last look has found
-        self._is_telling = False  # a callback of a rebalance runs
+        self._is_telling = False  # a callback runs
         self._closes = False  # that callback has closed the consumer
         self._torn = False  # an exception came in the middle of a poll
         self._turn = threading.RLock()  # of the thread that uses the consumer below
@@ -217,6 +221,8 @@ class Consumer:
 
     def _get(self, partitions: list[msgtx.TopicPartition], *, kept: list[msgtx.TopicPartition]) -> None:
         """Tell the program of its partitions. If it listens, it reads all from the committed offsets, as there."""
+        if self._closes:
+            return
         if self._told.get("assign") or self._told.get("revoke"):
             for each in kept:
                 self._forget([each])
@@ -241,11 +247,22 @@ class Consumer:
 
     def _call(self, event: str, partitions: list[msgtx.TopicPartition]) -> None:
         if (callback := self._told.get(event)) is not None:
-            self._is_telling = True
-            try:
+            with self._telling():
                 callback(self, [TopicPartition(*each) for each in partitions])
-            finally:
-                self._is_telling = False
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Run a callback. If it closes the consumer, the call that runs it does so at its end."""
+        before, self._is_telling = self._is_telling, True
+        try:
+            yield
+        finally:
+            self._is_telling = before
+
+    def _tell_events(self) -> None:
+        with self._telling():
+            while self._events:
+                self._events.popleft()()
 
     def _forget(self, partitions: Iterable[msgtx.TopicPartition]) -> None:
         for each in partitions:
@@ -393,6 +410,7 @@ class Consumer:
             except BaseException:
                 self._torn = True
                 raise
+        self._require_open()
         found = self._read(1, deadline_of(timeout))
         return found[0] if found else None
 
@@ -400,6 +418,7 @@ class Consumer:
         """Return messages: as soon as there are so many, or when time is over."""
         if not 0 <= num_messages <= MOST_MESSAGES:
             raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        self._require_open()
         deadline = deadline_of(timeout)
         found: list[Message] = []
         try:
@@ -432,11 +451,7 @@ class Consumer:
         while True:
             if self._waiting:
                 time.sleep(TURN_SECONDS)
-            try:
-                found, pause = self._step(most, deadline)
-            finally:
-                if self._closes:
-                    self.close()
+            found, pause = self._step(most, deadline)
             if found or pause is None:
                 return found
             if pause:
@@ -444,10 +459,13 @@ class Consumer:
 
     @_in_turn
     def _step(self, most: int, deadline: float) -> tuple[list[Message], float | None]:
-        """Look once. Return messages, and how long to wait until the next look; None: time is over."""
-        self._require_open()
+        """Look once. Return messages, and how long to wait until the next look; None: time is over, or it is closed."""
+        if self._client is None:  # what `consume` has found until now is for the program nevertheless
+            return [], None
         self._leave()
         self._serve()
+        if self._closes:
+            return [], None
         if self._found:
             return [self._found.popleft()], None
         left = seconds_left(deadline)
@@ -552,9 +570,9 @@ class Consumer:
 
     def _serve(self) -> None:
         """Call the callbacks that are due, and commit if it is time."""
-        while self._events:
-            self._events.popleft()()
-        self._statistics.serve()
+        self._tell_events()
+        with self._telling():
+            self._statistics.serve()
         self._next_serve = time.monotonic() + SERVE_SECONDS
         if self._auto_commit and time.monotonic() >= self._next_commit:
             self._next_commit = time.monotonic() + self._interval
@@ -583,7 +601,8 @@ class Consumer:
         unknown = [each for each in stored if self._committed.get(each, OFFSET_INVALID) is None]
         found = self._inner().committed(unknown, require_stable=False) if unknown else {}
         self._committed.update({each: OFFSET_INVALID if at is None else at.offset for each, at in found.items()})
-        return {each: at for each, at in stored.items() if at > (self._committed.get(each) or OFFSET_INVALID)}
+        last = {each: OFFSET_INVALID if at is None else at for each, at in self._committed.items()}
+        return {each: at for each, at in stored.items() if at > last.get(each, OFFSET_INVALID)}
 
     @_in_turn
     def commit(
@@ -601,6 +620,7 @@ class Consumer:
         self._require_open()
         if message is not None and offsets is not None:
             raise ValueError("message and offsets are mutually exclusive")
+        failure = None
         given: dict[msgtx.TopicPartition, msgtx.OffsetAndMetadata]
         if message is not None:
             place, behind = _behind(message)
@@ -612,35 +632,33 @@ class Consumer:
                 if each.offset >= 0
             }
         else:
-            with translated():
+            given = {}
+            try:
                 given = {each: msgtx.OffsetAndMetadata(at) for each, at in self._due().items()}
-        failure = None
+            except (errors.MsgtxError, TimeoutError) as error:
+                failure = as_kafka(error)
         known: dict[msgtx.TopicPartition, msgtx.OffsetAndMetadata | None] = {**given}
         if message is None and offsets is None:
             known = {each: given.get(each) for each in self._assignment()} | known
         told = [_kafka_place(each, at) for each, at in known.items()]
-        if not given:
+        is_told = self._on_commit is not None and asynchronous and bool(given or failure)
+        if failure is None and not given:
             failure = KafkaError(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
-        else:
+        elif failure is None:
             try:
-                self._mend_quietly()
+                self._mend()
                 is_known = wait or self._on_commit is not None
                 self._inner().commit(given, wait=is_known)
                 (self._committed if is_known else self._handed).update({each: at.offset for each, at in given.items()})
-            except errors.MsgtxError as error:
+            except (errors.MsgtxError, TimeoutError) as error:
                 failure = as_kafka(error)
-        if self._on_commit is not None and asynchronous and given:
-            callback = self._on_commit
-            self._events.append(lambda: callback(failure, told))
+        if is_told:
+            self._events.append(lambda: self._on_commit and self._on_commit(failure, told))
         if asynchronous:
             return None
         if failure is not None:
             raise KafkaException(failure)
         return told
-
-    def _mend_quietly(self) -> None:
-        with translated():
-            self._mend()
 
     def _commit_stored(self, due: dict[msgtx.TopicPartition, int], *, wait: bool = False) -> None:
         if due:
@@ -802,12 +820,12 @@ class Consumer:
         try:
             with translated():
                 self._mend()
-                if held and self._topics:
+                given = self._given if self._is_eager else held  # of the others it was told that they are taken away
+                if held and given and self._topics:
                     self._give(held)
-                elif self._auto_commit:
-                    self._commit_stored(self._stored.copy())
-            while self._events:
-                self._events.popleft()()
+                else:
+                    self._commit_all_of(held)
+            self._tell_events()
         finally:
             consumer, self._consumer = self._consumer, None
             self._each, self._given, self._is_due = iter(()), [], False

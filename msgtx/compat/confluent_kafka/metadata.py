@@ -19,9 +19,9 @@ def cluster(client: msgtx.Client, topic: str | None = None) -> ClusterMetadata:
     found.controller_id = found.orig_broker_id = BROKER
     found.brokers = {BROKER: broker(client)}
     found.orig_broker_name = str(found.brokers[BROKER])
-    names = client.topics.list()
-    for name in names if topic is None else [topic]:
-        found.topics[name] = _topic(client, name, exists=name in names)
+    counts = {each.name: each.partitions for each in client.topics.describe_all()}
+    for name in counts if topic is None else [topic]:
+        found.topics[name] = _topic(name, counts.get(name))
     return cast(ClusterMetadata, found)
 
 
@@ -38,16 +38,12 @@ def broker(client: msgtx.Client) -> BrokerMetadata:
     return cast(BrokerMetadata, found)
 
 
-def _topic(client: msgtx.Client, name: str, *, exists: bool) -> TopicMetadata:
+def _topic(name: str, count: int | None) -> TopicMetadata:
     found = TopicMetadata()
     found.topic = name
-    try:
-        count = client.topics.describe(name).partitions if exists else 0
-    except msgtx.errors.UnknownTopicOrPartition:  # deleted since
-        exists, count = False, 0
-    if not exists:
+    if count is None:
         found.error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-    for number in range(count):
+    for number in range(count or 0):
         one = PartitionMetadata()
         one.id, one.leader, one.replicas, one.isrs = number, BROKER, [BROKER], [BROKER]
         found.partitions[number] = one

@@ -33,7 +33,7 @@ from msgtx.producer.producer import RecordFuture
 log = logging.getLogger("msgtx.compat")
 Report = Callable[[KafkaError | None, Message], object]
 PAUSE_SECONDS: Final = 0.02  # between two looks of a `poll` that has nothing to wait for
-OVERHEAD: Final = 36  # bytes of a message that are not its key and value, as librdkafka counts
+OVERHEAD: Final = 36  # bytes of a message that are not its key, value and headers, as librdkafka counts
 TOO_LONG: Final = "Unable to produce message: Broker: Message size too large: message.max.bytes={}"
 PURGED: Final = "the producer was purged: the message may be stored"
 
@@ -115,7 +115,7 @@ class Producer:
             if _at_once and topic not in self._counts:
                 raise MayWaitError
             partition = self._partition(key, self._count_of(topic))
-        if len(value or b"") + len(key or b"") > self._longest:
+        if len(value or b"") + len(key or b"") + (_length_of(pairs) if pairs else 0) > self._longest:
             raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, TOO_LONG.format(self._limit)))
         place = None if partition == -1 else partition
         report = on_delivery or callback or self._report
@@ -477,6 +477,12 @@ def _pairs(headers: Any) -> "list[tuple[str, bytes | None]]":
             raise TypeError(f"expected header value to be None, binary, or unicode string, not {type(value).__name__}")
         found.append((name, value.encode() if isinstance(value, str) else None if value is None else bytes(value)))
     return found
+
+
+def _length_of(headers: "list[tuple[str, bytes | None]]") -> int:
+    """Return the bytes of headers as librdkafka counts them: each name and value has its length before it, as a varint."""
+    parts = (len(each) for name, value in headers for each in (name.encode(), value or b""))
+    return sum(length + length.bit_length() // 7 + 1 for length in parts)
 
 
 def _future_of(one: "Sent | RecordFuture | KafkaError | None") -> "RecordFuture | KafkaError | None":

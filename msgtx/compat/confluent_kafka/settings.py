@@ -225,10 +225,11 @@ def _checked(owner: str, passed: Mapping[str, object]) -> dict[str, object]:
 
 
 def kafka_words(sentence: str) -> str:
-    """Return a sentence of msgtx with Kafka's names of settings and of calls. Settings that a program cannot set stay."""
-    for ours, theirs in _WORDS:
-        sentence = re.sub(ours, theirs, sentence)
-    return sentence
+    """Return a sentence of msgtx with Kafka's names of settings and of calls.
+
+    Settings that a program cannot set stay, and what stands in quotes.
+    """
+    return _OURS.sub(lambda found: _THEIRS.get(found[0], found[0]), sentence)
 
 
 def _resolve(owner: str, values: Mapping[str, object]) -> None:
@@ -293,13 +294,22 @@ _VALUES: Final[Mapping[str, Callable[[object], object]]] = {
 
 
 _MAY_BE_EMPTY: Final = frozenset({"transactional.id", "group.instance.id"})  # then as if they were not given, as there
-_WORDS: Final[tuple[tuple[str, str], ...]] = (
-    *((rf"\b{ours}\b", name) for name, (_, ours) in PASSED_ON.items() if "_" in ours),
-    *((rf"\b{ours}\b", name) for name, ours in TOPIC_SETTINGS.items()),
-    (r"\btransaction_max_timeout_ms\b", "transaction.max.timeout.ms"),
-    (r" \(entering `with` does it\)", ""),
-    (r"^send while\b", "produce while"),
-    (r"\b(call )?rewind\b(\(\))?", "seek back"),
+_SETTINGS: Final[Mapping[str, str]] = {
+    "transaction_max_timeout_ms": "transaction.max.timeout.ms",
+    **{ours: name for name, ours in TOPIC_SETTINGS.items()},
+    **{ours: name for name, (_, ours) in PASSED_ON.items() if "_" in ours},
+}
+_THEIRS: Final[Mapping[str, str]] = {
+    **_SETTINGS,
+    **dict.fromkeys(("call rewind()", "call rewind", "rewind()", "rewind"), "seek back"),
+    "send while": "produce while",
+    " (entering `with` does it)": "",
+}
+_OURS: Final = re.compile(
+    r"(?<!\w)'(?:[^'\\]|\\.)*'"  # a name or a value of the program: it stays
+    r'|(?<!\w)"(?:[^"\\]|\\.)*"'
+    rf"|\b(?:{'|'.join(_SETTINGS)})\b"
+    r"|\b(?:call )?rewind\b(?:\(\))?|^send while\b| \(entering `with` does it\)"
 )
 
 
