@@ -186,3 +186,13 @@ def send(producer: Producer, topic: str, count: int) -> None:
     for number in range(count):
         producer.produce(topic, str(number))
     assert producer.flush(WAIT) == 0
+
+
+def test_a_consumer_may_be_closed_twice() -> None:
+    async def main() -> None:
+        async with AIOConsumer(config()) as consumer:
+            await consumer.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            await consumer.poll(0)
+
+    asyncio.run(main())

@@ -9,7 +9,7 @@ import pytest
 import msgtx
 from msgtx.compat.confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from msgtx.compat.confluent_kafka.admin import AdminClient, NewTopic
-from msgtx.compat.confluent_kafka.settings import PASSED_ON
+from msgtx.compat.confluent_kafka.settings import PASSED_ON, kafka_words
 
 WAIT: Final = 60.0
 # What no sentence holds: msgtx's names of settings that have one of Kafka's, and calls that the facade does not have.
@@ -131,3 +131,23 @@ def test_places_and_topics_that_are_not_there(
     absent = consumer.list_topics(f"{topic}-absent").topics[f"{topic}-absent"]
     assert absent.error is not None
     assert absent.error.str() == "Broker: Unknown topic or partition"
+
+
+def test_headers_count_as_a_part_of_their_message(make_producer: Callable[..., Producer], topic: str) -> None:
+    """The longest values that librdkafka takes beside these headers."""
+    small = make_producer(**{"message.max.bytes": 1_000})
+    for headers, most in (
+        ([], 964),
+        ([("a", b"b")], 960),
+        ([("a", None)], 961),
+        ([("é", b"b")], 959),
+        ([("a" * 100, b"b" * 200)], 660),
+    ):
+        small.produce(topic, b"x" * most, headers=headers)
+        error = told(lambda most=most, headers=headers: small.produce(topic, b"x" * (most + 1), headers=headers))  # type: ignore[misc]
+        assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+def test_words_in_quotes_stay_as_they_are() -> None:
+    ours = "topic 'rewind' and the broker's \"linger_ms\": call rewind() first; the group's batch_bytes"
+    assert kafka_words(ours) == "topic 'rewind' and the broker's \"linger_ms\": seek back first; the group's batch.size"

@@ -1,9 +1,11 @@
 """The offsets that the facade's consumer stores and commits, as librdkafka does. The twins in tests/kafka saw the same."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from msgtx import errors
 from msgtx.compat.confluent_kafka import (
     OFFSET_INVALID,
     OFFSET_STORED,
@@ -109,3 +111,52 @@ def test_a_pause_holds_until_resume_whatever_is_assigned_meanwhile(
         assert consumer.poll(0.1) is None
         consumer.resume([place])
         assert offset(consumer.poll(WAIT)) == 0
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_an_offset_of_0_that_is_committed_is_not_committed_again(
+    send: Callable[..., None], make_consumer: Make, topic: str, monkeypatch: pytest.MonkeyPatch, automatic: bool
+) -> None:
+    send(topic, "a")
+    given = {"enable.auto.commit": automatic, "auto.commit.interval.ms": 1, "enable.auto.offset.store": False}
+    consumer = make_consumer(**given)
+    consumer.subscribe([topic])
+    assert offset(consumer.poll(WAIT)) == 0
+    consumer.store_offsets(offsets=[TopicPartition(topic, 0, 0)])
+    if automatic:
+        inner, made = consumer._inner(), []
+        commit = inner.commit
+
+        def noted(*args: Any, **kwargs: Any) -> None:
+            made.append(args)
+            commit(*args, **kwargs)
+
+        monkeypatch.setattr(inner, "commit", noted)
+        for _ in range(20):  # intervals
+            assert consumer.poll(0.01) is None
+        assert 1 <= len(made) <= 2  # in the background, and then awaited
+    else:
+        consumer.commit(asynchronous=False)
+        assert refused(consumer) == KafkaError._NO_OFFSET
+    assert committed(consumer, topic) == 0
+
+
+def test_a_commit_without_the_database_tells_on_commit(
+    send: Callable[..., None], make_consumer: Make, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_away(*_: object, **__: object) -> None:
+        raise errors.DatabaseUnavailable("away")
+
+    send(topic, "a")
+    told: list[KafkaError] = []
+    consumer = make_consumer(**{"enable.auto.commit": False, "on_commit": lambda error, _: told.append(error)})
+    consumer.subscribe([topic])
+    assert offset(consumer.poll(WAIT)) == 0
+    consumer.seek(TopicPartition(topic, 0, 0))  # then a commit asks for the committed offset
+    assert offset(consumer.poll(WAIT)) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._inner(), "committed", is_away)
+        consumer.commit()
+        assert refused(consumer) == KafkaError._ALL_BROKERS_DOWN
+    poll_until(lambda: told, consumer)
+    assert [each.code() for each in told] == [KafkaError._ALL_BROKERS_DOWN]
