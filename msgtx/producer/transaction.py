@@ -439,8 +439,10 @@ class Transactions:
             outcome = self._calls.answered(lambda: ask(name), deadline)
             if outcome is Outcome.OPEN:
                 state.check(Call.BEGIN)
-            if outcome is Outcome.ABORTED and state.value is ClientState.SEALED:
-                self._abort(self._current(), deadline)  # a crash of the server may have lost records and their sequences
+            if outcome is Outcome.ABORTED and self._rides is not None and self._rides[1].is_lost:
+                # A crash of the server may have lost records and their sequences. Not after a COMMIT that was acknowledged:
+                # there the sequences show what a failover has lost.
+                self._abort(self._current(), deadline)
             self._rides = None
             self._ended("committed" if outcome is Outcome.COMMITTED else "aborted", began, elsewhere=True)
 
