@@ -134,7 +134,10 @@ def assigned(world: World) -> None:
                 for index in range(world.client.topics.describe(name).partitions)
             }
             if there != known:
-                places = {each: consumer.position(each) for each in known & there}
+                places: dict[TopicPartition, int] = {}
+                for each in known & there:
+                    with contextlib.suppress(errors.UnknownTopicOrPartition):  # of a topic that was made again since
+                        places[each] = consumer.position(each)
                 known.clear()
                 consumer.assign(there)
                 for each, place in places.items():
