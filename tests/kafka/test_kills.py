@@ -59,6 +59,8 @@ def kill_all(
     """Kill mirrors, the server and the broker, each when something was copied since. Yield while no mirror runs."""
     seen = 0
     for kills in KILLS:
+        if seen:  # what the mirror before has copied to its end: a server is killed only under one that has begun
+            seen = copied()
         with mirror(mirrored) as process:
             for killed in (*kills, "mirror"):
                 before = seen
