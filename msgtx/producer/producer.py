@@ -496,8 +496,7 @@ class Producer(Closing):
 
 
 def _tell_ended(producer: "weakref.ref[Producer]", of: Accumulator, outcome: Ended, seconds: float) -> None:
-    if of.observers.each:
-        of.observers.tell(lambda observer: observer.transaction_ended(producer(), outcome, seconds), of.lock)
+    of.observers.tell(lambda observer: observer.transaction_ended(producer(), outcome, seconds), of.lock)
 
 
 def _tell_failed(producer: "weakref.ref[Producer]", of: Accumulator, error: Exception) -> None:

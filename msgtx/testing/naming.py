@@ -1,4 +1,4 @@
-"""How a statement is shown as the name of a boundary: what it does and to what, and no half of a word, a type or a list."""
+"""The name of a boundary: a statement, shortened to its verb and its object. No word, type or list is cut in the middle."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _NAME: Final = r'(?:"[^"]*"|[^\s("])+'
 # Patterns, no statements.
 _INSERT: Final = re.compile(rf"(insert +into {_NAME}(?: as {_NAME})?) ?(\([^()]*(?:\)|$))?", re.IGNORECASE)
 _UPDATE: Final = re.compile(rf"(update (?:only )?{_NAME}(?: (?:as )?(?!set\b){_NAME})? set )(.*)", re.IGNORECASE)  # noqa: S608
-# A call whose end is that of the statement: nothing behind it but a type, a name, or arguments of it.
+# A call with which the statement ends; a type or a name may follow it.
 _CALL: Final = re.compile(rf"((?:select|call)(?: \* from)? {_NAME}) ?\(", re.IGNORECASE)
 _REST_OF_CALL: Final = re.compile(r"(?:::[\w.\[\]]+)?(?: (?:as )?\w+)?", re.IGNORECASE)
 _UP_TO: Final = (

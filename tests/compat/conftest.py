@@ -1,6 +1,7 @@
 """Fixtures of the tests of the facade: it connects to the module's database."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,6 +11,16 @@ from msgtx.compat import confluent_kafka as kafka
 from msgtx.database.opening import VARIABLE
 
 WAIT = 60.0
+
+
+@dataclass
+class Group:
+    """Two members of a group; the second one is still to join."""
+
+    topic: str
+    producer: kafka.Producer
+    first: kafka.Consumer
+    second: kafka.Consumer
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +77,27 @@ def make_consumer(unique: Callable[[str], str]) -> Iterator[Callable[..., kafka.
     yield make
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def group(
+    make_producer: Callable[..., kafka.Producer],
+    make_consumer: Callable[..., kafka.Consumer],
+    client: msgtx.Client,
+    unique: Callable[[str], str],
+) -> Group:
+    """A group whose first member has read a record of each partition, and a producer with an open transaction."""
+    topic, source = unique("wide"), make_producer()
+    producer = make_producer(**{"transactional.id": unique("id")})
+    client.topics.create(topic, partitions=2)
+    for each in (0, 1):
+        source.produce(topic, "a", partition=each)
+    source.flush(WAIT)
+    given = {"group.id": unique("group"), "heartbeat.interval.ms": 50, "enable.auto.commit": False}
+    first, second = make_consumer(**given), make_consumer(**given)
+    first.subscribe([topic])
+    found = [first.poll(WAIT) for _ in range(2)]
+    assert [message and message.value() for message in found] == [b"a", b"a"]
+    producer.init_transactions(WAIT)
+    producer.begin_transaction()
+    return Group(topic, producer, first, second)

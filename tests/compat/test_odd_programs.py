@@ -1,4 +1,4 @@
-"""Programs that do what they should not, as programs do."""
+"""Programs that make mistakes."""
 
 import time
 from collections import Counter
@@ -9,6 +9,7 @@ import pytest
 
 import msgtx
 from msgtx.compat.confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from tests.compat.conftest import Group
 from tests.compat.test_positions import poll_until, value
 
 WAIT = 60.0
@@ -78,25 +79,9 @@ def test_two_threads_that_produce_and_flush_get_each_report_once(make_producer: 
     assert told == dict.fromkeys(range(2 * count), 1)
 
 
-def test_offsets_of_partitions_that_were_taken_away_fail_their_transaction(
-    make_producer: Callable[..., Producer],
-    make_consumer: Callable[..., Consumer],
-    client: msgtx.Client,
-    unique: Callable[[str], str],
-) -> None:
-    wide, group, source = unique("wide"), unique("group"), make_producer()
-    producer = make_producer(**{"transactional.id": unique("id")})
-    client.topics.create(wide, partitions=2)
-    for each in (0, 1):
-        source.produce(wide, "a", partition=each)
-    source.flush(WAIT)
-    given = {"group.id": group, "heartbeat.interval.ms": 50, "enable.auto.commit": False}
-    first, second = make_consumer(**given), make_consumer(**given)
-    first.subscribe([wide])
-    assert [value(first.poll(WAIT)) for _ in range(2)] == [b"a", b"a"]
+def test_offsets_of_partitions_that_were_taken_away_fail_their_transaction(group: Group) -> None:
+    wide, producer, first, second = group.topic, group.producer, group.first, group.second
     positions, member = first.position(first.assignment()), first.consumer_group_metadata()
-    producer.init_transactions(WAIT)
-    producer.begin_transaction()
     producer.produce(wide, "of a member that was", partition=0)
     second.subscribe([wide])
     poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, first, second)

@@ -18,6 +18,7 @@ from msgtx.compat.confluent_kafka import (
     Producer,
     TopicPartition,
 )
+from tests.compat.conftest import Group
 
 WAIT = 60.0
 
@@ -323,27 +324,11 @@ def test_a_commit_that_failed_in_the_background_is_made_again(
     assert [each.offset for each in consumer.committed([TopicPartition(topic, 0)])] == [1]
 
 
-def test_a_rebalance_after_a_transaction_with_all_offsets_is_no_loss(
-    make_producer: Callable[..., Producer],
-    make_consumer: Callable[..., Consumer],
-    client: msgtx.Client,
-    unique: Callable[[str], str],
-) -> None:
-    wide, group, source = unique("wide"), unique("group"), make_producer()
-    producer = make_producer(**{"transactional.id": unique("id")})
-    client.topics.create(wide, partitions=2)
-    for each in (0, 1):
-        source.produce(wide, "a", partition=each)
-    source.flush(WAIT)
-    given = {"group.id": group, "heartbeat.interval.ms": 50, "enable.auto.commit": False}
-    first, second = make_consumer(**given), make_consumer(**given)
-    first.subscribe([wide])
-    assert [value(first.poll(WAIT)) for _ in range(2)] == [b"a", b"a"]
-    producer.init_transactions(WAIT)
-    producer.begin_transaction()
+def test_a_rebalance_after_a_transaction_with_all_offsets_is_no_loss(group: Group) -> None:
+    producer, first, second = group.producer, group.first, group.second
     producer.send_offsets_to_transaction(first.position(first.assignment()), first.consumer_group_metadata(), WAIT)
     producer.commit_transaction(WAIT)
-    second.subscribe([wide])
+    second.subscribe([group.topic])
     poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, first, second)
     first.consumer_group_metadata()
 

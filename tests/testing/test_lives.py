@@ -1,4 +1,4 @@
-"""Lives of a job: the processes that it starts, the database that it finds, and what a check may be."""
+"""A run of a job: its child processes, its database, and the kinds of checks."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def state(process: int) -> str:
 
 @pytest.fixture
 def job(msgtx_client: Client, tmp_path: Path) -> Callable[[], None]:
-    """A job that has started another process, whose number is in a file, and then inserts a row."""
+    """A job that starts another process, writes its number to the file `other`, and inserts a row."""
 
     def work() -> None:
         with subprocess.Popen(["sleep", "600"]) as other:

@@ -1,4 +1,4 @@
-"""Names of boundaries: what a statement does and to what, without half a word, a type or a list."""
+"""Names of boundaries: the verb and the object of a statement. No word, type or list is cut in the middle."""
 
 import psycopg
 import pytest
