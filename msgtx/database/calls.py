@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -77,16 +77,11 @@ def call_and_flush(
 
 
 def call_together(
-    connection: Connection,
-    first: tuple[Function[Any], tuple[object, ...]],
-    others: Sequence[tuple[Function[Any], tuple[object, ...]]],
-    left_out: Callable[[list[tuple[Any, ...]]], Container[int]],
-) -> list[list[tuple[Any, ...]] | None]:
+    connection: Connection, asked: Sequence[tuple[Function[Row], tuple[object, ...]]], sent: Callable[[], object]
+) -> list[list[tuple[Any, ...]]]:
     """Call several functions in one SQL transaction. See `Statements.run_together`."""
-    with translated(connection, call=first[0].name):
-        return connection.statements.run_together(
-            (first[0].statement, first[1]), [(function.statement, arguments) for function, arguments in others], left_out
-        )
+    with translated(connection, call=asked[0][0].name):
+        return connection.statements.run_together([(function.statement, arguments) for function, arguments in asked], sent)
 
 
 def of_async_session(connection: object) -> AsyncRawConnection | Asyncpg | None:

@@ -47,7 +47,7 @@ class Latch:
 class WaitingCall(Generic[Asked, Answer]):
     """A call in the queue, and the thread that waits for it."""
 
-    __slots__ = ("answer", "asked", "full", "group", "has_failed", "turn")
+    __slots__ = ("answer", "asked", "debts", "full", "group", "has_failed", "is_over", "turn")
 
     turn: Latch  # to lead `group`, or because it is over
     full: Latch  # as many are in the queue as there were before
@@ -57,13 +57,23 @@ class WaitingCall(Generic[Asked, Answer]):
         self.group: list[WaitingCall[Asked, Answer]] | None = None
         self.answer: Answer | None = None  # of the group's call; None: it goes by itself
         self.has_failed = False  # the group's call has, which may have been done
+        self.is_over = False  # the group's call is, and `answer` holds
+        self.debts: list[WaitingCall[Asked, Answer]] = []  # calls of the group before, to be woken when this one is sent
+
+    def pay(self) -> None:
+        """Wake the calls of the group before."""
+        debts, self.debts = self.debts, []
+        for each in debts:
+            each.turn.set()
 
 
 class SharedCalls(Generic[Asked, Answer]):
     """Makes calls, for any thread. One thread leads the calls that came while the leader before it was busy.
 
     `alone` makes one call, `again` one that has failed together with others; `together` makes several, and returns the
-    answer of each (None: that one goes by itself); it is given `most` at most. `patience`: how long one waits for its turn,
+    answer of each (None: that one goes by itself); it is given `most` at most, and a function to call when all are on their
+    way. Only that wakes the threads of the group before: they would take Python's lock, and the server would idle meanwhile.
+    `patience`: how long one waits for its turn,
     in seconds, before it leads by itself: the call ahead may wait for a lock. `gather_seconds`: how long a leader waits for
     as many as there were before.
     """
@@ -73,7 +83,7 @@ class SharedCalls(Generic[Asked, Answer]):
     def __init__(
         self,
         alone: Callable[[Asked], Answer],
-        together: Callable[[Sequence[Asked]], Sequence[Answer | None]],
+        together: Callable[[Sequence[Asked], Callable[[], object]], Sequence[Answer | None]],
         *,
         most: int,
         gather_seconds: float = 0.0,
@@ -98,7 +108,7 @@ class SharedCalls(Generic[Asked, Answer]):
             if waiting.group is None:
                 self._await_turn(waiting)
             if waiting.group is not None:
-                self._lead(waiting.group)
+                self._lead(waiting.group, waiting.pay)
         finally:
             self.hand_over(waiting)
         if waiting.answer is not None:
@@ -133,8 +143,10 @@ class SharedCalls(Generic[Asked, Answer]):
             with self._lock:
                 self._gathering = None
                 self._begin(waiting)
-        elif not waiting.turn.wait(seconds_left()):
-            raise DatabaseUnavailable(TIME_IS_OVER, reason="time over")
+        else:
+            while not (waiting.is_over or waiting.turn.wait(min(self.patience, seconds_left()))):
+                if seconds_left() <= 0:
+                    raise DatabaseUnavailable(TIME_IS_OVER, reason="time over")
 
     def _gather(self, leader: WaitingCall[Asked, Answer]) -> None:
         """Have a call of the queue wait for as many as there were, for a moment, before it leads. The lock is held."""
@@ -148,22 +160,24 @@ class SharedCalls(Generic[Asked, Answer]):
         del self.queue[: self._most - 1]
         self.leader = leader
 
-    def _lead(self, group: Sequence[WaitingCall[Asked, Answer]]) -> None:
+    def _lead(self, group: Sequence[WaitingCall[Asked, Answer]], sent: Callable[[], object]) -> None:
         if len(group) == 1:
+            sent()
             group[0].answer = self._alone(group[0].asked)
             return
         # Any error here undoes the whole group. Each goes by itself then, and gets its own.
         try:
-            for waiting, answer in zip(group, self._together([each.asked for each in group]), strict=True):
-                waiting.answer = answer
+            for waiting, answer in zip(group, self._together([each.asked for each in group], sent), strict=True):
+                waiting.answer, waiting.is_over = answer, True
         except BaseException as error:
             for waiting in group:
-                waiting.has_failed = True
+                waiting.has_failed = waiting.is_over = True
             if not isinstance(error, Exception):  # it is this thread's that was interrupted; the others meet theirs again
                 raise
 
     def hand_over(self, waiting: WaitingCall[Asked, Answer]) -> None:
-        """Wake the members of this group, and let the next group begin; or leave the queue."""
+        """Let the next group begin, which wakes the members of this one; or leave the queue."""
+        waiting.debts += [other for other in waiting.group or () if other is not waiting]
         with self._lock:
             if waiting in self.queue:
                 self.queue.remove(waiting)
@@ -177,8 +191,7 @@ class SharedCalls(Generic[Asked, Answer]):
                     if len(self.queue) < self._crowd:
                         self._gather(following)
                     else:
+                        following.debts, waiting.debts = waiting.debts, []
                         self._begin(following)
                         following.turn.set()
-        for other in waiting.group or ():
-            if other is not waiting:
-                other.turn.set()
+        waiting.pay()

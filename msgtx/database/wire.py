@@ -10,7 +10,7 @@ import re
 import select
 import struct
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -384,23 +384,14 @@ class Statements:
         result, succeeded = self._done(lambda: self._asking_both(statement, arguments, then, with_these))
         return self._rows(result), succeeded
 
-    def run_together(
-        self, first: Statement, others: Sequence[Statement], left_out: Callable[[list[tuple[Any, ...]]], Container[int]]
-    ) -> list[list[tuple[Any, ...]] | None]:
-        """Run several statements in one SQL transaction; on any connection. Returns the rows of the others.
+    def run_together(self, asked: Sequence[Statement], sent: Callable[[], object]) -> list[list[tuple[Any, ...]]]:
+        """Run several statements in one SQL transaction and one round trip; on any connection. Returns the rows of each.
 
-        `left_out`: which of the others do not run, by the rows of the first; they have None. An error undoes all.
+        `sent`: called when all are on their way. An error undoes all.
         """
         connection = self._connection
         with connection.lock:
-            leading, *following = connection.wait(self._preparing([first, *others]))
-            connection.pgconn.enter_pipeline_mode()
-            answer = connection.wait(self._beginning(leading))
-            failed = answer.status != pq.ExecStatus.TUPLES_OK
-            without = range(len(others)) if failed else left_out(self._rows(answer))
-            run = [prepared for at, prepared in enumerate(following) if at not in without]
-            answers = iter(connection.wait(self._ending(answer, run)))
-        return [None if at in without else self._rows(next(answers)) for at in range(len(others))]
+            return [self._rows(result) for result in connection.wait(self._asking_together(asked, sent))]
 
     def _done(self, ask: Callable[[], PQGen[Answer]]) -> Answer:
         connection = self._connection
@@ -433,25 +424,18 @@ class Statements:
         pgconn.exit_pipeline_mode()
         return self._checked(answers), following[-1].status == pq.ExecStatus.TUPLES_OK
 
-    def _preparing(self, asked: Sequence[Statement]) -> PQGen[list[Prepared]]:
-        prepared = []
+    def _asking_together(self, asked: Sequence[Statement], sent: Callable[[], object]) -> PQGen[list[pq.abc.PGresult]]:
+        pgconn, prepared = self._connection.pgconn, []
         for query, arguments in asked:
             prepared.append((yield from self._prepare(query, arguments)))
-        return prepared
-
-    def _beginning(self, prepared: Prepared) -> PQGen[pq.abc.PGresult]:
-        self._send(prepared)
-        self._connection.pgconn.send_flush_request()
-        return (yield from self._results())[-1]
-
-    def _ending(self, before: pq.abc.PGresult, following: Sequence[Prepared]) -> PQGen[list[pq.abc.PGresult]]:
-        pgconn = self._connection.pgconn
-        for prepared in following:
-            self._send(prepared)
+        pgconn.enter_pipeline_mode()
+        for each in prepared:
+            self._send(each)
         pgconn.pipeline_sync()
+        sent()
         answers = yield from self._results_until_sync()
         pgconn.exit_pipeline_mode()
-        return [self._checked([answer]) for answer in (before, *answers)][1:]
+        return [self._checked([answer]) for answer in answers]
 
     def _prepare(self, query: str, arguments: Sequence[object]) -> PQGen[Prepared]:
         """Have the server know a statement, if the connection keeps any. Return the value for libpq."""

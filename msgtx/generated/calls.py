@@ -145,8 +145,8 @@ class AppendAndDecideRow(NamedTuple):
 APPEND_AND_DECIDE: Final = Function(
     "append_and_decide",
     "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8, batches msgtx.batch[], wake bool, "
-    "group_names text[], offset_partitions int4[], offsets int8[], metadata text[], member_ids text[], "
-    "generations int4[], read_identities text[], instance_ids text[]",
+    "skip_locked bool, group_names text[], offset_partitions int4[], offsets int8[], metadata text[], "
+    "member_ids text[], generations int4[], read_identities text[], instance_ids text[]",
     AppendAndDecideRow,
 )
 
@@ -1873,11 +1873,6 @@ class TransactionOutcomeRow(NamedTuple):
 
 TRANSACTION_OUTCOME: Final = Function(
     "transaction_outcome", "in_producer_id int8, in_producer_epoch int4, in_transaction_number int8", TransactionOutcomeRow
-)
-TRY_LOCK_TRANSACTIONS: Final = Function(
-    "try_lock_transactions",
-    "producer_ids int8[], partition_owners int4[], partition_ids int4[], group_owners int4[], group_names text[]",
-    tuple[list[int]],
 )
 
 

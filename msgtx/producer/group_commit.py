@@ -1,6 +1,6 @@
 """Group commit: small transactions of one client that wait at the same time share an SQL transaction and its flush."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgtx.database.pool import Engine
@@ -49,9 +49,9 @@ class GroupCommit:
         self._tell(whole)
         return answers
 
-    def _together(self, several: Sequence[Whole]) -> Sequence[list[Appended] | None]:
+    def _together(self, several: Sequence[Whole], sent: Callable[[], object]) -> Sequence[list[Appended] | None]:
         with self._engine.connection() as connection:
-            answers = append_and_decide_together(connection, several)
+            answers = append_and_decide_together(connection, several, sent)
         for whole, answer in zip(several, answers, strict=True):
             if answer is not None:
                 self._tell(whole)

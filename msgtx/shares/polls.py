@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from msgtx.database.pool import Engine
@@ -123,7 +123,8 @@ class GroupPolls:
     def _again(self, asked: Asked) -> Acquisition:
         return self._by_itself(asked._replace(is_again=True) if isinstance(asked, Acquiring) else asked)
 
-    def _together(self, several: Sequence[Asked]) -> Sequence[Acquisition | None]:
+    def _together(self, several: Sequence[Asked], sent: Callable[[], object]) -> Sequence[Acquisition | None]:
+        sent()
         with self._engine.connection() as connection:
             if any(self.losses.may_be_lost(connection, each) for each in several):
                 return [None] * len(several)  # each looks by itself

@@ -10,9 +10,6 @@ import pytest
 import msgtx
 from msgtx import errors
 from msgtx.cli.main import run
-from msgtx.database.calls import call
-from msgtx.database.wire import Int4Array, Int8Array, TextArray
-from msgtx.generated import calls
 from msgtx.store.append.append import append_and_decide
 from msgtx.store.fetch.holders import expire_holders
 from msgtx.store.fetch.snapshots import delete_snapshot, save_snapshot, saved_snapshots
@@ -54,7 +51,19 @@ from tests.databases import Connection
 from tests.refusals import refuses
 from tests.store.roster import join
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, append_one, batch, named_topic, new_topic, offsets_of, plain, topic_of, unique, values
+from tests.store.steps import (
+    Writer,
+    append_one,
+    append_unless_locked,
+    batch,
+    named_topic,
+    new_topic,
+    offsets_of,
+    plain,
+    topic_of,
+    unique,
+    values,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -105,21 +114,6 @@ def redrive(connection: Connection, group: str) -> None:
 
 def answer_in(connection: Connection, name: TransactionId, answers: AnswerColumns) -> None:
     acknowledge_in_transaction(connection, name, answers, call_number=1)
-
-
-def try_locks(connection: Connection, producer: int, *groups: str) -> list[int]:
-    """Try the locks of one transaction without batches. Returns whether it lacks one."""
-    found = call(
-        connection,
-        calls.TRY_LOCK_TRANSACTIONS,
-        Int8Array([producer]),
-        Int4Array(),
-        Int4Array(),
-        Int4Array(1 for _ in groups),
-        TextArray(groups),
-    )
-    lacking: list[int] = found[0][0]
-    return lacking
 
 
 def one_answer(group: str, member: int, partition: int) -> AnswerColumns:
@@ -406,7 +400,7 @@ def test_offsets_of_a_transaction_are_those_of_a_group_that_the_caller_may_use(r
         with expected:
             writer.commit(offsets_of((group, partition, 1)))
         with expected:
-            assert try_locks(caller, writer.id.producer_id, "another", group) == []
+            append_unless_locked(caller, writer.name, [writer.row(partition, b"x")], offsets_of((group, partition, 1)))
 
 
 # ── transactional ids ──
@@ -551,7 +545,7 @@ NAMED: dict[str, Forgery] = {
     "decide": lambda c, w, p: decide(c, w.name, "COMMIT", tails={p: 0}),
     "abort": lambda c, w, p: decide(c, w.name, "ABORT", tails={p: 0}),
     "append_and_decide": lambda c, w, p: append_and_decide(c, w.name, [w.row(p, b"forged")]),
-    "try to lock it": lambda c, w, p: try_locks(c, w.name.producer_id),
+    "append_unless_locked": lambda c, w, p: append_unless_locked(c, w.name, [w.row(p, b"forged")]),
     "seal": lambda c, w, p: seal(c, w.name, "external", tails={p: 0}),
     "acknowledge": lambda c, w, p: answer_in(c, w.name, one_answer(unique("share"), 1, p)),
     "complete": lambda c, w, p: complete_prepared(c, w.name, "COMMIT"),

@@ -16,7 +16,7 @@ import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.coordinator.metrics import DatabaseFigures
 from msgtx.database.calls import call, query
-from msgtx.database.wire import Int4Array, Int8Array, TextArray
+from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.append.append_once import KeyedRecord, append_once
@@ -45,7 +45,7 @@ from tests.refusals import refuses
 from tests.roles import Roles, open_roles
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
-from tests.store.steps import Writer, append_one, batch, look, offsets_of, plain, unique
+from tests.store.steps import Writer, append_one, append_unless_locked, batch, look, offsets_of, plain, unique
 
 pytestmark = pytest.mark.slow
 
@@ -441,15 +441,7 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "cut_of_a_topic": lambda c, p: query(c, "select msgtx.cut(%s)", p.theirs_name),
     "ranges": lambda c, p: query(c, "select msgtx.ranges(%s)", p.cut(c)),
     "position": lambda c, p: query(c, "select msgtx.position('g', %s)", p.cut(c)),
-    "try_lock_transactions": lambda c, p: call(
-        c,
-        calls.TRY_LOCK_TRANSACTIONS,
-        Int8Array([p.producer[0]]),
-        Int4Array([1, 1]),
-        Int4Array([p.ours, p.theirs]),
-        Int4Array(),
-        TextArray(),
-    ),
+    "append_and_decide_unless_locked": lambda c, p: append_unless_locked(c, p.name, p.rows()),
     "tell_readers": lambda c, p: tell_readers(c, [p.ours, p.theirs]),
     "decide_with_offsets": decide_with_offsets,
     "commit_offsets": lambda c, p: commit_offsets(

@@ -249,7 +249,7 @@ def test_one_that_is_interrupted_while_it_leads_lets_the_others_go(held: Held, c
     class Interrupted(BaseException):
         pass
 
-    Hook(held.pool).at("before try_lock_transactions", Interrupted())
+    Hook(held.pool).at("before append_and_decide", Interrupted(), times=1)
     partition = new_partition(connection)
     waiting = held.queue(*(whole(Writer(connection), partition, b"%d" % each) for each in range(3)))
     held.release()

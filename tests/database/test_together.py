@@ -23,6 +23,7 @@ class Calls:
         self.let_go = threading.Event()
         self.error: BaseException | None = None
         self.apart: set[int] = set()
+        self.steps: dict[int, tuple[threading.Event, threading.Event]] = {}  # of a group: before it is sent, and afterwards
         self.shared = SharedCalls(self.alone, self.together, most=most, gather_seconds=gather_seconds)
         self.shared.patience = LONG
         self.threads = concurrent.futures.ThreadPoolExecutor(16)
@@ -33,10 +34,14 @@ class Calls:
             assert self.let_go.wait(LONG)
         return 2 * asked
 
-    def together(self, several: Sequence[int]) -> list[int | None]:
+    def together(self, several: Sequence[int], sent: Callable[[], object]) -> list[int | None]:
         self.made.append(sorted(several))
+        before, afterwards = self.steps.get(min(several), (self.let_go, self.let_go))
+        assert before.wait(LONG)
         if self.error is not None:
             raise self.error
+        sent()
+        assert afterwards.wait(LONG)
         return [None if each in self.apart else 2 * each for each in several]
 
     def ask(self, asked: int) -> "concurrent.futures.Future[int]":
@@ -87,6 +92,41 @@ def test_those_that_wait_go_together(make: Callable[..., Calls]) -> None:
     calls = make()
     assert calls.run(1, 2, 3) == [0, 2, 4, 6]
     assert calls.made == [[0], [1, 2, 3]]
+
+
+def two_groups(calls: Calls) -> "list[concurrent.futures.Future[int]]":
+    """Have a group of two in flight, and another one behind it."""
+    calls.steps = {1: (threading.Event(), threading.Event()), 3: (threading.Event(), threading.Event())}
+    found = calls.queue(1, 2)
+    calls.steps[1][0].set()
+    calls.let_go.set()
+    wait_until(lambda: [1, 2] in calls.made)
+    for at, each in enumerate((3, 4), 1):
+        found.append(calls.ask(each))
+        wait_until(lambda at=at: len(calls.shared.queue) >= at)
+    return found
+
+
+@pytest.mark.parametrize("how", ["sent", "failed", "late"])
+def test_the_next_group_is_sent_before_the_threads_of_this_one_wake(make: Callable[..., Calls], how: str) -> None:
+    """Nor do these wait for ever where it cannot be sent."""
+    calls = make()
+    calls.shared.patience = 2.0 if how == "late" else LONG
+    _, _, second, *following = two_groups(calls)
+    calls.steps[1][1].set()
+    wait_until(lambda: [3, 4] in calls.made)
+    if how == "late":
+        assert second.result(LONG) == 4
+    else:
+        assert concurrent.futures.wait([second], 0.1).not_done
+    if how == "failed":
+        calls.error = ValueError("not sent")
+    calls.steps[3][0].set()
+    assert second.result(LONG) == 4
+    if how == "sent":
+        assert not following[0].done()
+    calls.steps[3][1].set()
+    assert [each.result(LONG) for each in following] == [6, 8]
 
 
 def test_no_more_go_together_than_may(make: Callable[..., Calls]) -> None:

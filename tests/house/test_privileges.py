@@ -129,6 +129,7 @@ def test_who_acts_for_the_owner_is_asked_with_the_owners_rights_only() -> None:
         "append_plain",
         "check_offsets",
         "next_producer_id",
+        "try_lock_transaction",
     }  # called by functions that run with their owner's rights, and granted to no role
     assert not inner & MANAGED
     for name in asking - inner:

@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import call, query
+from msgtx.database.calls import batch_array, call, query
 from msgtx.database.wire import BatchColumns
 from msgtx.declared.function import Function
-from msgtx.store.append.append import Appended, append, append_and_decide
+from msgtx.generated import calls
+from msgtx.store.append.append import Appended, append, append_and_decide, read_appended
 from msgtx.store.fetch.fetch import FetchedPartition, Position, fetch
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, committed_offsets, offset_columns
 from msgtx.store.mirrors import advance_mirror, take_over_mirror
@@ -85,6 +86,14 @@ def batch(
         header_keys=None if headers is None else [name for pairs in headers for name, _ in pairs],
         header_values=None if headers is None else [content for pairs in headers for _, content in pairs],
     )
+
+
+def append_unless_locked(
+    connection: Connection, name: TransactionId, rows: Sequence[BatchColumns], offsets: OffsetColumns = NO_OFFSETS
+) -> list[Appended]:
+    """Append and commit in one call, as of several that go together. Nothing: another session holds a lock of it."""
+    arguments = (*name, batch_array(connection, rows), False, True, *offsets.arguments())
+    return read_appended(call(connection, calls.APPEND_AND_DECIDE, *arguments))
 
 
 def append_one(connection: Connection, row: BatchColumns, **options: Any) -> Appended:

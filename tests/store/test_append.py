@@ -9,10 +9,11 @@ import pytest
 from msgtx import errors
 from msgtx.cli.terminal.failure import failure_of
 from msgtx.database.calls import call, query
-from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
+from msgtx.database.wire import BatchColumns
 from msgtx.generated import calls
 from msgtx.rules.record import TIMES_BEFORE
 from msgtx.store.append.append import Appended, append, append_arguments
+from msgtx.store.groups.groups import NO_OFFSETS
 from msgtx.store.operator.server import describe_lock_table
 from msgtx.store.transactions.producers import fence_producer, init_producer_id
 from msgtx.store.transactions.transactions import end_transaction, mark
@@ -23,6 +24,7 @@ from tests.store.steps import (
     UNCOMMITTED,
     Writer,
     append_one,
+    append_unless_locked,
     batch,
     count,
     delete_topic_of,
@@ -31,6 +33,7 @@ from tests.store.steps import (
     new_partition,
     new_topic,
     note_sequence,
+    offsets_of,
     plain,
     read,
     seal,
@@ -726,37 +729,31 @@ def test_a_call_that_wants_more_locks_than_there_are_is_refused_at_once(connecti
         append(connection, [batch(10**9 + n, b"x") for n in range(describe_lock_table(connection).places // 2 + 1)])
 
 
-@pytest.mark.parametrize("kind", ["producers", "partitions", "groups"])
+@pytest.mark.parametrize("kind", ["partitions", "groups"])
 def test_so_is_a_call_that_tries_more_locks_than_there_are(connection: Connection, kind: str) -> None:
     """I16: it waits for none, but what it got it would hold."""
-    count = describe_lock_table(connection).places // 2 + 1
-    numbers = range(1, count + 1)
-    producers, partitions, groups = (numbers if kind == each else range(0) for each in ("producers", "partitions", "groups"))
-    arguments = (
-        Int8Array(producers),
-        Int4Array(partitions), Int4Array(10**9 + n for n in partitions),
-        Int4Array(groups), TextArray(f"group {n}" for n in groups),
-    )  # fmt: skip
+    numbers = range(1, describe_lock_table(connection).places // 2 + 2)
+    writer, partition = Writer(connection), new_partition(connection)
+    rows = [writer.row(10**9 + n, b"x") for n in numbers] if kind == "partitions" else [writer.row(partition, b"x")]
+    offsets = offsets_of(*((f"group {n}", partition, 1) for n in numbers)) if kind == "groups" else NO_OFFSETS
     with refuses(errors.InvalidRequest, name="max_locks_per_transaction"):
-        call(connection, calls.TRY_LOCK_TRANSACTIONS, *arguments)
+        append_unless_locked(connection, writer.name, rows, offsets)
 
 
-def test_of_several_transactions_those_are_told_that_lack_a_lock(connection: Connection, open_connection: Sessions) -> None:
+def test_of_several_transactions_those_that_lack_a_lock_do_nothing(
+    connection: Connection, open_connection: Sessions
+) -> None:
     """A group's lock is shared: what another session shares is not lacking."""
     writers, partitions = [Writer(connection) for _ in range(5)], new_topic(connection, 5)
-    groups, positions, holder = [unique("group") for _ in range(5)], range(1, 6), open_connection()
+    groups, holder = [unique("group") for _ in range(5)], open_connection()
     with holder.transaction():
         holder.execute(
             "select msgtx.lock_producer(%s), msgtx.lock_group(%s), msgtx.lock_partition(%s), msgtx.lock_group_shared(%s)",
             [writers[1].id.producer_id, groups[2], partitions[3], groups[4]],
         )
-        ((lacking,),) = call(
-            connection, calls.TRY_LOCK_TRANSACTIONS,
-            Int8Array(writer.id.producer_id for writer in writers),
-            Int4Array(reversed(positions)), Int4Array(reversed(partitions)),
-            Int4Array(reversed(positions)), TextArray(reversed(groups)),
-        )  # fmt: skip
-    assert sorted(lacking) == [2, 3, 4]
+        for writer, partition, group in zip(writers, partitions, groups, strict=True):
+            append_unless_locked(connection, writer.name, [writer.row(partition, b"a")], offsets_of((group, partition, 1)))
+    assert [values(connection, partition) for partition in partitions] == [[b"a"], [], [], [], [b"a"]]
 
 
 def test_a_lock_table_that_is_full_is_an_error_that_says_what_to_do(connection: Connection) -> None:

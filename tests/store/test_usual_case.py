@@ -173,6 +173,7 @@ class World:
                 *name,
                 batch_array(self.connection, columns),
                 True,
+                False,
                 *offsets.arguments(),
             )
         except MsgtxError as error:

@@ -1,8 +1,10 @@
 -- append_and_decide(name, batches, offsets) is a whole transaction in one call, one SQL transaction and one flush: batches,
 -- offsets and the COMMIT, all or nothing. No row of transaction or transaction_partition. Repeated, it answers with the
--- stored offsets. A name that has rows may not use it. wake: no other client notifies waiting consumers of it.
+-- stored offsets. A name that has rows may not use it.
 --   one row per batch: error, detail, base_offset, appended_at, duplicate; if any has an error, nothing was written
 --   one row with an error alone: the transaction itself was refused
+--   no row: another session holds a lock that it needs, and skip_locked is true (several that go together, see there)
+--   wake            have waiting consumers woken, which no other client notifies
 -- Locks the producer (exclusive from the start: share first would deadlock an original with its retry), groups (share),
 -- partitions (exclusive, ascending). Writes record_batch, transaction_decision, consumer_group, group_offset. Flushed.
 -- right: produce
@@ -10,7 +12,7 @@
 -- plan: look-ups, in order
 create function msgtx.append_and_decide(
     in_producer_id bigint, in_producer_epoch int, in_transaction_number bigint, batches msgtx.batch[],
-    wake boolean default true,
+    wake boolean default true, skip_locked boolean default false,
     group_names text[] default '{}', offset_partitions int[] default '{}', offsets bigint[] default '{}',
     metadata text[] default '{}', member_ids text[] default '{}', generations int[] default '{}',
     read_identities text[] default '{}', instance_ids text[] default '{}')
@@ -32,9 +34,14 @@ declare
     stamped boolean[];
     usual boolean;
     at int := 0;
-    ignored boolean := msgtx.refuse_stale_snapshot() and msgtx.lock_producer(in_producer_id)
+    ignored boolean := msgtx.refuse_stale_snapshot()
+        and (not skip_locked or msgtx.try_lock_transaction(in_producer_id, group_names, batches))
+        and msgtx.lock_producer(in_producer_id)
         and (msgtx.acts_for_owner() or msgtx.require_producers(array[in_producer_id]));
 begin
+    if not ignored then
+        return;
+    end if;
     if group_names <> '{}' then
         select c.error, c.detail into offsets_error, offsets_detail
         from msgtx.check_offsets(group_names, offset_partitions, offsets, metadata, member_ids, generations, instance_ids,

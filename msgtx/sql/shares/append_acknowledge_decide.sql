@@ -40,8 +40,8 @@ begin
     if cardinality(batches) > 0 then
         for error, detail, base_offset, appended_at, duplicate in
             select a.error, a.detail, a.base_offset, a.appended_at, a.duplicate from msgtx.append_and_decide(
-                in_producer_id, in_producer_epoch, in_transaction_number, batches, wake, group_names, offset_partitions,
-                    offsets, metadata, member_ids, generations, read_identities, instance_ids) a
+                in_producer_id, in_producer_epoch, in_transaction_number, batches, wake, false, group_names,
+                    offset_partitions, offsets, metadata, member_ids, generations, read_identities, instance_ids) a
         loop
             is_refused := is_refused or error is not null;
             return next;

@@ -1,13 +1,13 @@
 """Append: batches into partitions' logs, alone or as a whole transaction in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from msgtx.database.calls import batch_array, call, call_and_notify, call_together
 from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.translation import answered
-from msgtx.database.wire import BatchColumns, Int4Array, Int8Array, TextArray
+from msgtx.database.wire import BatchColumns
 from msgtx.declared.function import Function
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
@@ -22,7 +22,7 @@ PARTITIONS_AT_ONCE: Final = 256
 CALL_BYTES: Final = 2 * 1024 * 1024
 APPEND_UNFLUSHED: Final = calls.APPEND.unflushed()
 # Without offsets their arrays are not sent: a tenth of the call's cost.
-APPEND_AND_DECIDE: Final = calls.APPEND_AND_DECIDE.first(5)
+APPEND_AND_DECIDE: Final = calls.APPEND_AND_DECIDE.first(6)
 
 
 class Whole(NamedTuple):
@@ -125,37 +125,24 @@ def append_decide_and_notify(connection: RawConnection, whole: Whole) -> tuple[l
     return read_appended(rows), notified
 
 
-def append_and_decide_together(connection: Connection, wholes: Sequence[Whole]) -> list[list[Appended] | None]:
+def append_and_decide_together(
+    connection: Connection, wholes: Sequence[Whole], sent: Callable[[], object] = lambda: None
+) -> list[list[Appended] | None]:
     """Store and commit whole transactions in one SQL transaction with one flush; each is answered as if it came alone.
 
-    No consumer is woken.
+    No consumer is woken. `sent`: called when all are on their way.
     None: another session holds a lock of it, and nothing of it is done. An error that is raised undoes all.
     """
-    found = call_together(
-        connection,
-        (calls.TRY_LOCK_TRANSACTIONS, _locks_of(wholes)),
-        [_call_of(connection, whole, wake=False) for whole in wholes],
-        left_out=lambda rows: {position - 1 for position in rows[0][0]},
-    )
-    return [None if rows is None else read_appended(rows) for rows in found]
+    asked = [_call_of(connection, whole, wake=False, skip_locked=True) for whole in wholes]
+    return [read_appended(rows) or None for rows in call_together(connection, asked, sent)]
 
 
-def _call_of(connection: RawConnection, whole: Whole, *, wake: bool) -> tuple[Function[Any], tuple[object, ...]]:
+def _call_of(
+    connection: RawConnection, whole: Whole, *, wake: bool, skip_locked: bool = False
+) -> tuple[Function[Any], tuple[object, ...]]:
     arguments = (*whole.id, batch_array(connection, whole.batches), wake)
     if whole.answers.groups:
         return calls.APPEND_ACKNOWLEDGE_DECIDE, (*arguments, *whole.offsets.arguments(), *whole.answers.arguments())
     if whole.offsets.groups:
-        return calls.APPEND_AND_DECIDE, (*arguments, *whole.offsets.arguments())
-    return APPEND_AND_DECIDE, arguments
-
-
-def _locks_of(wholes: Sequence[Whole]) -> tuple[object, ...]:
-    partitions = [(at, batch.partition_id) for at, whole in enumerate(wholes, start=1) for batch in whole.batches]
-    groups = sorted({(at, group) for at, whole in enumerate(wholes, start=1) for group in whole.offsets.groups})
-    return (
-        Int8Array(whole.id.producer_id for whole in wholes),
-        Int4Array(at for at, _ in partitions),
-        Int4Array(partition for _, partition in partitions),
-        Int4Array(at for at, _ in groups),
-        TextArray(group for _, group in groups),
-    )
+        return calls.APPEND_AND_DECIDE, (*arguments, skip_locked, *whole.offsets.arguments())
+    return APPEND_AND_DECIDE, (*arguments, skip_locked)
