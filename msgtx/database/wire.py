@@ -336,6 +336,11 @@ Statement = tuple[str, Sequence[object]]
 Prepared = tuple[bytes | str, tuple[int, ...] | None, Sequence[Buffer | None], Sequence[pq.Format] | None]
 
 
+# The names of a connection's prepared statements, by statement and types of its arguments.
+Known = dict[tuple[str, tuple[int, ...]], bytes]
+_numbers_of_names: Final = itertools.count()  # a name is not used again
+
+
 class Statements:
     """The statements that a connection of ours has prepared, and the shortest way to run one, autocommitting.
 
@@ -349,8 +354,7 @@ class Statements:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._values = Transformer.from_context(Cursor(connection))
-        self._prepared: dict[tuple[str, tuple[int, ...]], bytes] = {}
-        self._numbers = itertools.count()  # a name is not used again
+        self._known: Known = {}
         self._answer = select.poll()
         self._answer.register(connection.pgconn.socket, select.POLLIN)
 
@@ -359,15 +363,20 @@ class Statements:
         return bool(self._answer.poll(milliseconds))
 
     @property
+    def keeps(self) -> bool:
+        """Whether the connection keeps prepared statements: a pooler gives each SQL transaction another one."""
+        return self._connection.prepare_threshold is not None
+
+    @property
     def usable(self) -> bool:
         """Whether a statement can be run: the connection keeps statements, is outside of transactions and of pipelines."""
         connection = self._connection
         return (
-            connection.prepare_threshold is not None
+            self.keeps
             and connection.autocommit
             and connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
             and connection.pgconn.pipeline_status == pq.PipelineStatus.OFF
-            and len(self._prepared) < self.MOST
+            and len(self._known) < self.MOST
         )
 
     def run(self, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
@@ -399,7 +408,7 @@ class Statements:
             try:
                 return connection.wait(ask())
             except psycopg.errors.InvalidSqlStatementName:  # a DISCARD or DEALLOCATE: nothing has run
-                self._prepared.clear()
+                self._known.clear()
                 return connection.wait(ask())
 
     def _rows(self, result: pq.abc.PGresult) -> list[tuple[Any, ...]]:
@@ -443,14 +452,14 @@ class Statements:
         sent = values.dump_sequence(arguments, [PyFormat.AUTO] * len(arguments))
         types, formats = values.types, values.formats
         assert types is not None
-        if self._connection.prepare_threshold is None:
+        if not self.keeps:
             return query, types, sent, formats
-        name = self._prepared.get((query, types))
+        name = self._known.get((query, types))
         if name is None:
-            name = f"msgtx_{next(self._numbers)}".encode()
+            name = b"msgtx_%d" % next(_numbers_of_names)
             pgconn.send_prepare(name, numbered(query), param_types=types)
             self._checked((yield from self._results()))
-            self._prepared[query, types] = name
+            self._known[query, types] = name
         return name, None, sent, formats
 
     def _send(self, prepared: Prepared) -> None:

@@ -149,6 +149,7 @@ APPEND_AND_DECIDE: Final = Function(
     "member_ids text[], generations int4[], read_identities text[], instance_ids text[]",
     AppendAndDecideRow,
 )
+APPEND_AT_COMMIT: Final = Function("append_at_commit", "batches msgtx.batch[]", tuple[bool])
 
 
 class AppendOnceRow(NamedTuple):

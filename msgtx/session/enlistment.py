@@ -21,6 +21,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolRese
 
 from msgtx import errors
 from msgtx.database.calls import driver_of
+from msgtx.database.committing import append_and_commit, may_append
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
@@ -66,6 +67,7 @@ class Enlistment:
     things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)  # with the savepoints in which each was added
     written: bool = False
     partitions: set[int] = field(default_factory=set)  # partitions of the written records
+    with_commit: Sequence[BatchColumns] = ()  # records that go with the COMMIT, in one round trip
 
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
         """Have something ride in the transaction that the connection is in."""
@@ -74,7 +76,10 @@ class Enlistment:
             thing.is_owned = True
 
     def write(self, connection: sqlalchemy.Connection) -> None:
-        """Write decisions (producers ascending), offsets (groups), records (partitions). Raise the error of a refusal."""
+        """Write decisions (producers ascending), offsets (groups), records (partitions). Raise the error of a refusal.
+
+        Records that are alone, the usual case, are left to the COMMIT.
+        """
         if any(isinstance(thing, Writing) and thing.open for _, thing in self.things):
             raise errors.IllegalState(
                 "a block of producer.transaction(session=…) is open: leave it before the commit", reason="block"
@@ -95,10 +100,21 @@ class Enlistment:
         self.partitions.update(batch.partition_id for batches in calls for batch in batches)
         self.partitions.update(*(decision.sealed.partitions for decision in self._of(SealedDecision)))
         answers = sum((each.columns for each in self._of(Answers)), NO_ANSWERS)
-        if offsets or calls or answers.groups:
+        if len(calls) == 1 and all(isinstance(thing, Published) for _, thing in self.things) and may_append(driver):
+            self.with_commit = calls[0]
+        elif offsets or calls or answers.groups:
             self._write_log(connection, calls, columns_of(offsets), answers)
         for riding in ridings:
             riding.written = True
+
+    def commit(self, connection: sqlalchemy.Connection) -> None:
+        """Write the records that were left to the COMMIT, and commit; or leave the COMMIT to SQLAlchemy."""
+        driver: Any = driver_of(connection)
+        batches, self.with_commit = self.with_commit, ()
+        if append_and_commit(driver, batches):
+            self.partitions.clear()  # their readers are notified
+        else:
+            self._write_log(connection, [batches], NO_OFFSETS, NO_ANSWERS)
 
     def require_unbroken(self, connection: sqlalchemy.Connection) -> None:
         """Raise `BrokenSession` if this is another SQL transaction than the one in which the things were added."""
@@ -157,6 +173,7 @@ class Enlistment:
 
         `in_doubt`: a COMMIT that was sent may be done.
         """
+        self.with_commit = ()
         gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
         for thing in gone:
             if isinstance(thing, Riding):
@@ -404,10 +421,24 @@ def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
         driver: Any = adapted.driver_connection
         if driver in _enlisted:
             _require_good(driver)  # again: another listener may have run a statement since
+            _commit_with_records(driver)
         do_commit(adapted)
         _committed(driver)
 
     dialect.do_commit = commit  # type: ignore[assignment,method-assign]
+
+
+def _commit_with_records(driver: Any) -> None:
+    connection, enlistment = _enlisted[driver][0](), _enlisted[driver][1]()
+    if connection is None or enlistment is None or not enlistment.with_commit:
+        return
+    try:
+        with _as_a_statement():
+            enlistment.commit(connection)
+    except BaseException:
+        forget(connection)
+        _take_back(connection, enlistment)
+        raise
 
 
 def _committed(driver: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 import msgtx
 from msgtx import TopicPartition, errors
 from msgtx.coordinator.metrics import DatabaseFigures
-from msgtx.database.calls import call, query
+from msgtx.database.calls import batch_array, call, query
 from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 from msgtx.store.append.append import append, append_and_decide
@@ -482,6 +482,9 @@ BY_HAND: dict[str, Callable[[Connection, Places], object]] = {
     "last_stable_offset": lambda c, p: c.execute("select msgtx.last_stable_offset(%s)", [p.theirs]),
     "describe_producers": lambda c, p: describe_producers(c, p.theirs),
     "append_once": lambda c, p: append_once(c, [KeyedRecord(at, "key", b"x", None, 7) for at in (p.ours, p.theirs)]),
+    "append_at_commit": lambda c, p: call(
+        c, calls.APPEND_AT_COMMIT, batch_array(c, [batch(at, b"x") for at in sorted((p.ours, p.theirs))])
+    ),
     "append_plain_in_a_session": lambda c, p: commit_in_session(c, [batch(at, b"x") for at in sorted((p.ours, p.theirs))]),
     "check_offsets_of_a_session": lambda c, p: commit_in_session(c, [], offsets_of(("g", p.theirs, 1))),
     "record_range": lambda c, p: record_range(c, unique("query"), 0, group="g", ranges={p.ours: (0, 1), p.theirs: (0, 1)}),

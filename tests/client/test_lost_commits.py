@@ -253,7 +253,7 @@ def test_members_in_a_shared_call_look_by_themselves(database_url: str) -> None:
                 member._acquisitions._next(number, places, 1)[0]
                 for member, number in zip((lost, kept), numbers, strict=True)
             ]
-            assert polls._together(asked) == [None, None]
+            assert polls._together(asked, lambda: None) == [None, None]
             with refuses(errors.CommitsLost, group="s"):
                 lost.poll(0)
             assert len(lost.poll(SECONDS)) == 2

@@ -66,7 +66,8 @@ def test_what_names_topics_or_partitions_checks_the_callers_rights_there() -> No
         arguments = CODE[name].split("returns ")[0].split(" out ")[0]
         if re.search(r"partition|topic|batches|\bnames\b", arguments):
             assert re.search(
-                r"msgtx\.(require_(right|sight)\w*|(topics|patterns)_of_caller|(check|commit_batch)_offsets)\(", CODE[name]
+                r"msgtx\.(require_(right|sight)\w*|(topics|patterns)_of_caller|(check|commit_batch)_offsets|append_or_raise)\(",
+                CODE[name],
             ), name
 
 
@@ -83,7 +84,9 @@ def test_what_names_groups_or_transactional_ids_checks_whether_the_caller_may_us
             r"msgtx\.(require_names\('group'|require_sight_of_groups|decide_batch|(check|commit|commit_batch)_offsets)"
         ),
         r"transactional_id|\bin_app_id\b": r"msgtx\.require_names\('transactional_id'",
-        r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": r"msgtx\.(require_producers|decide|append)\(",
+        r"\bin_producer_id\b|\bexpected_producer_id\b|msgtx\.batch\b": (
+            r"msgtx\.(require_producers|decide|append|append_or_raise)\("
+        ),
     }
     # They report what has become of a name, as a view does; abort what is overdue; look at what the caller has read. Or they
     # are the administrator's own.

@@ -36,7 +36,7 @@ Sent = list[list[int]]
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """The partitions of each call: in the session, and above READ COMMITTED beside it."""
     calls: Sent = []
-    for room, name in ((enlistment, "commit_in_session"), (side_connection, "append")):
+    for room, name in ((enlistment, "append_and_commit"), (enlistment, "commit_in_session"), (side_connection, "append")):
         original = getattr(room, name)
 
         def counted(connection: Any, batches: Any, *rest: Any, _original: Any = original, **named: Any) -> Any:

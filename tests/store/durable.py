@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from msgtx import errors
-from msgtx.database.calls import query
+from msgtx.database.calls import batch_array, call, query
+from msgtx.generated import calls
 from msgtx.store.append.append import append, append_and_decide
 from msgtx.store.append.append_once import KeyedRecord, append_once
 from msgtx.store.fetch.holders import expire_holders
@@ -127,6 +128,10 @@ def records_whose_keys_are_held(stage: Stage) -> None:
 def records_of_a_session(stage: Stage) -> None:
     assert commit_in_session(stage.session, [batch(new_partition(stage.aside), b"a")])
     stage.session.execute("set constraints all immediate")  # as its COMMIT does
+
+
+def records_with_a_commit(stage: Stage) -> None:
+    call(stage.session, calls.APPEND_AT_COMMIT, batch_array(stage.session, [batch(new_partition(stage.aside), b"a")]))
 
 
 def plain_batch(stage: Stage) -> None:
@@ -595,6 +600,7 @@ CASES: Final[dict[str, tuple[Callable[[Stage], None], ...]]] = {
     ),
     "append_and_decide": (whole_transaction, whole_transaction_again),
     "append_once": (records_with_keys, records_whose_keys_are_held),
+    "append_at_commit": (records_with_a_commit,),
     "append_plain": (plain_batch,),
     "assign_partitions": (assignment,),
     "begin_attempt": (new_attempt,),

@@ -1,9 +1,10 @@
--- append_plain(batches) stores a set of batches without a producer, as `append` does, row by row (see append_and_decide):
--- mostly it is one. Returns false, and stores nothing, if one of them may be refused or has a producer: then `append` says
--- why. Flushed; has waiting consumers woken. For SQL transactions at READ COMMITTED, which the caller has made sure of, and
--- with the settings of append_staged.
+-- append_plain(batches, wake) stores a set of batches without a producer, as `append` does, row by row (append_and_decide
+-- says why): mostly it is one. Returns false, and stores nothing, if one of them may be refused or has a producer: then
+-- `append` says why. Flushed. wake: have waiting consumers woken. For SQL transactions at READ COMMITTED, which the caller
+-- has made sure of, and with the settings of append_staged.
 -- Locks partitions (exclusive, ascending). Reads partition, topic. Writes record_batch through store_batches.
-create function msgtx.append_plain(batches msgtx.batch[]) returns boolean language plpgsql volatile as $$
+create function msgtx.append_plain(batches msgtx.batch[], wake boolean default true) returns boolean
+language plpgsql volatile as $$
 declare
     b msgtx.batch;
     place record;
@@ -30,5 +31,5 @@ begin
     ignored := msgtx.store_batches(batches, first_offsets, times, stamped, '{}');
     ignored := msgtx.acts_for_owner() or msgtx.require_rights('{produce}', partition_ids);
     ignored := msgtx.flush_at_commit();
-    return msgtx.wake_readers(partition_ids);
+    return not wake or msgtx.wake_readers(partition_ids);
 end $$;
