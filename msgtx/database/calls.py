@@ -77,7 +77,7 @@ def call_and_flush(
 
 
 def call_together(
-    connection: Connection, asked: Sequence[tuple[Function[Row], tuple[object, ...]]], sent: Callable[[], object]
+    connection: Connection, asked: Sequence[tuple[Function[Any], tuple[object, ...]]], sent: Callable[[], object]
 ) -> list[list[tuple[Any, ...]]]:
     """Call several functions in one SQL transaction. See `Statements.run_together`."""
     with translated(connection, call=asked[0][0].name):

@@ -1,34 +1,36 @@
-"""A user's COMMIT, sent together with the call that writes records just before it: one round trip for both.
+"""A user's COMMIT, sent together with the call that comes just before it: one round trip for both.
 
-The call holds the locks of its partitions to the end of the COMMIT, and no client's turn is between the two.
+The call holds its locks to the end of the COMMIT, and no client's turn is between the two.
 """
 
 import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import psycopg
 from psycopg import IsolationLevel, pq
 from psycopg.abc import PQGen
 from psycopg.errors import error_from_result
 
-from msgtx.database.calls import NOTIFY_SOON, batch_array
+from msgtx.database.calls import NOTIFY_SOON, batch_array, query
 from msgtx.database.translation import translate
 from msgtx.database.wire import BatchColumns, Known, Statements
+from msgtx.declared.function import Function
 from msgtx.generated import calls
 
-BEFORE: Final = (
-    b"savepoint msgtx_at_commit",
-    # What a user's own deferred trigger publishes stays staged, by this comment: the call sees it then.
-    b"set constraints all immediate -- what msgtx has staged stays so",
+SAVEPOINT: Final = b"savepoint msgtx_at_commit"
+# Of the user's tables. Deferred ones are looked at in the COMMIT: behind the call, which would hold its locks meanwhile.
+DEFERRABLE: Final = (
+    "select exists (select from pg_catalog.pg_trigger t"
+    " where t.tgdeferrable and t.tgrelid <> 'msgtx.staged_commit'::pg_catalog.regclass)"
 )
 COMMIT: Final = b"commit"
 TO_SAVEPOINT: Final = b"rollback to savepoint msgtx_at_commit"
 NOT_KNOWN: Final = b"26000"  # a prepared statement
-STAGED: Final = b"IllegalState: staged"  # as append_at_commit refuses what is not its case
-AVOIDED_SECONDS: Final = 60.0
+STAGED: Final = "IllegalState: staged"  # as append_at_commit refuses what is not its case
+FOR_SECONDS: Final = 60.0  # a connection is known, or avoided
 BEGIN: Final = {  # by the level that the user has set for a connection
     None: b"begin",
     IsolationLevel.READ_UNCOMMITTED: b"begin isolation level read uncommitted",
@@ -39,11 +41,12 @@ BEGUN: Final = (pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS)  # idle
 
 @dataclass(slots=True)
 class _Habits:
-    """What was seen of a connection: its prepared statements, whether it keeps them, until when it avoids this way."""
+    """What was seen of a connection: its prepared statements, whether it keeps them; whether it is for this, until when."""
 
     known: Known = field(default_factory=dict)
     keeps: bool = True
-    avoids_until: float = 0.0
+    is_for_it: bool = False
+    until: float = 0.0
 
 
 class _Committing(Statements):
@@ -63,42 +66,41 @@ class _Committing(Statements):
         """Whether the connection keeps prepared statements. With a ROLLBACK psycopg may discard all of them."""
         return self._habits.keeps and super().keeps
 
-    def append_and_commit(self, batches: Sequence[BatchColumns], words: str) -> PQGen[bool]:
-        """See `append_and_commit`."""
-        arguments = (batch_array(self._connection, batches),)
-        results = yield from self._sent_with_commit(arguments, words)
+    def call_and_commit(self, query: str, arguments: Sequence[object], words: str) -> PQGen[psycopg.Error | None]:
+        """Call, commit and notify. Returns the error that the call raised; then the SQL transaction goes on from before it.
+
+        Raise psycopg's error of anything else, as a COMMIT does.
+        """
+        results = yield from self._sent(query, arguments, words)
         failed = _failed(results)
         if failed is not None and failed.error_field(pq.DiagnosticField.SQLSTATE) == NOT_KNOWN:
             self._habits.keeps = False
             yield from self._back()
-            results = yield from self._sent_with_commit(arguments, words)
+            results = yield from self._sent(query, arguments, words)
             failed = _failed(results)
         if failed is None:
-            return True
-        if failed.error_field(pq.DiagnosticField.COLUMN_NAME) == STAGED:
-            self._habits.avoids_until = time.monotonic() + AVOIDED_SECONDS
-            yield from self._back()
-            return False
+            return None
         error = error_from_result(failed, encoding=self._connection.info.encoding)
-        raise translate(error, self._connection) if failed is results[-2] else error
+        if failed is not results[-2] or isinstance(error, psycopg.errors.QueryCanceled):
+            raise error
+        yield from self._back()
+        return error
 
-    def _sent_with_commit(self, arguments: Sequence[object], words: str) -> PQGen[list[pq.abc.PGresult]]:
+    def _sent(self, query: str, arguments: Sequence[object], words: str) -> PQGen[list[pq.abc.PGresult]]:
         pgconn = self._connection.pgconn
-        append = yield from self._prepare(calls.APPEND_AT_COMMIT.statement, arguments)
+        call = yield from self._prepare(query, arguments)
         notify = yield from self._prepare(NOTIFY_SOON, (words,))
+        begins = () if pgconn.transaction_status != pq.TransactionStatus.IDLE else (BEGIN[self._connection.isolation_level],)
         pgconn.enter_pipeline_mode()
-        before = [*BEFORE]
-        if pgconn.transaction_status == pq.TransactionStatus.IDLE:
-            before.insert(0, BEGIN[self._connection.isolation_level])
-        for statement in before:
+        for statement in (*begins, SAVEPOINT):
             pgconn.send_query_params(statement, None)
-        self._send(append)
+        self._send(call)
         pgconn.send_query_params(COMMIT, None)
         self._send(notify)
         pgconn.pipeline_sync()
         results = yield from self._results_until_sync()
         pgconn.exit_pipeline_mode()
-        return results[: len(before) + 2]  # no failure of the notification is one of the COMMIT
+        return results[: len(begins) + 3]  # no failure of the notification is one of the COMMIT
 
     def _back(self) -> PQGen[None]:
         self._connection.pgconn.send_query_params(TO_SAVEPOINT, None)
@@ -109,38 +111,79 @@ def _failed(results: Sequence[pq.abc.PGresult]) -> pq.abc.PGresult | None:
     return next((result for result in results if result.status == pq.ExecStatus.FATAL_ERROR), None)
 
 
-def may_append(connection: object) -> bool:
-    """Return whether this is a connection for `append_and_commit`, in a SQL transaction that `commit` would end now.
-
-    One that was not, as its next SQL transactions may not be either, avoids the attempt for a while.
-    """
+def may_commit(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
+    """Return whether this is a connection for `call_and_commit`, which psycopg would let commit now."""
     return (
         isinstance(connection, psycopg.Connection)
-        and connection.isolation_level in BEGIN
-        and (connection.read_only, connection.deferrable) == (None, None)
         and connection.pgconn.transaction_status in BEGUN
         and connection.pgconn.pipeline_status == pq.PipelineStatus.OFF
         and not connection.autocommit
-        and not connection._num_transactions  # in a block of `connection.transaction()` psycopg refuses a COMMIT
-        and _habits.setdefault(connection, _Habits()).avoids_until < time.monotonic()
+        # In a block of `connection.transaction()`, and in a two-phase transaction, psycopg refuses a COMMIT.
+        and not connection._num_transactions
+        and not connection._tpc
     )
 
 
-def append_and_commit(connection: psycopg.Connection[Any], batches: Sequence[BatchColumns]) -> bool:
-    """Append records in the SQL transaction of a user's connection, commit that, and notify waiting consumers.
+def may_append(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
+    """Return whether this is a connection for `append_and_commit`, as far as is known. Its database is asked now and then."""
+    if not may_commit(connection) or keeps_its_snapshot(connection) or connection.read_only:
+        return False
+    is_begun = connection.pgconn.transaction_status == pq.TransactionStatus.INTRANS
+    if not is_begun and (connection.read_only, connection.deferrable) != (None, None):
+        return False  # its BEGIN says more than ours
+    habits = _habits.setdefault(connection, _Habits())
+    if habits.until < time.monotonic():
+        habits.is_for_it = query(connection, DEFERRABLE) == [(False,)]
+        habits.until = time.monotonic() + FOR_SECONDS
+    return habits.is_for_it
+
+
+def keeps_its_snapshot(connection: object) -> bool:
+    """Return whether the user has set a level above READ COMMITTED for a connection. A statement may also have done so."""
+    return isinstance(connection, psycopg.Connection) and connection.isolation_level not in BEGIN
+
+
+def append_and_commit(connection: psycopg.Connection[Any], batches: Sequence[BatchColumns], *, words: str) -> bool:
+    """Append records in the SQL transaction of a user's connection, commit that, and notify waiting consumers with `words`.
 
     Returns False if nothing was done, and the transaction goes on: it is above READ COMMITTED, or something is staged in it
-    already. Raise the error of a refusal; of anything else psycopg's, as a COMMIT does. After one the transaction has
-    failed, or the connection is lost.
+    already. Its connection avoids this then, as its next ones may be no other. Raise as `call_and_commit`.
     """
-    batch_array(connection, batches)  # asks for the type once, which a pipeline could not
-    words = ",".join(str(batch.partition_id) for batch in batches)
-    statements = _Committing(connection, _habits.setdefault(connection, _Habits()))
     try:
-        with connection.lock:
-            return connection.wait(statements.append_and_commit(batches, words))
+        error = _run(connection, calls.APPEND_AT_COMMIT, (batch_array(connection, batches),), words)
     except UnicodeEncodeError:  # of a value, before anything was sent: the other way says so
         return False
+    if error is not None and error.diag.column_name == STAGED:
+        habits = _habits[connection]
+        habits.is_for_it, habits.until = False, time.monotonic() + FOR_SECONDS
+        return False
+    _raise(error, connection)
+    return True
+
+
+def call_and_commit(connection: psycopg.Connection[Any], function: Function[Any], *arguments: object, words: str) -> None:
+    """Call a function in the SQL transaction of a user's connection, commit that, and notify waiting consumers.
+
+    Raise msgtx's error for one of the function: then nothing was done, and the transaction is to be rolled back. Raise
+    psycopg's of anything else, as a COMMIT does.
+    """
+    _raise(_run(connection, function, arguments, words), connection)
+
+
+def _run(
+    connection: psycopg.Connection[Any], function: Function[Any], arguments: Sequence[object], words: str
+) -> psycopg.Error | None:
+    statements = _Committing(connection, _habits.setdefault(connection, _Habits()))
+    with connection.lock:
+        return connection.wait(statements.call_and_commit(function.statement, arguments, words))
+
+
+def _raise(error: psycopg.Error | None, connection: psycopg.Connection[Any]) -> None:
+    if error is not None:
+        translated = translate(error, connection)
+        if translated is error:
+            raise error
+        raise translated from error
 
 
 _habits: "Final[weakref.WeakKeyDictionary[psycopg.Connection[Any], _Habits]]" = weakref.WeakKeyDictionary()

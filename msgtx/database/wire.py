@@ -484,13 +484,17 @@ class Statements:
             if result is not None:
                 results.append(result)
             elif self._connection.pgconn.status == pq.ConnStatus.BAD:
+                if results:
+                    self._checked(results)  # the server's last word says more
                 raise psycopg.OperationalError("the connection is lost")
         return results
 
     def _result(self) -> PQGen[pq.abc.PGresult | None]:
         pgconn = self._connection.pgconn
         while pgconn.is_busy():
-            if pgconn.flush() != 0 or not self.has_answer(self.QUICK_MS):
+            if pgconn.flush() != 0:
+                yield Wait.RW
+            elif not self.has_answer(self.QUICK_MS):
                 yield Wait.R
             pgconn.consume_input()
         return pgconn.get_result()

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -21,7 +22,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolRese
 
 from msgtx import errors
 from msgtx.database.calls import driver_of
-from msgtx.database.committing import append_and_commit, may_append
+from msgtx.database.committing import append_and_commit, keeps_its_snapshot, may_append, may_commit
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
@@ -40,12 +41,19 @@ from msgtx.session.moves import look_for_move
 from msgtx.session.published import Published, calls_of
 from msgtx.session.riding import Enlisted, Riding, SealedDecision, Thing, Writing
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
-from msgtx.store.fetch.wakeups import MOST_TOLD, notify
+from msgtx.store.fetch.wakeups import notify, words_of
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
 from msgtx.store.operator.installation import Installation, describe_installation, require_version
 from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_session
 from msgtx.store.topics.topics import Topic, describe_topics, unknown_topic
-from msgtx.store.transactions.seal import Sealed, commit_in_session, decide_sealed, take_seat, take_seat_and_name
+from msgtx.store.transactions.seal import (
+    Sealed,
+    commit_in_session,
+    decide_sealed,
+    decide_sealed_and_commit,
+    take_seat,
+    take_seat_and_name,
+)
 
 OF_A_STANDBY: Final = "msgtx.refuse_standby("  # in the context of an error
 TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
@@ -67,7 +75,7 @@ class Enlistment:
     things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)  # with the savepoints in which each was added
     written: bool = False
     partitions: set[int] = field(default_factory=set)  # partitions of the written records
-    with_commit: Sequence[BatchColumns] = ()  # records that go with the COMMIT, in one round trip
+    with_commit: Callable[[], bool] | None = None  # what goes with the COMMIT, in one round trip; says whether that was done
 
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
         """Have something ride in the transaction that the connection is in."""
@@ -78,7 +86,7 @@ class Enlistment:
     def write(self, connection: sqlalchemy.Connection) -> None:
         """Write decisions (producers ascending), offsets (groups), records (partitions). Raise the error of a refusal.
 
-        Records that are alone, the usual case, are left to the COMMIT.
+        Records that are alone, the usual case, go with the COMMIT, or the decision of what is written beside the session.
         """
         if any(isinstance(thing, Writing) and thing.open for _, thing in self.things):
             raise errors.IllegalState(
@@ -101,20 +109,36 @@ class Enlistment:
         self.partitions.update(*(decision.sealed.partitions for decision in self._of(SealedDecision)))
         answers = sum((each.columns for each in self._of(Answers)), NO_ANSWERS)
         if len(calls) == 1 and all(isinstance(thing, Published) for _, thing in self.things) and may_append(driver):
-            self.with_commit = calls[0]
+            self.with_commit = partial(self._append_and_commit, connection, driver, calls[0])
         elif offsets or calls or answers.groups:
             self._write_log(connection, calls, columns_of(offsets), answers)
         for riding in ridings:
             riding.written = True
 
     def commit(self, connection: sqlalchemy.Connection) -> None:
-        """Write the records that were left to the COMMIT, and commit; or leave the COMMIT to SQLAlchemy."""
-        driver: Any = driver_of(connection)
-        batches, self.with_commit = self.with_commit, ()
-        if append_and_commit(driver, batches):
-            self.partitions.clear()  # their readers are notified
-        else:
+        """Commit, with what was left to the COMMIT; if that finds that it cannot, leave the COMMIT to SQLAlchemy."""
+        while (work := self.with_commit) is not None:
+            self.with_commit = None
+            self.require_unbroken(connection)  # again: another listener to the commit may have ended it
+            if work():
+                self.partitions.clear()  # their readers are notified
+
+    def _append_and_commit(
+        self, connection: sqlalchemy.Connection, driver: psycopg.Connection[Any], batches: Sequence[BatchColumns]
+    ) -> bool:
+        done = append_and_commit(driver, batches, words=self._words)
+        if not done:
             self._write_log(connection, [batches], NO_OFFSETS, NO_ANSWERS)
+        return done
+
+    def _decide_and_commit(self, driver: psycopg.Connection[Any], sealed: Sealed) -> bool:
+        decide_sealed_and_commit(driver, sealed, words=self._words)
+        return True
+
+    @property
+    def _words(self) -> str:
+        """Who is notified of the COMMIT."""
+        return words_of(sorted(self.partitions))
 
     def require_unbroken(self, connection: sqlalchemy.Connection) -> None:
         """Raise `BrokenSession` if this is another SQL transaction than the one in which the things were added."""
@@ -133,6 +157,9 @@ class Enlistment:
         answers: AnswerColumns,
     ) -> None:
         driver = driver_of(connection)
+        if keeps_its_snapshot(driver):
+            self._write_beside(connection, calls, offsets, answers)
+            return
         # The first call of all says that this is not the isolation for it: nothing is written then.
         if answers.groups and not acknowledge_in_session(driver, answers):
             self._write_beside(connection, calls, offsets, answers)
@@ -157,7 +184,11 @@ class Enlistment:
             self.add(connection, SealedDecision(sealed, Settling(beside, sealed.transaction_id, role)))
             return sealed
 
-        decide_sealed(driver, off_loop(connection, seal_it))
+        sealed = off_loop(connection, seal_it)
+        if may_commit(driver):
+            self.with_commit = partial(self._decide_and_commit, driver, sealed)
+        else:
+            decide_sealed(driver, sealed)
 
     @property
     def is_open(self) -> bool:
@@ -173,7 +204,8 @@ class Enlistment:
 
         `in_doubt`: a COMMIT that was sent may be done.
         """
-        self.with_commit = ()
+        if savepoint is None:  # else it is one of another listener's to the commit
+            self.with_commit = None
         gone = [thing for names, thing in self.things if savepoint is None or savepoint in names]
         for thing in gone:
             if isinstance(thing, Riding):
@@ -430,14 +462,15 @@ def _prove_commits(dialect: sqlalchemy.Dialect) -> None:
 
 def _commit_with_records(driver: Any) -> None:
     connection, enlistment = _enlisted[driver][0](), _enlisted[driver][1]()
-    if connection is None or enlistment is None or not enlistment.with_commit:
+    if connection is None or enlistment is None or enlistment.with_commit is None:
         return
     try:
         with _as_a_statement():
             enlistment.commit(connection)
-    except BaseException:
+    except BaseException as error:
         forget(connection)
-        _take_back(connection, enlistment)
+        if not (driver.closed and isinstance(error, psycopg.Error)):  # else SQLAlchemy sees that it is lost, as it is here
+            _take_back(connection, enlistment)
         raise
 
 
@@ -546,7 +579,7 @@ def _notify_of_commit(driver: Any) -> None:
         with contextlib.suppress(psycopg.Error, errors.MsgtxError):  # it is lost, or still in a SQL transaction
             driver.autocommit = True
             try:
-                notify(driver, ",".join(map(str, sorted(partitions)[:MOST_TOLD])))
+                notify(driver, words_of(sorted(partitions)))
             finally:
                 driver.autocommit = before
 

@@ -26,11 +26,11 @@ from msgtx.database.pool import Engine
 from msgtx.database.translation import translated
 from msgtx.database.wire import BatchColumns
 from msgtx.session.cancellation import to_its_end
-from msgtx.store.append.append import append
+from msgtx.store.append.append import Appended, append
 from msgtx.store.groups.groups import OffsetColumns
 from msgtx.store.shares.answers import AnswerColumns, acknowledge_in_transaction
 from msgtx.store.transactions.producers import init_producer_id
-from msgtx.store.transactions.seal import Sealed, seal
+from msgtx.store.transactions.seal import Sealed, append_and_seal, seal
 from msgtx.store.transactions.transactions import end_transaction
 from msgtx.types import ProducerId, TransactionId
 
@@ -145,7 +145,7 @@ class Companion:
 
     def _seal(
         self,
-        connection: RawConnection,
+        connection: Connection,
         name: _Name,
         calls: Sequence[Sequence[BatchColumns]],
         offsets: OffsetColumns,
@@ -156,23 +156,15 @@ class Companion:
         transaction_id = TransactionId(*name.producer, name.number)
         tails: dict[int, int] = {}
         try:
+            if len(calls) == 1 and not answers.groups and self._role == name.role:
+                sealed = self._seal_at_once(connection, name, transaction_id, calls[0], offsets, seat, timeout_ms)
+                if sealed is not None:
+                    return sealed
             for batches in calls:
-                rows = [
-                    batch._replace(
-                        producer_id=name.producer.producer_id,
-                        producer_epoch=name.producer.epoch,
-                        transaction_number=name.number,
-                        base_sequence=name.sequences.get(batch.partition_id, 0),
-                    )
-                    for batch in batches
-                ]
+                rows = _rows_of(name, batches)
                 with self.acting_as(name.role, connection):
                     appended = append(connection, rows, flushed=False, wake=False, timeout_ms=timeout_ms)
-                for batch, answer in zip(rows, appended, strict=True):
-                    if answer.error is not None:
-                        raise answer.error
-                    name.sequences[batch.partition_id] = (batch.base_sequence or 0) + len(batch.values)
-                    tails[batch.partition_id] = name.sequences[batch.partition_id] - 1
+                tails |= _counted(name, rows, appended)
             if answers.groups:
                 with self.acting_as(name.role, connection):
                     acknowledge_in_transaction(
@@ -207,6 +199,38 @@ class Companion:
         name.number += 1
         return sealing.sealed
 
+    def _seal_at_once(
+        self,
+        connection: Connection,
+        name: _Name,
+        transaction_id: TransactionId,
+        batches: Sequence[BatchColumns],
+        offsets: OffsetColumns,
+        seat: int | None,
+        timeout_ms: int,
+    ) -> Sealed | None:
+        """Write and seal in one round trip, the usual case. None: nothing was done, and the calls one by one say why."""
+        rows = _rows_of(name, batches)
+        try:
+            appended, sealing = append_and_seal(
+                connection,
+                transaction_id,
+                rows,
+                tails={row.partition_id: (row.base_sequence or 0) + len(row.values) - 1 for row in rows},
+                offsets=offsets,
+                timeout_ms=timeout_ms,
+                client_host=socket.gethostname(),
+                client_process=os.getpid(),
+                seat=seat,
+            )
+        except errors.MsgtxError:
+            return None
+        _counted(name, rows, appended)
+        if sealing.error is not None:
+            raise sealing.error
+        name.number += 1
+        return sealing.sealed
+
     def _take(self, user: sqlalchemy.Connection, role: str) -> _Name | None:
         """Return an id of a role whose last transaction is decided, as far as its user's connection knows."""
         with self._lock:
@@ -229,6 +253,27 @@ class Companion:
             plain = init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS)
         with self.acting_as(role, connection):
             return _Name(init_producer_id(connection, None, timeout_ms=SEALED_TIMEOUT_MS, expected=plain), role)
+
+
+def _rows_of(name: _Name, batches: Sequence[BatchColumns]) -> list[BatchColumns]:
+    return [
+        batch._replace(
+            producer_id=name.producer.producer_id,
+            producer_epoch=name.producer.epoch,
+            transaction_number=name.number,
+            base_sequence=name.sequences.get(batch.partition_id, 0),
+        )
+        for batch in batches
+    ]
+
+
+def _counted(name: _Name, rows: Sequence[BatchColumns], appended: Sequence[Appended]) -> dict[int, int]:
+    """Count the sequences of stored rows. Returns the last one of each, by partition id. Raise the first refusal."""
+    for row, answer in zip(rows, appended, strict=True):
+        if answer.error is not None:
+            raise answer.error
+        name.sequences[row.partition_id] = (row.base_sequence or 0) + len(row.values)
+    return {row.partition_id: name.sequences[row.partition_id] - 1 for row in rows}
 
 
 def _place(driver: RawConnection) -> tuple[str, str, int, str]:

@@ -222,6 +222,11 @@ def test_connections_share_ids_and_each_of_their_transactions_has_one_for_itself
         assert publishes(first) == 2
 
 
+def one_by_one(*_: object, **__: object) -> NoReturn:
+    """Refuse to do both at once."""
+    raise errors.InvalidRequest("one by one")
+
+
 def test_an_id_that_is_of_no_use_any_more_is_replaced(
     shop: Shop, beside: sqlalchemy.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +241,7 @@ def test_an_id_that_is_of_no_use_any_more_is_replaced(
         raise errors.ProducerFenced("also a new one")
 
     with monkeypatch.context() as patched:
+        patched.setattr(side_connection, "append_and_seal", one_by_one)
         patched.setattr(side_connection, "append", fenced)
         with pytest.raises(errors.ProducerFenced):
             shop.publish(beside, b"refused", partition=0)
@@ -254,6 +260,7 @@ def test_what_a_crash_takes_back_before_the_commit_is_not_committed(
         shop.connection.execute("delete from msgtx.record_batch where transaction_number is not null")
         return seal(*arguments, **named)
 
+    monkeypatch.setattr(side_connection, "append_and_seal", one_by_one)
     monkeypatch.setattr(side_connection, "seal", crashes)
     with pytest.raises(errors.TransactionAborted):
         shop.publish(beside, b"gone", partition=0)

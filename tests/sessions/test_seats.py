@@ -34,13 +34,13 @@ import msgtx
 from msgtx import orm
 from msgtx.session import enlistment
 
-def die(*_):
+def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 way, level, url, database, topic, name = sys.argv[1:]
 engine = sqlalchemy.create_engine(url, isolation_level=level)
 with msgtx.connect(database) as client, Session(engine) as session:
-    enlistment.decide_sealed = die  # just before the COMMIT
+    enlistment.decide_sealed = enlistment.decide_sealed_and_commit = die  # just before the COMMIT
     if way == "transaction":
         with client.producer(transactional_id=name) as producer, client.consumer(
             topic, group=name, auto_offset_reset="earliest", enable_auto_commit=False

@@ -1,9 +1,8 @@
 -- append_at_commit(batches) stores records without a producer in a SQL transaction whose COMMIT the client has sent behind
--- this call, all of them or none: nothing is staged, and partitions are not locked while a client is awaited. The client has
--- sent `set constraints all immediate` before it: a deferred constraint may wait for another session's row. With the
--- comment that append_staged_once looks for, what is staged stays so. Raises refusals; and IllegalState, reason 'staged',
--- above READ COMMITTED and where something is staged: the client goes back to a savepoint, and uses commit_in_session. No
--- waiting consumer is woken.
+-- this call, all of them or none: nothing is staged, and partitions are not locked while a client is awaited. For databases
+-- without deferrable constraints of the user's: one of them may wait for another session's row, in the COMMIT. Raises
+-- refusals; and IllegalState, reason 'staged', above READ COMMITTED and where something is staged: the client goes back to a
+-- savepoint, and uses commit_in_session. No waiting consumer is woken.
 -- Locks partitions (exclusive, ascending). Reads staged_commit. Writes record_batch. Flushed.
 -- right: produce
 -- plan: look-ups

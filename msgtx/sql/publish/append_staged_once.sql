@@ -2,18 +2,15 @@
 -- constraints: one of them may wait for another session's row, and must not wait while partitions are locked. PostgreSQL
 -- fires deferred triggers in rounds; triggers that a round queues fire in the next one. So this queues itself twice: behind
 -- the triggers pending at COMMIT, and behind the triggers queued by these. Both may have staged more. Under `set
--- constraints … immediate` all of it happens at once, but for a client that wants it to stay (append_at_commit). It looks
--- for its own row by the whole key, so that the plan does not depend on the table's size. A row that hold_commit holds
--- refuses the COMMIT. Locks groups, partitions. Writes staged_commit.
+-- constraints … immediate` all of it happens at once. It looks for its own row by the whole key, so that the plan does not
+-- depend on the table's size. A row that hold_commit holds refuses the COMMIT. Locks groups, partitions. Writes
+-- staged_commit.
 -- plan: look-ups
 create function msgtx.append_staged_once() returns trigger language plpgsql volatile security definer
     set search_path = pg_catalog, pg_temp as $$
 declare
     ignored boolean;
 begin
-    if current_query() = 'set constraints all immediate -- what msgtx has staged stays so' then
-        return null;
-    end if;
     if new.round < 0 and exists (
             select from msgtx.staged_commit c
             where c.staged_by = new.staged_by and c.staged_number = new.staged_number and c.round < 0) then

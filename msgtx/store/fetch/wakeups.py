@@ -3,6 +3,7 @@
 Source: internals: notifications.
 """
 
+import itertools
 from collections.abc import Iterable
 from typing import Final
 
@@ -25,8 +26,8 @@ def notify(connection: RawConnection, words: str) -> None:
 
 
 def words_of(partition_ids: Iterable[int]) -> str:
-    """Return the notification of these partitions."""
-    return ",".join(map(str, partition_ids))
+    """Return the notification of these partitions, or of as many as it can name: consumers of others look by themselves."""
+    return ",".join(map(str, itertools.islice(partition_ids, MOST_TOLD)))
 
 
 def send_notification(raw: pq.abc.PGconn, partition_ids: Iterable[int]) -> None:

@@ -6,12 +6,23 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from msgtx.database.calls import CURRENT_TRANSACTION, SEAT_AND_CALLER, TRANSACTION_STATUS, batch_array, call, query
-from msgtx.database.connection import RawConnection
+import psycopg
+
+from msgtx.database.calls import (
+    CURRENT_TRANSACTION,
+    SEAT_AND_CALLER,
+    TRANSACTION_STATUS,
+    batch_array,
+    call,
+    call_together,
+    query,
+)
+from msgtx.database.committing import call_and_commit
+from msgtx.database.connection import Connection, RawConnection
 from msgtx.database.wire import BatchColumns, Int4Array, Int8Array
 from msgtx.errors import MsgtxError
 from msgtx.generated import calls
-from msgtx.store.append.append import error_of
+from msgtx.store.append.append import APPEND_UNFLUSHED, Appended, append_arguments, error_of, read_appended
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns
 from msgtx.store.transactions.decide import Ending
 from msgtx.types import TransactionId
@@ -62,9 +73,40 @@ def seal(
     abort. `is_alone`: whether nothing else is in the SQL transaction that might have to be flushed.
     """
     arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
-    answer: tuple[Any, ...]
     function = SEAL_FOR_A_SESSION if kind == "session" and is_alone else calls.SEAL
     (answer,) = call(connection, function, *arguments, timeout_ms, client_host, client_process, seat)
+    return _sealing(transaction_id, tails, answer)
+
+
+def append_and_seal(
+    connection: Connection,
+    transaction_id: TransactionId,
+    batches: Sequence[BatchColumns],
+    *,
+    tails: Mapping[int, int],
+    offsets: OffsetColumns,
+    timeout_ms: int,
+    client_host: str,
+    client_process: int,
+    seat: int | None,
+) -> tuple[list[Appended], Sealing]:
+    """Store the batches of a transaction and seal it for a session, in one SQL transaction and one round trip.
+
+    An error of the seal says nothing where a batch was refused.
+    """
+    arguments = (*transaction_id, "session", Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
+    rows, (answer,) = call_together(
+        connection,
+        [
+            (APPEND_UNFLUSHED, append_arguments(connection, batches, durable=False, wake=False, timeout_ms=timeout_ms)),
+            (SEAL_FOR_A_SESSION, (*arguments, timeout_ms, client_host, client_process, seat)),
+        ],
+        lambda: None,
+    )
+    return read_appended(rows), _sealing(transaction_id, tails, answer)
+
+
+def _sealing(transaction_id: TransactionId, tails: Mapping[int, int], answer: tuple[Any, ...]) -> Sealing:
     name, detail, stored, deadline, partitions, firsts, lasts, signature = answer
     error = error_of(name, detail)
     sealed = None if error else Sealed(transaction_id, deadline, partitions, firsts, lasts, bytes(signature))
@@ -92,8 +134,17 @@ def decide_sealed(connection: RawConnection, sealed: Sealed) -> None:
     Raise `TransactionAborted` past its deadline or after another decision, `IncarnationChanged`; the SQL transaction
     has failed.
     """
+    call(connection, calls.DECIDE_SEALED, *_decision(sealed))
+
+
+def decide_sealed_and_commit(connection: psycopg.Connection[Any], sealed: Sealed, *, words: str) -> None:
+    """Do the same, commit the session's SQL transaction and notify waiting consumers, in one round trip."""
+    call_and_commit(connection, calls.DECIDE_SEALED, *_decision(sealed), words=words)
+
+
+def _decision(sealed: Sealed) -> tuple[object, ...]:
     spans = (Int4Array(sealed.partitions), Int8Array(sealed.first_offsets), Int8Array(sealed.last_offsets))
-    call(connection, calls.DECIDE_SEALED, *sealed.transaction_id, sealed.deadline, *spans, sealed.signature)
+    return *sealed.transaction_id, sealed.deadline, *spans, sealed.signature
 
 
 def undecided_prepared(connection: RawConnection, producer_id: int) -> TransactionId | None:
