@@ -125,7 +125,7 @@ def may_commit(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
 
 
 def may_append(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
-    """Return whether this is a connection for `append_and_commit`, as far as is known. Its database is asked now and then."""
+    """Return whether a connection is for `append_and_commit`, as far as is known; its database is asked now and then."""
     if not may_commit(connection) or keeps_its_snapshot(connection) or connection.read_only:
         return False
     is_begun = connection.pgconn.transaction_status == pq.TransactionStatus.INTRANS
