@@ -30,7 +30,7 @@ COMMIT: Final = b"commit"
 TO_SAVEPOINT: Final = b"rollback to savepoint msgtx_at_commit"
 NOT_KNOWN: Final = b"26000"  # a prepared statement
 STAGED: Final = "IllegalState: staged"  # as append_at_commit refuses what is not its case
-FOR_SECONDS: Final = 60.0  # a connection is known, or avoided
+AVOIDED_SECONDS: Final = 60.0
 BEGIN: Final = {  # by the level that the user has set for a connection
     None: b"begin",
     IsolationLevel.READ_UNCOMMITTED: b"begin isolation level read uncommitted",
@@ -41,12 +41,11 @@ BEGUN: Final = (pq.TransactionStatus.IDLE, pq.TransactionStatus.INTRANS)  # idle
 
 @dataclass(slots=True)
 class _Habits:
-    """What was seen of a connection: its prepared statements, whether it keeps them; whether it is for this, until when."""
+    """What was seen of a connection: its prepared statements, whether it keeps them; until when it avoids this way."""
 
     known: Known = field(default_factory=dict)
-    keeps: bool = True
-    is_for_it: bool = False
-    until: float = 0.0
+    keeps: bool | None = None  # None: it was not used yet, and may not be used again
+    avoids_until: float = 0.0
 
 
 class _Committing(Statements):
@@ -64,22 +63,25 @@ class _Committing(Statements):
     @property
     def keeps(self) -> bool:
         """Whether the connection keeps prepared statements. With a ROLLBACK psycopg may discard all of them."""
-        return self._habits.keeps and super().keeps
+        return self._habits.keeps is True and super().keeps
 
-    def call_and_commit(self, query: str, arguments: Sequence[object], words: str) -> PQGen[psycopg.Error | None]:
-        """Call, commit and notify. Returns the error that the call raised; then the SQL transaction goes on from before it.
+    def call_and_commit(self, query: str, arguments: Sequence[object], words: str) -> PQGen[psycopg.Error | bool]:
+        """Call, commit and notify. Returns whether the notification succeeded.
 
-        Raise psycopg's error of anything else, as a COMMIT does.
+        Returns the error if the call raised one; then the SQL transaction goes on from before it. Raise psycopg's error of
+        anything else, as a COMMIT does.
         """
-        results = yield from self._sent(query, arguments, words)
+        *results, notified = yield from self._sent(query, arguments, words)
         failed = _failed(results)
         if failed is not None and failed.error_field(pq.DiagnosticField.SQLSTATE) == NOT_KNOWN:
             self._habits.keeps = False
             yield from self._back()
-            results = yield from self._sent(query, arguments, words)
+            *results, notified = yield from self._sent(query, arguments, words)
             failed = _failed(results)
+        if self._habits.keeps is None:
+            self._habits.keeps = True
         if failed is None:
-            return None
+            return notified.status == pq.ExecStatus.TUPLES_OK
         error = error_from_result(failed, encoding=self._connection.info.encoding)
         if failed is not results[-2] or isinstance(error, psycopg.errors.QueryCanceled):
             raise error
@@ -100,7 +102,7 @@ class _Committing(Statements):
         pgconn.pipeline_sync()
         results = yield from self._results_until_sync()
         pgconn.exit_pipeline_mode()
-        return results[: len(begins) + 3]  # no failure of the notification is one of the COMMIT
+        return results
 
     def _back(self) -> PQGen[None]:
         self._connection.pgconn.send_query_params(TO_SAVEPOINT, None)
@@ -125,17 +127,19 @@ def may_commit(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
 
 
 def may_append(connection: object) -> TypeGuard[psycopg.Connection[Any]]:
-    """Return whether a connection is for `append_and_commit`, as far as is known; its database is asked now and then."""
+    """Return whether a connection is for `append_and_commit`, as far as is known without a question."""
     if not may_commit(connection) or keeps_its_snapshot(connection) or connection.read_only:
         return False
     is_begun = connection.pgconn.transaction_status == pq.TransactionStatus.INTRANS
     if not is_begun and (connection.read_only, connection.deferrable) != (None, None):
         return False  # its BEGIN says more than ours
-    habits = _habits.setdefault(connection, _Habits())
-    if habits.until < time.monotonic():
-        habits.is_for_it = query(connection, DEFERRABLE) == [(False,)]
-        habits.until = time.monotonic() + FOR_SECONDS
-    return habits.is_for_it
+    return _habits.setdefault(connection, _Habits()).avoids_until < time.monotonic()
+
+
+def has_deferrable_constraints(connection: psycopg.Connection[Any]) -> bool:
+    """Return whether the user's tables have any: `append_and_commit` is for databases without them."""
+    found: bool = query(connection, DEFERRABLE)[0][0]
+    return found
 
 
 def keeps_its_snapshot(connection: object) -> bool:
@@ -143,47 +147,47 @@ def keeps_its_snapshot(connection: object) -> bool:
     return isinstance(connection, psycopg.Connection) and connection.isolation_level not in BEGIN
 
 
-def append_and_commit(connection: psycopg.Connection[Any], batches: Sequence[BatchColumns], *, words: str) -> bool:
+def append_and_commit(connection: psycopg.Connection[Any], batches: Sequence[BatchColumns], *, words: str) -> bool | None:
     """Append records in the SQL transaction of a user's connection, commit that, and notify waiting consumers with `words`.
 
-    Returns False if nothing was done, and the transaction goes on: it is above READ COMMITTED, or something is staged in it
-    already. Its connection avoids this then, as its next ones may be no other. Raise as `call_and_commit`.
+    Returns whether the notification succeeded. None: nothing was done, and the transaction goes on; it is above READ
+    COMMITTED, or something is staged in it already. Its connection avoids this then, as its next ones may be no other.
+    Raise as `call_and_commit`.
     """
     try:
-        error = _run(connection, calls.APPEND_AT_COMMIT, (batch_array(connection, batches),), words)
+        found = _run(connection, calls.APPEND_AT_COMMIT, (batch_array(connection, batches),), words)
     except UnicodeEncodeError:  # of a value, before anything was sent: the other way says so
-        return False
-    if error is not None and error.diag.column_name == STAGED:
-        habits = _habits[connection]
-        habits.is_for_it, habits.until = False, time.monotonic() + FOR_SECONDS
-        return False
-    _raise(error, connection)
-    return True
+        return None
+    if isinstance(found, psycopg.Error) and found.diag.column_name == STAGED:
+        _habits[connection].avoids_until = time.monotonic() + AVOIDED_SECONDS
+        return None
+    return _told(found, connection)
 
 
-def call_and_commit(connection: psycopg.Connection[Any], function: Function[Any], *arguments: object, words: str) -> None:
+def call_and_commit(connection: psycopg.Connection[Any], function: Function[Any], *arguments: object, words: str) -> bool:
     """Call a function in the SQL transaction of a user's connection, commit that, and notify waiting consumers.
 
-    Raise msgtx's error for one of the function: then nothing was done, and the transaction is to be rolled back. Raise
-    psycopg's of anything else, as a COMMIT does.
+    Returns whether the notification succeeded. Raise msgtx's error for one of the function: then nothing was done, and the
+    transaction is to be rolled back. Raise psycopg's of anything else, as a COMMIT does.
     """
-    _raise(_run(connection, function, arguments, words), connection)
+    return _told(_run(connection, function, arguments, words), connection)
 
 
 def _run(
     connection: psycopg.Connection[Any], function: Function[Any], arguments: Sequence[object], words: str
-) -> psycopg.Error | None:
+) -> psycopg.Error | bool:
     statements = _Committing(connection, _habits.setdefault(connection, _Habits()))
     with connection.lock:
         return connection.wait(statements.call_and_commit(function.statement, arguments, words))
 
 
-def _raise(error: psycopg.Error | None, connection: psycopg.Connection[Any]) -> None:
-    if error is not None:
-        translated = translate(error, connection)
-        if translated is error:
-            raise error
-        raise translated from error
+def _told(found: psycopg.Error | bool, connection: psycopg.Connection[Any]) -> bool:
+    if isinstance(found, bool):
+        return found
+    translated = translate(found, connection)
+    if translated is found:
+        raise found
+    raise translated from found
 
 
 _habits: "Final[weakref.WeakKeyDictionary[psycopg.Connection[Any], _Habits]]" = weakref.WeakKeyDictionary()

@@ -73,9 +73,8 @@ class SharedCalls(Generic[Asked, Answer]):
     `alone` makes one call, `again` one that has failed together with others; `together` makes several, and returns the
     answer of each (None: that one goes by itself); it is given `most` at most, and a function to call when all are on their
     way. Only that wakes the threads of the group before: they would take Python's lock, and the server would idle meanwhile.
-    `patience`: how long one waits for its turn,
-    in seconds, before it leads by itself: the call ahead may wait for a lock. `gather_seconds`: how long a leader waits for
-    as many as there were before.
+    `patience`: how long one waits for its turn, in seconds, before it leads by itself: the call ahead may wait for a lock.
+    `gather_seconds`: how long a leader waits for as many as there were before.
     """
 
     patience = 0.01  # a flush is over before

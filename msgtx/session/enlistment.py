@@ -22,7 +22,13 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection, PoolRese
 
 from msgtx import errors
 from msgtx.database.calls import driver_of
-from msgtx.database.committing import append_and_commit, keeps_its_snapshot, may_append, may_commit
+from msgtx.database.committing import (
+    append_and_commit,
+    has_deferrable_constraints,
+    keeps_its_snapshot,
+    may_append,
+    may_commit,
+)
 from msgtx.database.connection import RawConnection
 from msgtx.database.pool import Engine
 from msgtx.database.translation import translate
@@ -56,7 +62,8 @@ from msgtx.store.transactions.seal import (
 )
 
 OF_A_STANDBY: Final = "msgtx.refuse_standby("  # in the context of an error
-TOPIC_SECONDS: Final = 30.0  # how long a topic is known: then it may have more partitions, or another limit
+# How long a topic is known: then it may have more partitions, or another limit; and whether constraints are deferrable.
+TOPIC_SECONDS: Final = 30.0
 
 UserSession = Session | scoped_session[Any] | sqlalchemy.Connection | DriverSession
 Answer = TypeVar("Answer")
@@ -75,7 +82,8 @@ class Enlistment:
     things: list[tuple[frozenset[str], Thing]] = field(default_factory=list)  # with the savepoints in which each was added
     written: bool = False
     partitions: set[int] = field(default_factory=set)  # partitions of the written records
-    with_commit: Callable[[], bool] | None = None  # what goes with the COMMIT, in one round trip; says whether that was done
+    # What goes with the COMMIT, in one round trip: says whether readers were notified; None: the COMMIT is still to come.
+    with_commit: Callable[[], bool | None] | None = None
 
     def add(self, connection: sqlalchemy.Connection, thing: Thing) -> None:
         """Have something ride in the transaction that the connection is in."""
@@ -108,7 +116,8 @@ class Enlistment:
         self.partitions.update(batch.partition_id for batches in calls for batch in batches)
         self.partitions.update(*(decision.sealed.partitions for decision in self._of(SealedDecision)))
         answers = sum((each.columns for each in self._of(Answers)), NO_ANSWERS)
-        if len(calls) == 1 and all(isinstance(thing, Published) for _, thing in self.things) and may_append(driver):
+        is_alone = len(calls) == 1 and all(isinstance(thing, Published) for _, thing in self.things)
+        if is_alone and may_append(driver) and not _has_deferrable_constraints(connection, driver):
             self.with_commit = partial(self._append_and_commit, connection, driver, calls[0])
         elif offsets or calls or answers.groups:
             self._write_log(connection, calls, columns_of(offsets), answers)
@@ -121,19 +130,18 @@ class Enlistment:
             self.with_commit = None
             self.require_unbroken(connection)  # again: another listener to the commit may have ended it
             if work():
-                self.partitions.clear()  # their readers are notified
+                self.partitions.clear()  # else they are notified when the connection goes back to its pool
 
     def _append_and_commit(
         self, connection: sqlalchemy.Connection, driver: psycopg.Connection[Any], batches: Sequence[BatchColumns]
-    ) -> bool:
-        done = append_and_commit(driver, batches, words=self._words)
-        if not done:
+    ) -> bool | None:
+        notified = append_and_commit(driver, batches, words=self._words)
+        if notified is None:
             self._write_log(connection, [batches], NO_OFFSETS, NO_ANSWERS)
-        return done
+        return notified
 
     def _decide_and_commit(self, driver: psycopg.Connection[Any], sealed: Sealed) -> bool:
-        decide_sealed_and_commit(driver, sealed, words=self._words)
-        return True
+        return decide_sealed_and_commit(driver, sealed, words=self._words)
 
     @property
     def _words(self) -> str:
@@ -404,6 +412,16 @@ def topic_of(connection: sqlalchemy.Connection | RawConnection, name: str) -> To
     return topic
 
 
+def _has_deferrable_constraints(connection: sqlalchemy.Connection, driver: psycopg.Connection[Any]) -> bool:
+    """Return whether the user's tables have any; it is asked now and then."""
+    engine = engine_of(connection)
+    since, found = _deferrable.get(engine, (0.0, True))
+    if time.monotonic() - since > TOPIC_SECONDS:
+        found = has_deferrable_constraints(driver)
+        _deferrable[engine] = (time.monotonic(), found)
+    return found
+
+
 @contextlib.contextmanager
 def _as_savepoint(connection: sqlalchemy.Connection) -> Iterator[None]:
     """Keep the user's SQL transaction good when the first question is refused: there may be no msgtx."""
@@ -612,5 +630,6 @@ _enlisted: "weakref.WeakKeyDictionary[Any, tuple[weakref.ref[sqlalchemy.Connecti
 # Partitions of the last COMMIT of a driver's connection, whose readers are not notified yet.
 _not_notified: "weakref.WeakKeyDictionary[Any, set[int]]" = weakref.WeakKeyDictionary()
 _installations: "weakref.WeakKeyDictionary[sqlalchemy.Engine, Installation]" = weakref.WeakKeyDictionary()
+_deferrable: "weakref.WeakKeyDictionary[sqlalchemy.Engine, tuple[float, bool]]" = weakref.WeakKeyDictionary()
 # By engine of SQLAlchemy, or by connection of a driver.
 _topics: "weakref.WeakKeyDictionary[Any, dict[str, tuple[float, Topic]]]" = weakref.WeakKeyDictionary()

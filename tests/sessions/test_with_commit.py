@@ -38,13 +38,13 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     made: list[object] = []
     original = enlistment.append_and_commit
 
-    def noted(*arguments: Any, **named: Any) -> bool:
+    def noted(*arguments: Any, **named: Any) -> Any:
         try:
-            made.append(original(*arguments, **named))
+            made.append(original(*arguments, **named) is not None)
         except BaseException as error:
             made.append(type(error))
             raise
-        return made[-1] is True
+        return made[-1] or None
 
     monkeypatch.setattr(enlistment, "append_and_commit", noted)
     return made
@@ -96,6 +96,18 @@ def test_waiting_readers_are_notified_by_the_commit(shop: Shop) -> None:
         assert [len(each.payload) > 0 for each in listener.notifies(timeout=SECONDS, stop_after=1)] == [True]
 
 
+def test_readers_are_notified_later_where_it_cannot_be_done_at_once(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NOTIFY waits for the COMMIT of any other session of the cluster that notifies, and gives up."""
+    commit(shop)
+    with closing(psycopg.connect(shop.url, autocommit=True)) as listener:
+        listener.execute("listen msgtx")
+        with monkeypatch.context() as patched:
+            patched.setattr(committing, "NOTIFY_SOON", "select 1 / 0, msgtx.notify_readers(%s)")
+            commit(shop, number=2)  # its connection is back in the pool at the end
+        assert [len(each.payload) > 0 for each in listener.notifies(timeout=SECONDS, stop_after=1)] == [True]
+    assert shop.seen() == ([b"1", b"2"], [1, 2])
+
+
 @pytest.mark.parametrize(
     "before",
     [
@@ -133,14 +145,14 @@ def test_a_deferrable_constraint_keeps_all_in_its_own_order(shop: Shop, ways: li
     shop.connection.execute("create table line (number int unique deferrable)")
     try:
         commit(shop, number=2)  # it is asked for once a minute
-        committing._habits.clear()
+        enlistment._deferrable.clear()
         commit(shop, number=3)
         shop.connection.execute("drop table line")
         commit(shop, number=4)
     finally:
         shop.connection.execute("drop table if exists line")
     assert ways == [True, True]
-    committing._habits.clear()
+    enlistment._deferrable.clear()
     commit(shop, number=5)
     assert (ways, shop.rows()) == ([True, True, True], [1, 2, 3, 4, 5])
 

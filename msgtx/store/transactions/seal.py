@@ -137,9 +137,12 @@ def decide_sealed(connection: RawConnection, sealed: Sealed) -> None:
     call(connection, calls.DECIDE_SEALED, *_decision(sealed))
 
 
-def decide_sealed_and_commit(connection: psycopg.Connection[Any], sealed: Sealed, *, words: str) -> None:
-    """Do the same, commit the session's SQL transaction and notify waiting consumers, in one round trip."""
-    call_and_commit(connection, calls.DECIDE_SEALED, *_decision(sealed), words=words)
+def decide_sealed_and_commit(connection: psycopg.Connection[Any], sealed: Sealed, *, words: str) -> bool:
+    """Do the same, commit the session's SQL transaction and notify waiting consumers, in one round trip.
+
+    Returns whether the notification succeeded.
+    """
+    return call_and_commit(connection, calls.DECIDE_SEALED, *_decision(sealed), words=words)
 
 
 def _decision(sealed: Sealed) -> tuple[object, ...]:
