@@ -47,7 +47,7 @@ from msgtx.session.moves import look_for_move
 from msgtx.session.published import Published, calls_of
 from msgtx.session.riding import Enlisted, Riding, SealedDecision, Thing, Writing
 from msgtx.session.side_connection import Settling, companion, dispose, engine_of, off_loop
-from msgtx.store.fetch.wakeups import notify, words_of
+from msgtx.store.fetch.wakeups import notify, tell_readers, words_of
 from msgtx.store.groups.groups import NO_OFFSETS, OffsetColumns, OffsetRows, columns_of
 from msgtx.store.operator.installation import Installation, describe_installation, require_version
 from msgtx.store.shares.answers import NO_ANSWERS, AnswerColumns, acknowledge_in_session
@@ -138,6 +138,8 @@ class Enlistment:
         notified = append_and_commit(driver, batches, words=self._words)
         if notified is None:
             self._write_log(connection, [batches], NO_OFFSETS, NO_ANSWERS)
+        elif not notified:
+            _tell_readers(driver, self.partitions)
         return notified
 
     def _decide_and_commit(self, driver: psycopg.Connection[Any], sealed: Sealed) -> bool:
@@ -490,6 +492,18 @@ def _commit_with_records(driver: Any) -> None:
         if not (driver.closed and isinstance(error, psycopg.Error)):  # else SQLAlchemy sees that it is lost, as it is here
             _take_back(connection, enlistment)
         raise
+
+
+def _tell_readers(driver: psycopg.Connection[Any], partitions: set[int]) -> None:
+    """Have listeners find a COMMIT that could not be notified, in a SQL transaction that the dialect's `do_commit` ends.
+
+    The COMMIT itself is done: no error of this is one of it.
+    """
+    try:
+        tell_readers(driver, sorted(partitions))
+    except (errors.MsgtxError, psycopg.Error):
+        with contextlib.suppress(psycopg.Error):
+            driver.rollback()
 
 
 def _committed(driver: Any) -> None:

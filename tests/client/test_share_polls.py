@@ -244,7 +244,7 @@ def test_where_nothing_can_be_shared_nobody_tries_for_a_while(
         assert len(one.poll(PATIENCE_SECONDS, 1)) == 1
         polls, (partition,) = one._polls, one._acquisitions.places
         several = [Acquiring(topic, each._member.number or 0, 99, [partition], 1, 1 << 20) for each in (one, other)]
-        found = polls._together(several)
+        found = polls._together(several, lambda: None)
         assert [each is None for each in found] == [order == "key"] * 2
         calls: list[Acquiring] = []
         monkeypatch.setattr(polls._calls_of(partition), "call", lambda asking: calls.append(asking) or found_in(partition))
