@@ -144,7 +144,7 @@ def test_a_deferrable_constraint_keeps_all_in_its_own_order(shop: Shop, ways: li
     commit(shop)
     shop.connection.execute("create table line (number int unique deferrable)")
     try:
-        commit(shop, number=2)  # it is asked for once a minute
+        commit(shop, number=2)  # it is asked for now and then
         enlistment._deferrable.clear()
         commit(shop, number=3)
         shop.connection.execute("drop table line")

@@ -72,9 +72,9 @@ def seal(
     `tails`: the last sequence sent, by partition id. `seat`: of the deciding session. After it has left its seat, anyone may
     abort. `is_alone`: whether nothing else is in the SQL transaction that might have to be flushed.
     """
-    arguments = (*transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
+    arguments = (*_sealed_content(transaction_id, kind, tails, offsets), timeout_ms, client_host, client_process, seat)
     function = SEAL_FOR_A_SESSION if kind == "session" and is_alone else calls.SEAL
-    (answer,) = call(connection, function, *arguments, timeout_ms, client_host, client_process, seat)
+    (answer,) = call(connection, function, *arguments)
     return _sealing(transaction_id, tails, answer)
 
 
@@ -94,16 +94,22 @@ def append_and_seal(
 
     An error of the seal says nothing where a batch was refused.
     """
-    arguments = (*transaction_id, "session", Int4Array(tails), Int8Array(tails.values()), *offsets.arguments())
+    arguments = (*_sealed_content(transaction_id, "session", tails, offsets), timeout_ms, client_host, client_process, seat)
     rows, (answer,) = call_together(
         connection,
         [
             (APPEND_UNFLUSHED, append_arguments(connection, batches, durable=False, wake=False, timeout_ms=timeout_ms)),
-            (SEAL_FOR_A_SESSION, (*arguments, timeout_ms, client_host, client_process, seat)),
+            (SEAL_FOR_A_SESSION, arguments),
         ],
         lambda: None,
     )
     return read_appended(rows), _sealing(transaction_id, tails, answer)
+
+
+def _sealed_content(
+    transaction_id: TransactionId, kind: Kind, tails: Mapping[int, int], offsets: OffsetColumns
+) -> tuple[object, ...]:
+    return *transaction_id, kind, Int4Array(tails), Int8Array(tails.values()), *offsets.arguments()
 
 
 def _sealing(transaction_id: TransactionId, tails: Mapping[int, int], answer: tuple[Any, ...]) -> Sealing:
