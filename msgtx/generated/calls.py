@@ -80,7 +80,8 @@ ACQUIRE_RECORDS: Final = Function(
     "acquire_records",
     "group_name text, member_numbers int8[], call_numbers int8[], partition_ids int4[], mosts int4[], "
     "max_bytes int8, accepted_firsts int8[], accepted_lasts int8[], answered_partitions int4[], "
-    "first_offsets int8[], last_offsets int8[], answers text[], reasons text[], delays_ms int4[], is_again bool",
+    "first_offsets int8[], last_offsets int8[], answers text[], reasons text[], delays_ms int4[], is_again bool, "
+    "inline_bytes int8",
     AcquireRecordsRow,
     flushed=False,
 )

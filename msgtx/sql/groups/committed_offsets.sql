@@ -20,7 +20,7 @@ begin
         ignored := msgtx.require_rights(cans, partition_ids);
     end if;
     return query
-    select p.partition_id, newest.committed_offset, newest.metadata, coalesce(waiting.pending, false)
+    select p.partition_id, decided.committed_offset, decided.metadata, decided.pending
     from msgtx.consumer_group g
     cross join lateral (
         select u.partition_id from unnest(partition_ids) u(partition_id)
@@ -31,13 +31,6 @@ begin
               select from msgtx.partition known where known.partition_id = o.partition_id
               and ((select msgtx.topics_of_caller(cans)) is null
                    or known.topic_id = any((select msgtx.topics_of_caller(cans))::int[])))) p
-    left join lateral msgtx.newest_offset_of(g.group_id, p.partition_id) newest on true
-    left join lateral (
-        select true as pending from msgtx.group_offset o
-        where o.group_id = g.group_id and o.partition_id = p.partition_id
-          and o.commit_sequence > coalesce(newest.commit_sequence, 0)
-          and exists (select from msgtx.seal_of(o.producer_id, o.producer_epoch, o.transaction_number))
-          and not exists (select from msgtx.decision_of(o.producer_id, o.producer_epoch, o.transaction_number))
-        limit 1) waiting on true
-    where g.name = group_name and (newest.commit_sequence is not null or waiting.pending);
+    cross join lateral msgtx.decided_offset_of(g.group_id, p.partition_id) decided
+    where g.name = group_name;
 end $$;

@@ -31,7 +31,7 @@ declare
     place record;
     since record;
     step record;
-    taken msgtx.taken_record;
+    taken bigint;
     start bigint;
 begin
     if found_group is null or auto_offset_reset <> 'earliest'
@@ -52,7 +52,7 @@ begin
         continue when not msgtx.try_lock_group_partition(found_group, place.partition_id);
         -- Behind the lock: the last holder may have moved the offset.
         select c.committed_offset, c.pending into since
-        from msgtx.committed_offsets(group_name, array[place.partition_id]) c;
+        from msgtx.decided_offset_of(found_group, place.partition_id) c;
         if since.pending then
             pending := pending || place.partition_id;
             continue;
@@ -63,17 +63,38 @@ begin
                 topic, place.partition_index, place.partition_id, group_name, start, auto_offset_reset);
         end if;
         for round in 1 .. rounds loop
-            select r.* into step from msgtx.records_to_take(
-                topic, place.partition_index, place.partition_id, start, max_records, max_bytes, has_some) r;
+            select r.* into step
+            from msgtx.rows_to_take(place.partition_id, start, max_records, max_bytes, has_some) r;
             start := step.next_offset;
             exit when not step.has_more;
         end loop;
-        foreach taken in array step.records loop
-            return next taken;
-            max_records := max_records - 1;
-            max_bytes := max_bytes - coalesce(octet_length(taken.key), 0) - coalesce(octet_length(taken.value), 0);
-            has_some := true;
-        end loop;
+        return query
+        select topic, place.partition_index, r."offset", r."timestamp", r.key, r.value, r.headers
+        from unnest(step.base_offsets, step.record_counts, step.befores, step.counts)
+            u(base_offset, record_count, before, count)
+        cross join lateral (
+            select b.* from msgtx.record_batch b
+            where b.partition_id = place.partition_id and b.base_offset = u.base_offset
+              and b.record_count = u.record_count limit 1) b
+        cross join lateral msgtx.unpack_records(
+            b.base_offset, b.offset_deltas, b.max_timestamp, b.keys, b."values", b.timestamps, b.header_counts,
+            b.header_keys, b.header_values, u.before, u.count) r;
+        get diagnostics taken = row_count;
+        if taken <> (select coalesce(sum(c), 0) from unnest(step.counts) c) then
+            raise exception using errcode = '55P03', message = format(
+                '%s-%s was compacted or shortened meanwhile: call again', topic, place.partition_index);
+        end if;
+        has_some := has_some or taken > 0;
+        max_records := max_records - taken;
+        if max_records > 0 then
+            max_bytes := max_bytes - coalesce((
+                select sum(msgtx.batch_bytes(
+                    b.keys[u.before + 1:u.before + u.count], b."values"[u.before + 1:u.before + u.count], null, null))
+                from unnest(step.base_offsets, step.befores, step.counts) u(base_offset, before, count)
+                cross join lateral (
+                    select b.* from msgtx.record_batch b
+                    where b.partition_id = place.partition_id and b.base_offset = u.base_offset limit 1) b), 0);
+        end if;
         if step.held_back then
             held_back := held_back || place.partition_id;
         end if;

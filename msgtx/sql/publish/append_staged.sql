@@ -39,32 +39,37 @@ declare
     header_counts int[];
     header_keys text[];
     header_values bytea[];
-    only_one msgtx.batch[];
     ignored boolean;
 begin
-    -- The usual case is one call's batches, or one published record: then nothing has to be put in order.
-    select count(*) as calls, count(case when c.group_names <> '{}' or c.share_groups <> '{}' then true end) as commits,
+    -- The usual case is one call's batches or answers, or one published record: then nothing has to be put in order.
+    select count(case when c.group_names <> '{}' then true end) as commits,
+           count(case when c.batches <> '{}' then true end) as batched,
+           count(case when c.share_groups <> '{}' then true end) as answered,
            (select count(*) from (
                 select from msgtx.staged_record s where s.staged_by = in_staged_by limit 2) r) as records
     into staged
     from msgtx.staged_commit c where c.staged_by = in_staged_by
         and (c.batches <> '{}' or c.group_names <> '{}' or c.share_groups <> '{}');
-    if staged.commits = 0 and staged.calls + staged.records = 1 then
-        if staged.calls = 1 then
-            select c.batches into only_one from msgtx.staged_commit c
-            where c.staged_by = in_staged_by and c.batches <> '{}';
+    if staged.commits = 0 and staged.batched + staged.answered + staged.records = 1 then
+        if staged.answered = 1 then
+            ignored := msgtx.answer_or_raise(
+                c.share_groups, c.share_members, c.share_partitions, c.share_firsts, c.share_lasts, c.share_answers,
+                c.share_reasons, c.share_delays, held_calls => c.share_calls)
+            from msgtx.staged_commit c where c.staged_by = in_staged_by and c.share_groups <> '{}';
+        elsif staged.batched = 1 then
+            ignored := msgtx.append_or_raise(c.batches)
+            from msgtx.staged_commit c where c.staged_by = in_staged_by and c.batches <> '{}';
         else
             delete from msgtx.staged_record s where s.staged_by = in_staged_by returning s.* into published;
             if published.headers is not null then
                 select h.counts, h.keys, h."values" into header_counts, header_keys, header_values
                 from msgtx.header_columns(array[published.headers]) h;
             end if;
-            only_one := array[row(
+            ignored := msgtx.append_or_raise(array[row(
                 published.partition_id, null, null, null, null, published."timestamp",
                 case when published.key is not null then array[published.key] end, array[published.value], null,
-                header_counts, header_keys, header_values)::msgtx.batch];
+                header_counts, header_keys, header_values)::msgtx.batch]);
         end if;
-        ignored := msgtx.append_or_raise(only_one);
         delete from msgtx.staged_commit c where c.staged_by = in_staged_by;
         return true;
     end if;

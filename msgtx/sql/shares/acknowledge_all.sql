@@ -21,8 +21,9 @@ declare
 begin
     wrong := case
         when cardinality(receipts) > most then 'receipts'
-        when exists (select from unnest(receipts) u
-                     where u ~ '^[0-9]{1,9}[.][0-9]{1,9}[.][0-9]{1,18}[.][0-9]{1,18}$' is not true) then 'receipt'
+        -- One match for all: each takes 1.5 µs.
+        when array_to_string(receipts, ',', '') || ',' ~ '^([0-9]{1,9}[.][0-9]{1,9}[.][0-9]{1,18}[.][0-9]{1,18},)*$' is not true
+             or cardinality(string_to_array(array_to_string(receipts, ','), ',')) <> cardinality(receipts) then 'receipt'
         when answer in ('accept', 'release', 'reject', 'renew') is not true then 'answer'
         when delay is not null and (answer = 'release' and delay_ms between 0 and 2147483647) is not true then 'delay'
         when reason is not null and answer not in ('release', 'reject') then 'reason' end;
@@ -47,9 +48,9 @@ begin
         from (
             select u.*, u.record_offset - row_number() over (
                        partition by u.group_id, u.partition_id, u.call_number order by u.record_offset) as gaps_before
-            from (select p.parts[1]::int as group_id, p.parts[2]::int as partition_id, p.parts[3]::bigint as record_offset,
-                         -p.parts[4]::bigint as call_number
-                  from (select string_to_array(u, '.') as parts from unnest(receipts) u) p) u) d
+            from (select split_part(u, '.', 1)::int as group_id, split_part(u, '.', 2)::int as partition_id,
+                         split_part(u, '.', 3)::bigint as record_offset, -split_part(u, '.', 4)::bigint as call_number
+                  from unnest(receipts) u offset 0) u) d
         group by d.group_id, d.partition_id, d.call_number, d.gaps_before) r
     left join lateral (
         select c.group_id, c.name from msgtx.consumer_group c where c.group_id = r.group_id limit 1) c on true

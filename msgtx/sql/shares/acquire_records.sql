@@ -19,7 +19,8 @@ create function msgtx.acquire_records(
     group_name text, member_numbers bigint[], call_numbers bigint[], partition_ids int[], mosts int[], max_bytes bigint,
     accepted_firsts bigint[], accepted_lasts bigint[], answered_partitions int[] default '{}',
     first_offsets bigint[] default '{}', last_offsets bigint[] default '{}', answers text[] default '{}',
-    reasons text[] default '{}', delays_ms int[] default '{}', is_again boolean default false)
+    reasons text[] default '{}', delays_ms int[] default '{}', is_again boolean default false,
+    inline_bytes bigint default 16384)
 returns table (
     error text, asker int, partition_id int, first_offset bigint, last_offset bigint, delivery_count int, lock_ms int,
     max_timestamp bigint, offsets bigint[], keys bytea[], "values" bytea[], timestamps bigint[],
@@ -28,7 +29,6 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 #variable_conflict use_column
 declare
     partitions_at_once constant int := 256;  -- that are locked
-    inline_bytes bigint := 16384;  -- of records in an answer: so much is on its way, read or not, before the locks are gone
     letters int := 500;  -- dead letters that a call writes; their bytes count in max_bytes
     moment constant timestamptz := msgtx.clock();
     members constant int := cardinality(member_numbers);

@@ -14,11 +14,13 @@ create function msgtx.receive(
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_variable
 declare
+    all_bytes constant bigint := 9223372036854775807;  -- of records come with the answer
     ignored boolean := msgtx.refuse_stale_snapshot() and (
         msgtx.acts_for_owner() or msgtx.require_right_on_topic('consume', topic)
         and msgtx.require_names('group', array[share_group]));
     found_topic constant int := msgtx.topic_to_read('receive', topic, share_group, max_records, max_bytes);
     call constant bigint := -nextval('msgtx.commit_sequence');
+    receipt_behind constant text := '.' || -call;
     member bigint;
     moment timestamptz;
     g msgtx.share_group;
@@ -41,15 +43,15 @@ begin
     end if;
     return query
     select topic, p.partition_index, r."offset", r."timestamp", r.key, r.value, r.headers, a.delivery_count,
-           moment + a.lock_ms * interval '1 ms', format('%s.%s.%s.%s', g.group_id, a.partition_id, r."offset", -call)
+           moment + a.lock_ms * interval '1 ms', p.receipt_before || r."offset" || receipt_behind
     from msgtx.acquire_records(
         share_group, array[member], array[call], partition_ids[place:], array[max_records::int], max_bytes,
-        array[-1::bigint], array[-1::bigint]) a
+        array[-1::bigint], array[-1::bigint], inline_bytes => all_bytes) a
     cross join lateral (
-        select p.partition_index from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
-    cross join lateral msgtx.records_at(array[a.partition_id], array[a.first_offset], array[a.last_offset], null) b
+        select p.partition_index, g.group_id || '.' || p.partition_id || '.' as receipt_before
+        from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
     cross join lateral msgtx.unpack_records(
-        case when b.offsets is null then b.first_offset else 0 end, b.offsets, b.max_timestamp, b.keys, b."values",
-        b.timestamps, b.header_counts, b.header_keys, b.header_values, 0, b.record_count) r
+        case when a.offsets is null then a.first_offset else 0 end, a.offsets, a.max_timestamp, a.keys, a."values",
+        a.timestamps, a.header_counts, a.header_keys, a.header_values, 0, cardinality(a."values")) r
     where a.asker > 0;
 end $$;

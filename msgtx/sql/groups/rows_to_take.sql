@@ -1,0 +1,65 @@
+-- rows_to_take(partition_id, position, most, max_bytes, has_some) → the rows of the log of which a group takes the committed
+-- records of a partition next: at most so many records, of so many bytes of keys and values. The first record may be larger,
+-- unless the caller has some.
+--   counts        of each row, so many records are taken, behind so many others (befores); record_counts: that it has
+--   next_offset   behind these records, and behind aborted ones
+--   held_back     an overdue transaction does not let readers go further      has_more   all rows looked at were aborted
+-- Reads what fetch_batches does.
+-- plan: look-ups
+create function msgtx.rows_to_take(
+    in_partition_id int, "position" bigint, most bigint, max_bytes bigint, has_some boolean,
+    out base_offsets bigint[], out record_counts bigint[], out befores bigint[], out counts bigint[],
+    out next_offset bigint, out held_back boolean, out has_more boolean
+) language plpgsql stable as $$
+declare
+    rows_at_once constant int := least(1000, greatest(most, 16));
+begin
+    select array_agg(r.base_offset) filter (where r.count > 0), array_agg(r.record_count) filter (where r.count > 0),
+           array_agg(r.before) filter (where r.count > 0), array_agg(r.count) filter (where r.count > 0),
+           1 + coalesce(max(case
+               when r.before + r.count < r.record_count
+                   then r.base_offset + coalesce(r.offset_deltas[r.before + r.count], r.before + r.count - 1)
+               else r.last_offset end), "position" - 1),
+           coalesce(bool_or(r.blocked_overdue), false), count(*) = rows_at_once and sum(r.count) = 0
+    into base_offsets, record_counts, befores, counts, next_offset, held_back, has_more
+    from (
+        select s.*, least(s.record_count - s.before, most - s.ahead) as count
+        from (
+            select f.base_offset, f.last_offset, f.offset_deltas, f.blocked_overdue, n.record_count, n.before,
+                   coalesce(sum(n.record_count - n.before) over (
+                       order by f.base_offset rows between unbounded preceding and 1 preceding), 0)::bigint as ahead
+            from msgtx.fetch_batches(
+                array[in_partition_id], array["position"], array[null::text], 'read_committed', max_bytes, rows_at_once) f
+            cross join lateral (
+                select case when f.visible is not true then 0
+                           else coalesce(cardinality(f.offset_deltas), f.last_offset - f.base_offset + 1) end,
+                       case when f.visible is not true then 0
+                           when f.offset_deltas is null then greatest("position" - f.base_offset, 0)
+                           else (select count(*) from unnest(f.offset_deltas) d where f.base_offset + d < "position") end
+                ) n(record_count, before)) s
+        where s.ahead < most order by s.base_offset) r;
+    if (select sum(b.byte_size) from msgtx.record_batch b
+        where b.partition_id = in_partition_id
+          and b.base_offset between base_offsets[1] and base_offsets[cardinality(base_offsets)]) > max_bytes
+    then
+        select array_agg(r.fitting order by r.place), 1 + coalesce(max(r.last_offset), "position" - 1)
+        into counts, next_offset
+        from (
+            select u.place, count(*) filter (where u.fits) as fitting, max(u.at_offset) filter (where u.fits) as last_offset
+            from (
+                select s.place, b.base_offset + coalesce(
+                           b.offset_deltas[s.before + v.ordinal], s.before + v.ordinal - 1) as at_offset,
+                       sum(n.bytes) over along <= max_bytes or row_number() over along = 1 and not has_some as fits
+                from unnest(base_offsets, befores, counts) with ordinality s(base_offset, before, count, place)
+                cross join lateral (
+                    select b.* from msgtx.record_batch b
+                    where b.partition_id = in_partition_id and b.base_offset = s.base_offset limit 1) b
+                cross join lateral unnest(
+                    b.keys[s.before + 1:s.before + s.count], b."values"[s.before + 1:s.before + s.count])
+                    with ordinality v(key, value, ordinal)
+                cross join lateral (
+                    select coalesce(octet_length(v.key), 0)::bigint + coalesce(octet_length(v.value), 0)) n(bytes)
+                window along as (order by s.place, v.ordinal)) u
+            group by u.place) r;
+    end if;
+end $$;
