@@ -36,7 +36,9 @@ MOST: Final = 20_000  # schedules of one story
 GATES: Final = 12  # that the weaver holds per actor: more than any call has locks
 LOCKS: Final = re.compile(r"\b(pg_(?:try_)?advisory_xact_lock(?:_shared)?)\(")
 # Between two statements of one function that see different snapshots, there is a gate, too.
-STATEMENTS: Final = re.compile(r"^(?= +insert into msgtx\.(?:partition_floor|group_heartbeat))", re.MULTILINE)
+STATEMENTS: Final = re.compile(
+    r"^(?= +(?:insert into msgtx\.(?:partition_floor|group_heartbeat)|return query\n +select topic, place))", re.MULTILINE
+)
 SCHEMA: Final = """
 create schema if not exists weave;
 create or replace function weave.gate() returns void language plpgsql as $$

@@ -11,7 +11,7 @@ from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.declared.function import Function
 from msgtx.generated import calls
 from msgtx.store.shares.answers import NO_ANSWERS
-from msgtx.store.shares.shares import Acquiring, acquire_records, acquire_records_together
+from msgtx.store.shares.shares import INLINE_BYTES, Acquiring, acquire_records, acquire_records_together
 from tests.databases import Connection, Sessions, backend, wait_until
 from tests.store.sharing import ANYTHING, ShareGroup
 from tests.store.steps import new_partition, new_topic, plain
@@ -71,7 +71,7 @@ def test_a_member_that_does_not_read_its_answer_holds_no_lock(
     if together:
         numbers = f"'{{{number}, {group.join('c')}}}', '{{{call_number}, 1}}'"
         mosts, nothing = "'{20, 0}'", "'{-1, -1}', '{-1, -1}'"
-    asked = f"acquire_records('{group.name}', {numbers}, {place}, {mosts}, {ANYTHING}, {nothing})"
+    asked = f"acquire_records('{group.name}', {numbers}, {place}, {mosts}, {ANYTHING}, {nothing}, inline_bytes => {INLINE_BYTES})"
     ask_without_reading(stopped, f"select f.* from msgtx.{asked} f")
     wait_until(lambda: is_idle(connection, stopped))
     while stopped.pgconn.get_result():
@@ -89,7 +89,7 @@ def rows_of(connection: Connection, asked: Acquiring) -> list[tuple[Any, ...]]:
     """Acquire. Returns the rows of the answer as they come, from the offsets on."""
     numbers = Int8Array([asked.member_number]), Int8Array([asked.call_number])
     columns = Int4Array(asked.partition_ids), Int4Array([asked.max_records]), asked.max_bytes
-    nothing = Int8Array([-1]), Int8Array([-1]), *NO_ANSWERS.arguments()[2:], False
+    nothing = Int8Array([-1]), Int8Array([-1]), *NO_ANSWERS.arguments()[2:], False, INLINE
     return [
         row[8:]
         for row in call(connection, calls.ACQUIRE_RECORDS, asked.group, *numbers, *columns, *nothing)

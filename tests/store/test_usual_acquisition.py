@@ -19,7 +19,14 @@ from msgtx.database.wire import Int4Array, Int8Array
 from msgtx.generated import calls
 from msgtx.store.groups.members import leave_group
 from msgtx.store.shares.answers import NO_ANSWERS
-from msgtx.store.shares.shares import NOTHING, Acquiring, Acquisition, acquire_records, acquire_records_together
+from msgtx.store.shares.shares import (
+    INLINE_BYTES,
+    NOTHING,
+    Acquiring,
+    Acquisition,
+    acquire_records,
+    acquire_records_together,
+)
 from msgtx.store.topics.retention import delete_records
 from msgtx.store.transactions.transactions import mark
 from tests.databases import Connection
@@ -142,7 +149,9 @@ class World:
         limits = Int4Array(asked.partition_ids), Int4Array([asked.max_records]), asked.max_bytes
         accepted = (Int8Array([each]) for each in asked.accepted() or NOTHING)
         answers = asked.answers.arguments()[2:]
-        rows = call(self.connection, self.function, asked.group, *numbers, *limits, *accepted, *answers, is_again)
+        rows = call(
+            self.connection, self.function, asked.group, *numbers, *limits, *accepted, *answers, is_again, INLINE_BYTES
+        )
         found = [
             (row[0], *((None,) * 3 if row[2] is None else (self.partitions.index(row[2]), *row[3:5])), *row[5:8], row[10])
             for row in rows

@@ -9,6 +9,7 @@ from msgtx.database.calls import query
 from tests.databases import Connection
 from tests.store.roster import join
 from tests.store.steps import committed_at, named_topic, plain, unique
+from tests.store.test_compaction import compact, compacted_topic
 from tests.weave import Call, Played, Story, Weaver
 
 pytestmark = pytest.mark.slow
@@ -100,3 +101,36 @@ def test_a_group_begins_once(weaver: Weaver, eye: Connection) -> None:
         return Story({name: [Call("take", taking.begin_late, gate=1)] for name in ("a", "b")}, judge)
 
     weaver.explore(begin, at_least=10)
+
+
+def test_a_compaction_in_the_middle_of_a_take_hides_no_record(weaver: Weaver, eye: Connection) -> None:
+    """I10: which rows are taken and what they hold are two statements."""
+    refusals = []
+
+    def begin() -> Story:
+        taking = Taking(eye, is_new=True)
+        taking.partition = compacted_topic(eye, "a0 b1", "a2 c3", "d4")
+        ((taking.topic,),) = query(
+            eye,
+            "select t.name from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id where p.partition_id = %s",
+            taking.partition,
+        )
+
+        def judge(played: Played) -> None:
+            taken = played.answers["sql.take"]
+            if isinstance(taken, errors.LockTimeout):
+                refusals.append(taken)
+                taken = []
+            while rest := taking.take(eye):
+                taken += rest
+            assert taken == sorted(set(taken))
+            assert set(taken) >= {1, 2, 3, 4}
+            assert taking.at == 5
+
+        return Story(
+            {"sql": [Call("take", taking.take, gate=1, may_time_out=True)], "sweep": [Call("compact", compact)]},
+            judge,
+        )
+
+    weaver.explore(begin, at_least=3)
+    assert refusals

@@ -1,5 +1,5 @@
--- decided_offset_of(group_id, partition) → a group's decided offset in a partition, and its metadata. pending: a newer one is
--- sealed and undecided. No row: there is neither. A row counts unless its transaction is decided ABORT, or sealed and
+-- decided_offset_of(group_id, partition) → a group's decided offset in a partition, and its metadata. pending: a newer one
+-- is sealed and undecided. No row: there is neither. A row counts unless its transaction is decided ABORT, or sealed and
 -- undecided. Reads group_offset, transaction_decision, transaction_seal.
 create function msgtx.decided_offset_of(in_group_id int, in_partition_id int)
 returns table (committed_offset bigint, metadata text, pending boolean) language sql stable as $$

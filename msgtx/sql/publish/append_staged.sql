@@ -45,11 +45,8 @@ begin
     select count(case when c.group_names <> '{}' then true end) as commits,
            count(case when c.batches <> '{}' then true end) as batched,
            count(case when c.share_groups <> '{}' then true end) as answered,
-           (select count(*) from (
-                select from msgtx.staged_record s where s.staged_by = in_staged_by limit 2) r) as records
-    into staged
-    from msgtx.staged_commit c where c.staged_by = in_staged_by
-        and (c.batches <> '{}' or c.group_names <> '{}' or c.share_groups <> '{}');
+           (select count(*) from (select from msgtx.staged_record s where s.staged_by = in_staged_by limit 2) r) as records
+    into staged from msgtx.staged_commit c where c.staged_by = in_staged_by;
     if staged.commits = 0 and staged.batched + staged.answered + staged.records = 1 then
         if staged.answered = 1 then
             ignored := msgtx.answer_or_raise(
@@ -105,8 +102,7 @@ begin
     end loop;
     for staged in
         select c.batches from msgtx.staged_commit c where c.staged_by = in_staged_by and c.batches <> '{}'
-            order by c.staged_number
-    loop
+        order by c.staged_number loop
         ignored := msgtx.append_or_raise(staged.batches);
     end loop;
     for found_call in calls loop

@@ -3,9 +3,10 @@
 --   accepted_firsts  what each accepts, to last: all records of one acquisition, of the first partition; -1: none
 --   answers, …       of one member (apply_answers). If any is refused, its rows have an error, and nothing is acquired
 --   is_again         the call was made before. If it was done, the member gets the same records again
+--   inline_bytes     of records come at once; behind them, keys, … are null, all of them (read_records). null: of all
 --   a row for each piece of a row of the log that asker, a place in members, has acquired; offsets: null if each is a
---   record; keys, … null, all of them, behind 16 kB (read_records). If there is nothing, asker is 0 for: perhaps at once,
---   else -1. No row: it is not usual for all of several members, and nothing was done; or one member's call is late
+--   record. If there is nothing, asker is 0 for: perhaps at once, else -1
+--   no row: it is not usual for all of several members, and nothing was done; or one member's call is late
 -- Locks the first share partition and those that are answered for; tries the others. Reads consumer_group, share_group,
 -- group_member, group_heartbeat. Writes share_call; share_state and more by acquire_usually, acquire_generally,
 -- apply_answers. Flushed if it wrote dead letters; what is answered for is flushed by the caller (flush_log).
@@ -20,7 +21,7 @@ create function msgtx.acquire_records(
     accepted_firsts bigint[], accepted_lasts bigint[], answered_partitions int[] default '{}',
     first_offsets bigint[] default '{}', last_offsets bigint[] default '{}', answers text[] default '{}',
     reasons text[] default '{}', delays_ms int[] default '{}', is_again boolean default false,
-    inline_bytes bigint default 16384)
+    inline_bytes bigint default null)
 returns table (
     error text, asker int, partition_id int, first_offset bigint, last_offset bigint, delivery_count int, lock_ms int,
     max_timestamp bigint, offsets bigint[], keys bytea[], "values" bytea[], timestamps bigint[],
@@ -53,6 +54,7 @@ declare
     had int[];
     ignored boolean := msgtx.refuse_stale_snapshot();
 begin
+    inline_bytes := coalesce(inline_bytes, 9223372036854775807);
     ignored := msgtx.acts_for_owner() or msgtx.require_rights('{consume}', partition_ids || answered_partitions)
         and msgtx.require_names('group', array[group_name]);
     select s as settings, asked.living, asked.answered_call, asked.is_answered into home

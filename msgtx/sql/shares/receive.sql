@@ -14,7 +14,6 @@ create function msgtx.receive(
 set search_path = pg_catalog, pg_temp set lock_timeout = '10s' as $$
 #variable_conflict use_variable
 declare
-    all_bytes constant bigint := 9223372036854775807;  -- of records come with the answer
     ignored boolean := msgtx.refuse_stale_snapshot() and (
         msgtx.acts_for_owner() or msgtx.require_right_on_topic('consume', topic)
         and msgtx.require_names('group', array[share_group]));
@@ -46,7 +45,7 @@ begin
            moment + a.lock_ms * interval '1 ms', p.receipt_before || r."offset" || receipt_behind
     from msgtx.acquire_records(
         share_group, array[member], array[call], partition_ids[place:], array[max_records::int], max_bytes,
-        array[-1::bigint], array[-1::bigint], inline_bytes => all_bytes) a
+        array[-1::bigint], array[-1::bigint]) a
     cross join lateral (
         select p.partition_index, g.group_id || '.' || p.partition_id || '.' as receipt_before
         from msgtx.partition p where p.partition_id = a.partition_id limit 1) p

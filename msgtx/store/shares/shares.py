@@ -20,6 +20,7 @@ from msgtx.types import Acknowledgement, Headers
 ACCEPT: Final = Acknowledgement.ACCEPT.value
 NOTHING: Final = (-1, -1)  # that a member accepts
 LEAST_NUMBER: Final = 1 << 60  # of a member: those of consumer groups are counted from 1 on
+INLINE_BYTES: Final = 16_384  # of records in an answer: so much is on its way, read or not, before the locks are gone
 TIDIED_AT_ONCE: Final = 10  # calls of up to 10,000 rows: more than a member writes between two heartbeats
 
 
@@ -225,6 +226,7 @@ def _acquired(
         Int8Array(lasts),
         *answers.arguments()[2:],  # without the columns of groups and members
         is_again,
+        INLINE_BYTES,
     )
     if all(each.answers is NO_ANSWERS for each in several):
         rows = call(connection, calls.ACQUIRE_RECORDS, *arguments)
