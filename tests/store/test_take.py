@@ -139,6 +139,24 @@ def test_a_call_has_limits_in_records_and_bytes(taking: Taking, named: dict[str,
     assert expected + rest == [b"aaaa", b"bb", b"c", b"d"]
 
 
+def test_bytes_are_those_of_the_records_of_all_partitions(connection: Connection) -> None:
+    """Rows of the log of which a part is taken count with that part, and records that are larger than others in full."""
+    taking = Taking(connection, 2)
+    sent = [[b"%d" % at * size for size in (900, *[10] * 20, 300)] for at in range(2)]
+    for partition, values in zip(taking.partitions, sent, strict=True):
+        plain(connection, partition, *values)
+    calls = [taking.take(max_bytes=1000) for _ in range(6)]
+    assert [[len(value or b"") for _, _, value in call] for call in calls] == [
+        [900, *[10] * 10],
+        [900, *[10] * 10],
+        [*[10] * 10, 300, *[10] * 10, 300],
+        [],
+        [],
+        [],
+    ]
+    assert [[value for call in calls for place, _, value in call if place == at] for at in range(2)] == sent
+
+
 def test_what_is_not_committed_is_not_taken(connection: Connection, taking: Taking) -> None:
     """I5: in order, aborted records are passed by, and nothing behind an open transaction comes."""
     writer, open_one = Writer(connection), Writer(connection)
