@@ -71,7 +71,8 @@ def test_a_member_that_does_not_read_its_answer_holds_no_lock(
     if together:
         numbers = f"'{{{number}, {group.join('c')}}}', '{{{call_number}, 1}}'"
         mosts, nothing = "'{20, 0}'", "'{-1, -1}', '{-1, -1}'"
-    asked = f"acquire_records('{group.name}', {numbers}, {place}, {mosts}, {ANYTHING}, {nothing}, inline_bytes => {INLINE_BYTES})"
+    limits = f"{ANYTHING}, {nothing}, inline_bytes => {INLINE_BYTES}"
+    asked = f"acquire_records('{group.name}', {numbers}, {place}, {mosts}, {limits})"
     ask_without_reading(stopped, f"select f.* from msgtx.{asked} f")
     wait_until(lambda: is_idle(connection, stopped))
     while stopped.pgconn.get_result():
