@@ -81,6 +81,16 @@ def work(connection: Connection) -> Receiving:
 # ── what is returned ──
 
 
+def test_of_many_partitions_the_few_that_have_records_are_found(connection: Connection) -> None:
+    """Some neighbours are looked at first, which are others in each call."""
+    work = Receiving(connection, 40)
+    for at in (0, 17, 39):
+        work.fill(b"a", b"b", at=at)
+        assert [(each.partition, each.value) for each in work.receive(most=1)] == [(at, b"a")]
+        assert [(each.partition, each.value) for each in work.receive(most=1)] == [(at, b"b")]
+    assert work.receive() == []
+
+
 def test_a_record_is_received_as_it_was_sent(connection: Connection, work: Receiving) -> None:
     append(
         connection,

@@ -289,6 +289,15 @@ def test_a_call_goes_on_with_the_next_partition(connection: Connection) -> None:
     assert sorted(partition for partition, _, _ in taking.take()) == [0, 1]
 
 
+def test_of_many_partitions_the_few_that_have_records_are_found(connection: Connection) -> None:
+    """Some neighbours are looked at first, which are others in each call."""
+    taking = Taking(connection, 40)
+    for at in (0, 17, 39):
+        taking.fill(b"a", b"b", at=at)
+        assert [taking.take(max_records=1) for _ in range(2)] == [[(at, 0, b"a")], [(at, 1, b"b")]]
+    assert taking.take() == []
+
+
 def test_two_first_callers_of_a_group_do_not_wait_for_each_other(
     connection: Connection, taking: Taking, session: Connection
 ) -> None:
