@@ -28,6 +28,7 @@ INT4, INT8, TEXT, BYTEA = 23, 20, 25, 17
 INT4_ARRAY, INT8_ARRAY, TEXT_ARRAY, BYTEA_ARRAY = 1007, 1016, 1009, 1001
 NULL = b"\xff\xff\xff\xff"
 EMPTY_ARRAY = struct.Struct(">iiI")
+LARGE_BYTES: Final = 256  # of an item: one copy less saves more than a longer list costs (decision 0012)
 ARRAY_HEADER = struct.Struct(">iiIii")
 # Lengths below this are looked up, not packed: nearly every key and value.
 LENGTHS = [length.to_bytes(4, "big") for length in range(1 << 16)]
@@ -103,14 +104,14 @@ def _header(oid: int, count: int, *, has_nulls: bool) -> bytes:
     return ARRAY_HEADER.pack(1, int(has_nulls), oid, count, 1) if count else EMPTY_ARRAY.pack(0, 0, oid)
 
 
-def encode_bytea_array(items: Sequence[bytes | None], *, oid: int = BYTEA) -> bytes:
-    """Return the binary form of a `bytea[]` (or, with `oid`, of another array of byte strings)."""
+def _bytea_array(items: Sequence[bytes | None], oid: int = BYTEA) -> list[bytes]:
+    """Return the binary form of a `bytea[]` (or, with `oid`, of another array of byte strings), in parts."""
     if None in items:
         found = [_header(oid, len(items), has_nulls=True)]
         for item in items:
             found.extend((NULL,) if item is None else (_length(item), item))
-        return b"".join(found)
-    # Two slices and one join, all in C: a batch has thousands of items.
+        return found
+    # Two slices, in C: a batch has thousands of items.
     parts: list[Any] = [b""] * (2 * len(items) + 1)
     parts[0] = _header(oid, len(items), has_nulls=False)
     try:
@@ -118,7 +119,12 @@ def encode_bytea_array(items: Sequence[bytes | None], *, oid: int = BYTEA) -> by
     except IndexError:
         parts[1::2] = [_length(item) for item in items]  # type: ignore[arg-type]  # as above
     parts[2::2] = items
-    return b"".join(parts)
+    return parts
+
+
+def encode_bytea_array(items: Sequence[bytes | None], *, oid: int = BYTEA) -> bytes:
+    """Return the binary form of a `bytea[]` (or, with `oid`, of another array of byte strings)."""
+    return b"".join(_bytea_array(items, oid))
 
 
 def encode_text_array(items: Sequence[str | None], encoding: str = "utf-8") -> bytes:
@@ -160,16 +166,24 @@ def _array(oid: int, data: bytes) -> tuple[bytes, ...]:
     return FIELD.pack(oid, len(data)), data
 
 
+def _byteas(items: Sequence[bytes | None]) -> list[bytes]:
+    parts = _bytea_array(items)
+    if len(parts[-1]) < LARGE_BYTES:  # the last one stands for all
+        parts = [b"".join(parts)]
+    parts.insert(0, FIELD.pack(BYTEA_ARRAY, sum(map(len, parts))))
+    return parts
+
+
 def encode_batch(b: BatchColumns, encoding: str = "utf-8") -> list[bytes]:
     """Return the binary form of one `msgtx.batch`, in parts: number of fields, then type, length and data of each."""
     return [
         _numbers(b),
-        *(NO_BYTEAS if b.keys is None else _array(BYTEA_ARRAY, encode_bytea_array(b.keys))),
-        *_array(BYTEA_ARRAY, encode_bytea_array(b.values)),
+        *(NO_BYTEAS if b.keys is None else _byteas(b.keys)),
+        *_byteas(b.values),
         *(NO_INT8S if b.timestamps is None else _array(INT8_ARRAY, encode_int8_array(b.timestamps))),
         *(NO_INT4S if b.header_counts is None else _array(INT4_ARRAY, encode_int4_array(b.header_counts))),
         *(NO_TEXTS if b.header_keys is None else _array(TEXT_ARRAY, encode_text_array(b.header_keys, encoding))),
-        *(NO_BYTEAS if b.header_values is None else _array(BYTEA_ARRAY, encode_bytea_array(b.header_values))),
+        *(NO_BYTEAS if b.header_values is None else _byteas(b.header_values)),
     ]
 
 
