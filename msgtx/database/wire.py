@@ -28,7 +28,7 @@ INT4, INT8, TEXT, BYTEA = 23, 20, 25, 17
 INT4_ARRAY, INT8_ARRAY, TEXT_ARRAY, BYTEA_ARRAY = 1007, 1016, 1009, 1001
 NULL = b"\xff\xff\xff\xff"
 EMPTY_ARRAY = struct.Struct(">iiI")
-LARGE_BYTES: Final = 256  # of an item: one copy less saves more than a longer list costs (decision 0012)
+LARGE_BYTES: Final = 256  # of an item: one copy less saves more than a longer list costs (decision 0192)
 ARRAY_HEADER = struct.Struct(">iiIii")
 # Lengths below this are looked up, not packed: nearly every key and value.
 LENGTHS = [length.to_bytes(4, "big") for length in range(1 << 16)]
