@@ -15,7 +15,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 # pip as the lock wants it: hashes are checked, the network is asked for nothing else.
 PIP_FLAGS := --quiet --disable-pip-version-check --no-input
-WHEEL_FLAGS := $(PIP_FLAGS) --no-index --no-build-isolation --no-deps --wheel-dir dist
 # What is missing, in words; empty when all is there.
 MISSING = $$( \
 	test "$$(uname -s)" = Linux || printf ', Linux'; \
@@ -27,7 +26,7 @@ MISSING = $$( \
 	fi )
 
 .DEFAULT_GOAL := help
-.PHONY: help check links compiler chromium etcd demo docs test-site wheels wheels-all release test test-all test-changed test-compiled test-oldest test-postgres test-console pictures test-spark test-kafka test-patroni test-install test-mutants test-mutants-all test-long lint generate format lock clean
+.PHONY: help check links chromium etcd demo docs test-site wheels release test test-all test-changed test-oldest test-postgres test-console pictures test-spark test-kafka test-patroni test-install test-mutants test-mutants-all test-long lint generate format lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -35,10 +34,6 @@ help: ## list the targets
 
 check: ## name what is missing on this machine
 	@missing="$(MISSING)"; if [ -n "$$missing" ]; then echo "missing: $${missing#, }" >&2; exit 1; fi
-
-compiler:
-	@{ command -v cc && "$(PYTHON)" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'; } \
-		>/dev/null 2>&1 || { echo "missing: a C compiler and Python's headers (Debian: gcc, libc6-dev, python3-dev)" >&2; exit 1; }
 
 # A source archive cannot hold links: its folders go to where a clone has them.
 links:
@@ -77,10 +72,6 @@ test: $(VENV)/installed ## the everyday tests, three minutes: the same ones ever
 test-all: $(VENV)/installed ## all tests but those of Spark and of a browser: every crash sweep, interleaving, bad day and history (PART=N: every test, a ninth of the cases, which N chooses)
 	@$(BIN)/python -m tests $(if $(PART),--part "$(PART)")
 
-test-compiled: $(VENV)/installed | compiler ## the producer's tests on a compiled wheel (needs a C compiler and Python's headers)
-	@$(BIN)/python -m tests.compiled tests tests/store/test_rows.py tests/client/test_producer.py \
-		tests/client/test_dedup.py tests/client/test_transactions.py tests/client/test_group_commit.py tests/aio/test_producer.py
-
 $(VENV)-oldest/installed: tests/oldest.py $(VENV)/installed
 	@echo "setting up $(VENV)-oldest" >&2
 	@"$(PYTHON)" -m venv --clear $(VENV)-oldest
@@ -109,29 +100,18 @@ docs: $(VENV)/docs ## build/site: the documentation, with every link checked
 test-site: docs | chromium ## build/site in a browser: searches find their pages, no code is cut, no other host is asked (needs Chromium)
 	@$(BIN)/python -m tests tests/docs/test_site.py
 
-wheels: $(VENV)/installed | compiler ## dist/: the source archive, a wheel compiled for this Python, and one of pure Python
+wheels: $(VENV)/installed ## dist/: the source archive, and a wheel of pure Python for every machine
 	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
-	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
-	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
+	@$(BIN)/python -m pip wheel $(PIP_FLAGS) --no-index --no-build-isolation --no-deps --wheel-dir dist dist/msgtx-*.tar.gz
 
-# An environment of its own: what makes wheels for other machines, and checks what is uploaded.
+# An environment of its own: what checks an upload.
 $(VENV)/release/installed: requirements-release.lock $(VENV)/installed
 	@echo "setting up $(VENV)/release" >&2
 	@"$(PYTHON)" -m venv --clear $(VENV)/release
 	@$(VENV)/release/bin/python -m pip install $(PIP_FLAGS) --require-hashes -r requirements-release.lock
 	@touch $@
 
-wheels-all: $(VENV)/release/installed ## dist/: the source archive, a wheel of pure Python, and compiled ones for CPython 3.11 to 3.14 on x86_64 and aarch64 (needs Docker and QEMU)
-	@docker info >/dev/null 2>&1 || { echo "missing: Docker (and QEMU, for the other processor)" >&2; exit 1; }
-	@rm -rf dist && $(BIN)/python -m hatchling build --target sdist --directory dist
-	@$(BIN)/python -m pip wheel $(WHEEL_FLAGS) dist/msgtx-*.tar.gz
-	@$(VENV)/release/bin/cibuildwheel --platform linux --output-dir dist dist/msgtx-*.tar.gz
-
-release: $(VENV)/release/installed | compiler ## dist/: what can be uploaded: checked, and listed in SHA256SUMS; signed if KEY names a key (a file: ssh-keygen's, else gpg's)
-	@if docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory wheels-all; else \
-		echo "no Docker: the compiled wheel is for this Python and this processor only" >&2; \
-		$(MAKE) --no-print-directory wheels && PATH="$(VENV)/release/bin:$$PATH" \
-			$(VENV)/release/bin/auditwheel repair --wheel-dir dist dist/*-linux_*.whl && rm dist/*-linux_*.whl; fi
+release: wheels $(VENV)/release/installed ## dist/: what can be uploaded: checked, and listed in SHA256SUMS; signed if KEY names a key (a file: ssh-keygen's, else gpg's)
 	@$(VENV)/release/bin/twine check --strict dist/*
 	@$(BIN)/python -m tools.release dist $(if $(KEY),--key "$(KEY)")
 

@@ -92,7 +92,7 @@ class Batcher:
         deliver_at: Any = None,
         delay_ms: Any = None,
     ) -> RecordFuture:
-        """See `Producer.send`. `Any`: wrong types are refused here, in the same words, compiled or not."""
+        """See `Producer.send`. `Any`: wrong types are refused here, in our own words."""
         if self._serializes or json is not ... or value is ...:
             value, key = self._serialized(value, key, json)
         if (value.__class__ is not bytes and value is not None) or (key is not None and key.__class__ is not bytes):

@@ -10,7 +10,6 @@ from pathlib import Path
 from msgtx.client import connect
 from msgtx.database import address
 from msgtx.database.opening import open_engine
-from msgtx.producer import batches
 from tests.benchmarks.kafka import Kafka
 from tests.benchmarks.peers import Queues
 from tests.benchmarks.sheet import Settings, print_json, print_table, progress
@@ -113,8 +112,6 @@ def main() -> int:
         queues=_queues(options, url),
         connector=options.kafka_connector,
     )
-    compiled = Path(batches.__file__).suffix == ".so"
-    progress("msgtx is compiled" if compiled else "msgtx is pure Python; wheel: python -m tests.compiled tests.benchmarks")
     lines: list[dict[str, object]] = []
     began = time.monotonic()
     try:

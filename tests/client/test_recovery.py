@@ -678,7 +678,6 @@ STEPS = {"send", "open_batch", "close_batch", "take_ready", "_take_whole", "numb
 STEPS_IN = [f"producer/{name}.py" for name in ("batcher", "batches", "sender", "state", "transaction")]
 
 
-@pytest.mark.skipif(not msgtx.producer.batches.__file__.endswith(".py"), reason="compiled code has no lines")
 def test_an_interrupt_leaves_no_part_of_a_transaction_behind(client: msgtx.Client, wide: str, read: Read) -> None:
     """I1: what returns is there as a whole; a producer of which that is not certain does nothing more."""
     whole: dict[bytes, bool] = {}

@@ -1,4 +1,4 @@
-"""The source archive is a clone without its history: the same wheels come of it, and the tests run in it."""
+"""The source archive is a clone without its history: the same wheel comes of it, and the tests run in it."""
 
 import hashlib
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiled import ROOT, build, unpacked_archive
+from tests.artifacts import ROOT, build, unpacked_archive
 
 
 @pytest.fixture(scope="module")

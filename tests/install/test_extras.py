@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.compiled import ROOT, build
+from tests.artifacts import ROOT, build
 from tests.databases import Server
 from tests.install.wheelhouse import installed, pip, repack
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiled import COMPILED, ROOT, build, unpacked_archive
+from tests.artifacts import ROOT, build
 from tests.databases import scratch
 from tools import release
 
@@ -19,7 +19,7 @@ TOOLS = ROOT / ".venv" / "release" / "bin"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source archive and the wheel of pure Python."""
+    """A folder with the source archive and the wheel."""
     folder, parts = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("parts")
     for kind in ("sdist", "wheel"):
         shutil.move(build(kind, ROOT, parts / kind), folder)
@@ -52,30 +52,6 @@ def test_an_index_takes_the_metadata(made: Path) -> None:
     assert run(TOOLS / "twine", "check", "--strict", *release.artifacts(made)).count("PASSED") == 2
 
 
-def test_a_compiled_wheel_runs_wherever_glibc_is_ten_years_old(dist: Path, tmp_path: Path) -> None:
-    source = unpacked_archive(tmp_path)  # the compiler leaves files beside the sources
-    wheel = build("wheel", source, tmp_path / "compiled", settings=COMPILED)
-    shutil.copy(wheel, dist)
-    assert release.problems(dist) == [f"{wheel.name} is for this machine only: `make release` makes one for others"]
-    (dist / wheel.name).unlink()
-    path = f"{TOOLS}{os.pathsep}{os.environ['PATH']}"
-    run("env", f"PATH={path}", TOOLS / "auditwheel", "repair", "--wheel-dir", dist, wheel)
-    (repaired,) = dist.glob("*manylinux*.whl")
-    assert "manylinux2014_" in repaired.name
-    assert release.problems(dist) == []
-    shutil.unpack_archive(repaired, tmp_path / "site", "zip")
-    run("env", f"PYTHONPATH={tmp_path / 'site'}", sys.executable, ROOT / "tests" / "install" / "compiled.py", cwd=tmp_path)
-
-
-def test_cibuildwheel_knows_each_python_and_both_processors() -> None:
-    known = run(
-        TOOLS / "cibuildwheel", "--platform", "linux", "--archs", "x86_64,aarch64", "--print-build-identifiers", cwd=ROOT
-    )
-    assert known.split() == [
-        f"cp3{minor}-manylinux_{machine}" for machine in ("x86_64", "aarch64") for minor in (11, 12, 13, 14)
-    ]
-
-
 def without(path: Path, name: str) -> None:
     """Write a wheel again, without one of its files."""
     with zipfile.ZipFile(path) as wheel:
@@ -92,12 +68,14 @@ def test_a_wheel_that_lacks_a_file_is_refused(name: str, dist: Path) -> None:
     assert release.problems(dist) == [f"{wheel.name} lacks {name}"]
 
 
-def test_files_of_another_version_and_other_metadata_are_refused(dist: Path) -> None:
+def test_further_files_and_other_metadata_are_refused(dist: Path) -> None:
     wheel = dist / f"{release.NAME}-py3-none-any.whl"
-    shutil.copy(wheel, dist / "msgtx-9.9.9-py3-none-any.whl")
+    others = [f"{release.NAME}-cp311-cp311-linux_x86_64.whl", "msgtx-9.9.9-py3-none-any.whl"]
+    for name in others:
+        shutil.copy(wheel, dist / name)
     without(wheel, f"{release.NAME}.dist-info/METADATA")
     assert release.problems(dist) == [
-        "msgtx-9.9.9-py3-none-any.whl is not " + release.NAME,
+        *(f"{name} is no part of {release.NAME}" for name in others),
         f"{wheel.name} has other metadata than the source archive",
     ]
     (dist / f"{release.NAME}.tar.gz").unlink()
