@@ -1,7 +1,6 @@
 """Connections of asyncpg, on which msgtx's calls are made as on those of psycopg. Users install asyncpg themselves."""
 
 import functools
-import importlib
 import json
 import weakref
 from collections.abc import Callable, Sequence
@@ -59,7 +58,7 @@ class Asyncpg:
 
     async def rows(self, statement: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
         """Run a statement with psycopg's placeholders, and return its rows. Raise the errors as psycopg's."""
-        asyncpg: Any = importlib.import_module("asyncpg")  # without types: the compiler of wheels would refuse it
+        import asyncpg
 
         text = _numbered(statement)
         try:
