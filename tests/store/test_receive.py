@@ -91,6 +91,17 @@ def test_of_many_partitions_the_few_that_have_records_are_found(connection: Conn
     assert work.receive() == []
 
 
+def test_of_many_partitions_none_waits_for_the_others_to_be_empty(connection: Connection) -> None:
+    work = Receiving(connection, 40)
+    for at in range(40):
+        work.fill(*[b"%d" % at] * 500, at=at)
+    met: set[int] = set()
+    calls = 0
+    while len(met) < 40 and (calls := calls + 1) < 1_000:
+        met.update(each.partition for each in work.receive(most=1))
+    assert met == set(range(40))
+
+
 def test_a_record_is_received_as_it_was_sent(connection: Connection, work: Receiving) -> None:
     append(
         connection,

@@ -298,6 +298,17 @@ def test_of_many_partitions_the_few_that_have_records_are_found(connection: Conn
     assert taking.take() == []
 
 
+def test_of_many_partitions_none_waits_for_the_others_to_be_empty(connection: Connection) -> None:
+    taking = Taking(connection, 40)
+    for partition in taking.partitions:
+        plain(connection, partition, *[b"a"] * 500)
+    met: set[int] = set()
+    calls = 0
+    while len(met) < 40 and (calls := calls + 1) < 1_000:
+        met.update(partition for partition, _, _ in taking.take(max_records=1))
+    assert met == set(range(40))
+
+
 def test_two_first_callers_of_a_group_do_not_wait_for_each_other(
     connection: Connection, taking: Taking, session: Connection
 ) -> None:

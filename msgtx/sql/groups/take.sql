@@ -7,8 +7,8 @@
 --                       earliest, latest, none (NoOffset, OffsetOutOfRange)
 --   no row              there is nothing; others have the partitions; or the group is made or changed now
 -- A consumer that joins waits for this transaction. Tries locks of the group (group_to_take_for) and of its partitions, and
--- never waits. Reads topic, partition, record_batch, group_offset. Writes consumer_group, group_offset, through
--- insert_offsets; transaction_decision through expire_holders. Flushed.
+-- never waits; 55P03: a compaction came in between, call again. Reads topic, partition, record_batch, group_offset. Writes
+-- consumer_group, group_offset, through insert_offsets; transaction_decision through expire_holders. Flushed.
 -- right: consume
 -- plan: look-ups, nested loops
 create function msgtx.take(

@@ -26,22 +26,22 @@ declare
     partition_ids int[];
     place int := 1;
     last_index constant int := (select max(p.partition_index) from msgtx.partition p where p.topic_id = found_topic);
-    neighbours constant int := 15 + max_records / 16;
-    first int := floor(random() * greatest(0, last_index - neighbours));
-    last int := first + neighbours;
+    part_size constant int := 16 + max_records / 16;
+    first int := part_size * floor(random() * (1 + last_index / part_size));
+    last int := first + part_size - 1;
 begin
     ignored := msgtx.limit_session();
     member := msgtx.sql_member(share_group, topic);
     g := msgtx.share_group_of(share_group, member);
     moment := msgtx.clock();
-    -- Of a topic with many partitions, some neighbours are looked at first: each takes 10 µs.
+    -- Of a topic with many partitions, a part is looked at first, all parts equally often: each look takes 10 µs.
     loop
         partition_ids := array(
             select u from msgtx.partitions_to_acquire(g, array(
                 select p.partition_id from msgtx.partition p
                 where p.topic_id = found_topic and p.partition_index between first and last
                 order by random()), moment, 256) u);
-        exit when partition_ids <> '{}' or last - first >= last_index;
+        exit when partition_ids <> '{}' or first = 0 and last >= last_index;
         first := 0;
         last := last_index;
     end loop;
