@@ -9,10 +9,11 @@ import pytest
 from msgtx import errors
 from msgtx.database.calls import query
 from msgtx.store.append.append import append
-from msgtx.store.shares.shares import configure_share_group
+from msgtx.store.shares.shares import configure_share_group, ensure_dead_letters
 from tests.databases import Clock, Connection, Server, Sessions
 from tests.refusals import refuses
 from tests.roles import open_roles
+from tests.store.conftest import Blocked
 from tests.store.roster import Roster
 from tests.store.sharing import ShareGroup
 from tests.store.sharing import fill as fill_with_keys
@@ -91,15 +92,22 @@ def test_of_many_partitions_the_few_that_have_records_are_found(connection: Conn
     assert work.receive() == []
 
 
-def test_of_many_partitions_none_waits_for_the_others_to_be_empty(connection: Connection) -> None:
+def test_of_many_partitions_those_that_give_nothing_hide_no_other(connection: Connection, session: Connection) -> None:
+    """An open transaction holds most of them back, and another SQL transaction has the lock of one that has records."""
     work = Receiving(connection, 40)
+    work.receive()
     for at in range(40):
-        work.fill(*[b"%d" % at] * 500, at=at)
-    met: set[int] = set()
-    calls = 0
-    while len(met) < 40 and (calls := calls + 1) < 1_000:
-        met.update(each.partition for each in work.receive(most=1))
-    assert met == set(range(40))
+        work.fill(b"old", at=at)
+    while found := work.receive(most=1000):
+        work.acknowledge(*[each.receipt for each in found])
+    writer = Writer(connection)
+    for at in range(38):
+        writer.send(work.partitions[at], b"open")
+    work.fill(*[b"x"] * 20, at=38)
+    work.fill(*[b"x"] * 20, at=39)
+    with session.transaction():
+        assert len(work.receive(session, most=1)) == 1
+        assert [len(work.receive(most=1)) for _ in range(15)] == [1] * 15
 
 
 def test_a_record_is_received_as_it_was_sent(connection: Connection, work: Receiving) -> None:
@@ -478,3 +486,29 @@ def test_the_end_of_a_session_loses_nothing(
     session.close()
     clock("1 minute")
     assert work.counts() == [(b"a", 2)]
+
+
+def test_a_rejection_locks_partitions_in_front_of_rows_as_other_commits_do(
+    connection: Connection, work: Receiving, session: Connection, blocked: Blocked
+) -> None:
+    """A COMMIT that publishes and rejects, and one that only rejects: neither is a victim of a deadlock."""
+    letters = ensure_dead_letters(connection, work.group)
+    work.fill(b"a", b"b")
+    first, second = work.receive()
+    connection.execute("update msgtx.share_group set writes_dead_letters = false")
+
+    def publish_and_reject(own: Connection) -> None:
+        with own.transaction():
+            own.execute("select msgtx.publish(%s, value => 'x', partition => 0)", [letters])
+            work.acknowledge(second.receipt, session=own, answer="reject")
+
+    with session.transaction():
+        session.execute(
+            "select msgtx.lock_partition(p.partition_id) from msgtx.partition p"
+            " join msgtx.topic t on t.topic_id = p.topic_id where t.name = %s and p.partition_index = 0",
+            [letters],
+        )
+        both = blocked(publish_and_reject)
+        alone = blocked(lambda own: work.acknowledge(first.receipt, session=own, answer="reject"))
+    both.result(30)
+    alone.result(30)

@@ -157,6 +157,30 @@ def test_bytes_are_those_of_the_records_of_all_partitions(connection: Connection
     assert [[value for call in calls for place, _, value in call if place == at] for at in range(2)] == sent
 
 
+def test_bytes_are_those_of_keys_and_values_alone(connection: Connection) -> None:
+    taking = Taking(connection, 16)
+    for partition in taking.partitions:
+        plain(connection, partition, *[b"a"] * 50)
+    assert len(taking.take(max_bytes=800, max_records=1000)) == 800
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_call_passes_the_gap_behind_the_records_that_fit(connection: Connection, taking: Taking) -> None:
+    """Else the next one finds nothing, and a reader stops that reads until there is nothing."""
+    partition = compacted_topic(connection)
+    plain(connection, partition, b"x" * 2000, b"y", keys=[b"a", b"b"])
+    for key in (b"b", b"c", b"d"):
+        plain(connection, partition, b"z", keys=[key])
+    assert compact(connection) == 1
+    ((taking.topic,),) = query(
+        connection,
+        "select t.name from msgtx.topic t join msgtx.partition p on p.topic_id = t.topic_id where p.partition_id = %s",
+        partition,
+    )
+    calls = [[offset for _, offset, _ in taking.take(max_bytes=1000)] for _ in range(3)]
+    assert calls == [[0], [2, 3, 4], []]
+
+
 def test_what_is_not_committed_is_not_taken(connection: Connection, taking: Taking) -> None:
     """I5: in order, aborted records are passed by, and nothing behind an open transaction comes."""
     writer, open_one = Writer(connection), Writer(connection)

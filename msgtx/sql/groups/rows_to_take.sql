@@ -3,7 +3,7 @@
 -- unless the caller has some.
 --   counts        of each row, so many records are taken, behind so many others (befores); record_counts: that it has
 --   next_offset   behind these records, and behind aborted ones
---   held_back     an overdue transaction does not let readers go further      has_more   all rows looked at were aborted
+--   held_back     an overdue transaction does not let readers go further      has_more   these rows have no records to take
 -- Reads what fetch_batches does.
 -- plan: look-ups
 create function msgtx.rows_to_take(
@@ -20,7 +20,8 @@ begin
                when r.before + r.count < r.record_count
                    then r.base_offset + coalesce(r.offset_deltas[r.before + r.count], r.before + r.count - 1)
                else r.last_offset end), "position" - 1),
-           coalesce(bool_or(r.blocked_overdue), false), count(*) = rows_at_once and sum(r.count) = 0
+           coalesce(bool_or(r.blocked_overdue), false),
+           coalesce(sum(r.count) = 0 and max(r.last_offset) >= "position", false)
     into base_offsets, record_counts, befores, counts, next_offset, held_back, has_more
     from (
         select s.*, least(s.record_count - s.before, most - s.ahead) as count
@@ -47,8 +48,9 @@ begin
         from (
             select u.place, count(*) filter (where u.fits) as fitting, max(u.at_offset) filter (where u.fits) as last_offset
             from (
-                select s.place, b.base_offset + coalesce(
-                           b.offset_deltas[s.before + v.ordinal], s.before + v.ordinal - 1) as at_offset,
+                select s.place, case when s.before + v.ordinal = b.record_count then b.last_offset
+                           else b.base_offset + coalesce(
+                               b.offset_deltas[s.before + v.ordinal], s.before + v.ordinal - 1) end as at_offset,
                        sum(n.bytes) over along <= max_bytes or row_number() over along = 1 and not has_some as fits
                 from unnest(base_offsets, befores, counts) with ordinality s(base_offset, before, count, place)
                 cross join lateral (

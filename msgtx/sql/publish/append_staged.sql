@@ -41,8 +41,8 @@ declare
     header_values bytea[];
     ignored boolean;
 begin
-    -- The usual case is one call's batches or answers, or one published record: then nothing has to be put in order.
-    select count(case when c.group_names <> '{}' then true end) as commits,
+    -- Nothing has to be put in order for one call's batches or answers (without a rejection), or one published record.
+    select count(case when c.group_names <> '{}' or c.share_answers @> '{reject}' then true end) as commits,
            count(case when c.batches <> '{}' then true end) as batched,
            count(case when c.share_groups <> '{}' then true end) as answered,
            (select count(*) from (select from msgtx.staged_record s where s.staged_by = in_staged_by limit 2) r) as records

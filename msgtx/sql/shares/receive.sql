@@ -24,40 +24,31 @@ declare
     moment timestamptz;
     g msgtx.share_group;
     partition_ids int[];
-    place int := 1;
-    last_index constant int := (select max(p.partition_index) from msgtx.partition p where p.topic_id = found_topic);
-    part_size constant int := 16 + max_records / 16;
-    first int := part_size * floor(random() * (1 + last_index / part_size));
-    last int := first + part_size - 1;
+    candidates int[];
+    chosen int;
+    looked_at int;
 begin
     ignored := msgtx.limit_session();
     member := msgtx.sql_member(share_group, topic);
     g := msgtx.share_group_of(share_group, member);
     moment := msgtx.clock();
-    -- Of a topic with many partitions, a part is looked at first, all parts equally often: each look takes 10 µs.
-    loop
-        partition_ids := array(
-            select u from msgtx.partitions_to_acquire(g, array(
-                select p.partition_id from msgtx.partition p
-                where p.topic_id = found_topic and p.partition_index between first and last
-                order by random()), moment, 256) u);
-        exit when partition_ids <> '{}' or first = 0 and last >= last_index;
-        first := 0;
-        last := last_index;
+    partition_ids := array(
+        select p.partition_id from msgtx.partition p where p.topic_id = found_topic order by random());
+    -- Mostly one of the first few that may have records is free, and has them: a look takes 10 µs.
+    foreach looked_at in array array[16, 256] loop
+        candidates := array(select u from msgtx.partitions_to_acquire(g, partition_ids, moment, looked_at) u);
+        chosen := (select u from unnest(candidates) u where msgtx.try_lock_share_partition(g.group_id, u) limit 1);
+        exit when chosen is not null or cardinality(candidates) < looked_at;
     end loop;
-    while place <= cardinality(partition_ids)
-        and not msgtx.try_lock_share_partition(g.group_id, partition_ids[place]) loop
-        place := place + 1;
-    end loop;
-    if place > coalesce(cardinality(partition_ids), 0) then
+    if chosen is null then
         return;
     end if;
     return query
     select topic, p.partition_index, r."offset", r."timestamp", r.key, r.value, r.headers, a.delivery_count,
            moment + a.lock_ms * interval '1 ms', p.receipt_before || r."offset" || receipt_behind
     from msgtx.acquire_records(
-        share_group, array[member], array[call], partition_ids[place:], array[max_records::int], max_bytes,
-        array[-1::bigint], array[-1::bigint]) a
+        share_group, array[member], array[call], chosen || array_remove(partition_ids, chosen), array[max_records::int],
+        max_bytes, array[-1::bigint], array[-1::bigint]) a
     cross join lateral (
         select p.partition_index, g.group_id || '.' || p.partition_id || '.' as receipt_before
         from msgtx.partition p where p.partition_id = a.partition_id limit 1) p
