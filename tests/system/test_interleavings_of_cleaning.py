@@ -172,7 +172,7 @@ def test_a_whole_transaction_beside_retention_is_stored_once(weaver: Weaver, eye
             judge,
         )
 
-    weaver.explore(begin, at_least=600)
+    weaver.explore(begin, at_least=450)
 
 
 def test_a_reader_beside_retention_sees_the_log_as_it_was_or_as_it_is(weaver: Weaver, eye: Connection) -> None:
