@@ -83,7 +83,7 @@ def work(connection: Connection) -> Receiving:
 
 
 def test_of_many_partitions_the_few_that_have_records_are_found(connection: Connection) -> None:
-    """Some neighbours are looked at first, which are others in each call."""
+    """Each call asks for some that may have records, in another order."""
     work = Receiving(connection, 40)
     for at in (0, 17, 39):
         work.fill(b"a", b"b", at=at)

@@ -140,7 +140,7 @@ def test_a_call_has_limits_in_records_and_bytes(taking: Taking, named: dict[str,
 
 
 def test_bytes_are_those_of_the_records_of_all_partitions(connection: Connection) -> None:
-    """Rows of the log of which a part is taken count with that part, and records that are larger than others in full."""
+    """Only the bytes of the records that are taken count, not those of the others in their rows of the log."""
     taking = Taking(connection, 2)
     sent = [[b"%d" % at * size for size in (900, *[10] * 20, 300)] for at in range(2)]
     for partition, values in zip(taking.partitions, sent, strict=True):

@@ -104,7 +104,7 @@ def test_a_group_begins_once(weaver: Weaver, eye: Connection) -> None:
 
 
 def test_a_compaction_in_the_middle_of_a_take_hides_no_record(weaver: Weaver, eye: Connection) -> None:
-    """I10: which rows are taken and what they hold are two statements."""
+    """I10: `take` chooses rows of the log in one statement, and reads their records in the next one."""
     refusals = []
 
     def begin() -> Story:

@@ -96,16 +96,7 @@ begin
         end if;
         has_some := has_some or taken > 0;
         max_records := max_records - taken;
-        if max_records > 0 then
-            max_bytes := max_bytes - coalesce((
-                select sum(coalesce(octet_length(v.key), 0)::bigint + coalesce(octet_length(v.value), 0))
-                from unnest(step.base_offsets, step.befores, step.counts) u(base_offset, before, count)
-                cross join lateral (
-                    select b.* from msgtx.record_batch b
-                    where b.partition_id = place.partition_id and b.base_offset = u.base_offset limit 1) b
-                cross join lateral unnest(
-                    b.keys[u.before + 1:u.before + u.count], b."values"[u.before + 1:u.before + u.count]) v(key, value)), 0);
-        end if;
+        max_bytes := max_bytes - coalesce(step.bytes, 0);
         if step.held_back then
             held_back := held_back || place.partition_id;
         end if;
