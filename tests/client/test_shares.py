@@ -283,10 +283,10 @@ def test_a_lost_answer_is_not_answered_with_what_has_come_since(
         one.close()
 
 
-def lead_together(calls: Any, group: Any) -> None:
+def lead_together(calls: Any, group: Any, sent: Any) -> None:
     """Make a call of one as if it were one of several."""
     try:
-        group[0].answer = calls._together([group[0].asked])[0]
+        group[0].answer = calls._together([group[0].asked], sent)[0]
     except errors.MsgtxError:
         group[0].has_failed = True
 
