@@ -37,12 +37,22 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def notifier(engine: Engine) -> Iterator[Notifier]:
-    """A notifier with a connection. Only the test tends it."""
+def notifier(engine: Engine, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Notifier]:
+    """A notifier with a connection. Only the test tends it. The next test hears nothing of it."""
+    sessions: list[int] = []
+    dedicated = engine.dedicated
+
+    def noted() -> Connection:
+        opened = dedicated()
+        sessions.append(opened.info.backend_pid)
+        return opened
+
+    monkeypatch.setattr(engine, "dedicated", noted)
     made = Notifier(engine, threading.Condition())
     made.tend()
     yield made
     made.close()
+    connection.execute("select pg_terminate_backend(s, %s) from unnest(%s::int[]) s", [int(1000 * PATIENCE_SECONDS), sessions])
 
 
 @pytest.fixture
