@@ -52,7 +52,8 @@ def notifier(engine: Engine, connection: Connection, monkeypatch: pytest.MonkeyP
     made.tend()
     yield made
     made.close()
-    connection.execute("select pg_terminate_backend(s, %s) from unnest(%s::int[]) s", [int(1000 * PATIENCE_SECONDS), sessions])
+    patience_ms = int(1000 * PATIENCE_SECONDS)
+    connection.execute("select pg_terminate_backend(s, %s) from unnest(%s::int[]) s", [patience_ms, sessions])
 
 
 @pytest.fixture
