@@ -6,7 +6,6 @@ import pytest
 
 from msgtx import errors
 from msgtx.database.calls import query
-from tests import parts
 from tests.databases import Connection
 from tests.store.roster import join
 from tests.store.steps import committed_at, named_topic, plain, unique
@@ -133,5 +132,5 @@ def test_a_compaction_in_the_middle_of_a_take_hides_no_record(weaver: Weaver, ey
             judge,
         )
 
-    weaver.explore(begin, at_least=3)
-    assert refusals or not parts.is_whole()
+    weaver.explore(begin, at_least=3, in_parts=False)
+    assert refusals
