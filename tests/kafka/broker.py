@@ -28,6 +28,7 @@ FETCH_SECONDS: Final = 600.0  # 45 jars of 50 MB together
 FETCHES: Final = 3  # one of so many downloads fails at times; the next attempt has the others in Ivy's cache
 STARTS: Final = 3  # another program may take a port before the broker does
 START_SECONDS: Final = 120.0
+ASK_SECONDS: Final = 5.0  # for one question to a broker
 LOOK_SECONDS: Final = 0.1
 PROPERTIES: Final = """\
 process.roles=broker,controller
@@ -129,13 +130,13 @@ class Broker:
 
     def _leads(self, admin: AdminClient) -> bool:
         """Return whether this broker answers, and no other at its port. Raise the error of a partition without a leader."""
-        found = admin.list_topics(timeout=5)
+        found = admin.list_topics(timeout=ASK_SECONDS)
         places = {
             confluent_kafka.TopicPartition(name, number): OffsetSpec.latest()
             for name, topic in found.topics.items()
             for number in topic.partitions
         }
-        for asked in admin.list_offsets(places, request_timeout=5).values() if places else ():
+        for asked in admin.list_offsets(places, request_timeout=ASK_SECONDS).values() if places else ():
             asked.result(30)
         return bool(found.brokers) and found.cluster_id == self._cluster
 

@@ -1,12 +1,12 @@
 """Three brokers of one Kafka cluster on loopback, each a controller, too. Their clients have TLS and a password (SCRAM)."""
 
 import contextlib
+import functools
 import secrets
 import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from pathlib import Path
 from typing import Final
@@ -15,11 +15,11 @@ from urllib.parse import quote
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
-from tests.kafka.broker import JARS, START_SECONDS, find_java, free_ports
+from tests.databases import wait_until
+from tests.kafka.broker import ASK_SECONDS, JARS, START_SECONDS, find_java, free_ports
 
 NODES: Final = (1, 2, 3)
 USER: Final = "mirror"
-LOOK_SECONDS: Final = 0.1
 PROPERTIES: Final = """\
 process.roles=broker,controller
 node.id={node}
@@ -112,22 +112,23 @@ class SecureCluster:
         return f"kafka://{brokers}?config={quote(str(self.options))}&reconnect.backoff.max.ms=500"
 
     def start(self, *nodes: int) -> None:
-        """Start brokers, and wait until a client sees them."""
+        """Start brokers, and wait until each of them answers, and is one of the cluster."""
         for node in nodes:
             with (self.folder / f"{node}.log").open("ab") as log:
                 command = [*self._java, "-cp", f"{JARS}/*", "kafka.Kafka", self._properties(node)]
                 self._processes[node] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0, "reconnect.backoff.max.ms": 500})
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            with contextlib.suppress(confluent_kafka.KafkaException):
-                if set(nodes) <= admin.list_topics(timeout=5).brokers.keys():
-                    return
-            for node in nodes:
-                said = (self.folder / f"{node}.log").read_text(errors="replace")[-2_000:]
-                assert self._processes[node].poll() is None, f"broker {node} has ended: {said}"
-            assert time.monotonic() < deadline, f"brokers {nodes} do not answer"
-            time.sleep(LOOK_SECONDS)
+        for node in nodes:
+            wait_until(functools.partial(self._is_member, node), f"broker {node} answers", seconds=START_SECONDS)
+
+    def _is_member(self, node: int) -> bool:
+        """Return whether this broker knows itself. The others still know one that was killed a moment ago."""
+        said = (self.folder / f"{node}.log").read_text(errors="replace")[-2_000:]
+        assert self._processes[node].poll() is None, f"broker {node} has ended: {said}"
+        server = f"127.0.0.1:{self._inside[node - 1]}"
+        admin = AdminClient({"bootstrap.servers": server, "log_level": 0, "reconnect.backoff.max.ms": 500})
+        with contextlib.suppress(confluent_kafka.KafkaException):
+            return node in admin.list_topics(timeout=ASK_SECONDS).brokers
+        return False
 
     def kill(self, *nodes: int) -> None:
         """Kill brokers, as a crash does."""

@@ -1,5 +1,6 @@
 """Fixtures of the tests with a real Kafka: a broker for each process of the run."""
 
+import contextlib
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
@@ -19,7 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.databases import wait_until
-from tests.kafka.broker import Broker, fetch
+from tests.kafka.broker import ASK_SECONDS, Broker, fetch
 
 READ_SECONDS: Final = 120.0  # for the contents of a topic: a transaction that was left open ends after a minute
 Columns = tuple[bytes | None, bytes | None, int, tuple[tuple[str, bytes | None], ...]]
@@ -50,6 +52,20 @@ class Kafka:
         self.servers = servers
         self.admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
 
+    def metadata(self) -> ClusterMetadata:
+        """Return which brokers, topics and partitions there are.
+
+        librdkafka sends a question again to the broker that it chose, also to one that was killed meanwhile. It chooses
+        another for the next question.
+        """
+
+        def ask() -> ClusterMetadata | None:
+            with contextlib.suppress(confluent_kafka.KafkaException):
+                return self.admin.list_topics(timeout=ASK_SECONDS)
+            return None
+
+        return wait_until(ask, "a broker answers", seconds=READ_SECONDS)
+
     def topic(self, partitions: int = 3, **settings: str) -> str:
         """Make a topic."""
         name = f"topic-{uuid.uuid4().hex[:8]}"
@@ -74,7 +90,7 @@ class Kafka:
 
     def _wait_for_partitions(self, name: str, count: int) -> None:
         def shown() -> int:
-            topic = self.admin.list_topics(timeout=30).topics.get(name)
+            topic = self.metadata().topics.get(name)
             return len(topic.partitions) if topic else 0
 
         wait_until(lambda: shown() == count, f"topic {name} has {count} partitions")
@@ -138,7 +154,7 @@ class Kafka:
             "enable.auto.commit": False, "auto.offset.reset": "earliest", "enable.partition.eof": True, "log_level": 0,
         })  # fmt: skip
         try:
-            found = self.admin.list_topics(timeout=30).topics
+            found = self.metadata().topics
             places = [
                 confluent_kafka.TopicPartition(name, number, confluent_kafka.OFFSET_BEGINNING)
                 for name in topics

@@ -61,13 +61,13 @@ def kafka(cluster: SecureCluster) -> Kafka:
 
 def leader(kafka: Kafka, topic: str) -> int:
     """Return the broker that leads the first partition; -1: the broker that was asked knows of none."""
-    found = kafka.admin.list_topics(timeout=30).topics.get(topic)
+    found = kafka.metadata().topics.get(topic)
     return int(found.partitions[0].leader) if found and found.partitions else -1
 
 
 def in_sync(kafka: Kafka, topic: str) -> list[int]:
     """Return the brokers in sync on the first partition; none: the broker that was asked does not know."""
-    found = kafka.admin.list_topics(timeout=30).topics.get(topic)
+    found = kafka.metadata().topics.get(topic)
     return found.partitions[0].isrs if found and found.partitions else []
 
 

@@ -66,7 +66,7 @@ def test_every_column_of_a_record_is_kept(kafka: Kafka, make: Make, unique: Call
     ]
     target.write(target.take_over(), portion(topic, records, end=30))
     assert kafka.contents(topic) == {(topic, 0): [columns(one) for one in records]}
-    assert kafka.admin.list_topics(timeout=30).topics[topic].partitions.keys() == {0, 1, 2}
+    assert kafka.metadata().topics[topic].partitions.keys() == {0, 1, 2}
 
 
 @pytest.mark.parametrize("timestamp", [0, -1])
