@@ -189,21 +189,9 @@ class Filler:
         self.found = self._transformed(records)
         self.at = []
         self.sending = True
-        self._hand_over(self.found)
+        self.producer._send_outputs(self.to, self.found)
         self.sending = False
         return len(self.found)
-
-    def _hand_over(self, outputs: list[OutputRecord]) -> None:
-        send, to = self.producer.send, self.to
-        for output in outputs:
-            send(
-                output.topic or to,
-                output.value,
-                key=output.key,
-                partition=output.partition,
-                timestamp=output.timestamp,
-                headers=output.headers or None,
-            )
 
     def _is_refusal(self, error: Exception) -> bool:
         """Return whether an output is itself refused, by the call that sends it or by its answer.

@@ -4,7 +4,7 @@ The path of a record: route (its topic, kept), partition, lane, open batch. `sen
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgtx import arguments, callbacks, errors
@@ -30,9 +30,11 @@ from msgtx.rules.record import (
 from msgtx.rules.transaction import Call
 from msgtx.store.append.append_once import KeyedRecord
 from msgtx.store.append.rows import delivered_later
-from msgtx.types import TopicPartition
+from msgtx.types import OutputRecord, TopicPartition
 
 Serializer = Callable[[Any], bytes | None]
+Contents = Sequence[bytes | None]
+Columns = tuple[Contents, Contents | None, Sequence[int | None] | None, Sequence[int]]  # values, keys, timestamps, sizes
 
 
 class Batcher:
@@ -224,35 +226,15 @@ class Batcher:
         for name, column in (("keys", keys), ("timestamps", timestamps)):
             if column is not None and len(column) != len(values):
                 raise errors.InvalidRequest(f"{len(values)} values, and {len(column)} {name}", name=name)
-        if not {*map(type, values)} <= PLAIN:
-            values = [as_bytes(item, "value") for item in values]
-        if keys is not None and not {*map(type, keys)} <= PLAIN:
-            keys = [as_bytes(item, "key") for item in keys]
-        if timestamps is not None and not ({*map(type, timestamps)} <= {int} and are_times(timestamps)):
-            timestamps = [None if timestamp is None else as_milliseconds(timestamp) for timestamp in timestamps]
-        sizes = [0 if value is None else len(value) for value in values]
-        if keys is not None:
-            sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+        columns = _checked(values, keys, timestamps)
         route = self._known.get(arguments.topic(topic)) or self._route(topic)
         if partition is not None:
             partition = _partition(route, partition)
-        if (largest := max(sizes, default=0)) > route.limit:
+        if (largest := max(columns[-1], default=0)) > route.limit:
             self._too_large(route, partition or 0, largest, None).result()
         batches: list[PendingBatch] = []
         try:
-            for part, rows in self._spread(route, keys, partition, len(values)):
-                if rows is None:
-                    self._fill(route, part, batches, values, keys, timestamps, sizes)
-                else:
-                    self._fill(
-                        route,
-                        part,
-                        batches,
-                        [values[i] for i in rows],
-                        None if keys is None else [keys[i] for i in rows],
-                        None if timestamps is None else [timestamps[i] for i in rows],
-                        [sizes[i] for i in rows],
-                    )
+            self._spread(route, partition, columns, batches)
         except errors.MsgtxError as error:
             if not batches:
                 raise
@@ -260,27 +242,42 @@ class Batcher:
             batches.append(self._failed(batches[0].topic_partition, batches[0].transaction_number, error))
         return BatchFuture(batches)
 
-    def _spread(
-        self, route: Route, keys: Sequence[bytes | None] | None, partition: int | None, count: int
-    ) -> Iterable[tuple[int | None, Sequence[int] | None]]:
+    def add(self, topic: str, outputs: Sequence[OutputRecord]) -> bool:
+        """Add records to the open batches by columns, as `send` adds one. Return whether that was possible, for all of them.
+
+        It is if they have nothing but a value, a key and a timestamp, and each fits.
+        """
+        if not outputs or self._serializes or not all(map(_is_plain, outputs)):
+            return False
+        keys, timestamps = [o.key for o in outputs], [o.timestamp for o in outputs]
+        columns = _checked([o.value for o in outputs], _given(keys), _given(timestamps))
+        route = self._known.get(topic) or self._route(topic)
+        if max(columns[-1], default=0) > route.limit:
+            return False
+        self._spread(route, None, columns, None)
+        return True
+
+    def _spread(self, route: Route, partition: int | None, columns: Columns, batches: list[PendingBatch] | None) -> None:
+        """Add records, each to the batch of its partition. `batches`: where new ones go that have no other records."""
+        values, keys, timestamps, sizes = columns
         if partition is not None or keys is None:
-            return [(partition, None)] if count else []
+            self._fill(route, partition, columns, batches)
+            return
         rows: dict[int | None, list[int]] = {}
         for i, key in enumerate(keys):
             rows.setdefault(self._partition_of(key, route.count) if key else None, []).append(i)
-        return rows.items()
+        for part, found in rows.items():
+            of_part = (
+                [values[i] for i in found],
+                [keys[i] for i in found],
+                None if timestamps is None else [timestamps[i] for i in found],
+                [sizes[i] for i in found],
+            )
+            self._fill(route, part, of_part, batches)
 
-    def _fill(
-        self,
-        route: Route,
-        partition: int | None,
-        batches: list[PendingBatch],
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None,
-        timestamps: Sequence[int | None] | None,
-        sizes: Sequence[int],
-    ) -> None:
-        start = 0
+    def _fill(self, route: Route, partition: int | None, columns: Columns, batches: list[PendingBatch] | None) -> None:
+        values, keys, timestamps, sizes = columns
+        fresh, start = batches is not None, 0
         while start < len(values):
             end, total = start, 0
             most = min(len(values), start + self._config.batch_records)
@@ -291,20 +288,23 @@ class Batcher:
                 if not self._state.may_send:
                     self._state.refuse(Call.SEND)
                 index = route.sticky if partition is None else partition
-                batch = self._roll(route, index, total, sticky=partition is None, fresh=True)
+                batch = self._roll(route, index, total, sticky=partition is None, fresh=fresh, count=end - start)
                 batch.extend(
                     values[start:end],
                     None if keys is None else keys[start:end],
                     None if timestamps is None else timestamps[start:end],
                     size=total,
                 )
-                self._accumulator.close_batch(self._accumulator.lanes[batch.topic_partition])
-                self._accumulator.work.notify()
-            batches.append(batch)
+                if batches is not None:
+                    self._accumulator.close_batch(self._accumulator.lanes[batch.topic_partition])
+                    self._accumulator.work.notify()
+                    batches.append(batch)
             start = end
 
-    def _roll(self, route: Route, partition: int, size: int, *, sticky: bool, fresh: bool = False) -> PendingBatch:
-        """Return an open batch with `size` bytes reserved; wait while `buffer_bytes` are used up.
+    def _roll(
+        self, route: Route, partition: int, size: int, *, sticky: bool, fresh: bool = False, count: int = 1
+    ) -> PendingBatch:
+        """Return an open batch that takes `count` records of `size` bytes; wait while `buffer_bytes` are used up.
 
         `fresh`: a new one. The caller holds the lock.
         """
@@ -314,7 +314,7 @@ class Batcher:
         lane = self._routes.lane(route, partition)
         batch: PendingBatch | None = lane.open
         if batch is not None:
-            full = batch.size + size > self._config.batch_bytes or len(batch.values) >= self._batch_records
+            full = batch.size + size > self._config.batch_bytes or len(batch.values) + count > self._batch_records
             if not fresh and not full and accumulator.reserve(batch, size):
                 return batch
             accumulator.close_batch(lane)
@@ -327,7 +327,7 @@ class Batcher:
             accumulator.close_batch(lane)  # if there is an open one
         batch = lane.open or accumulator.open_batch(lane, self._number())
         if not accumulator.reserve(batch, size):  # another thread was faster
-            return self._roll(route, lane.topic_partition.partition, size, sticky=False, fresh=fresh)
+            return self._roll(route, lane.topic_partition.partition, size, sticky=False, fresh=fresh, count=count)
         return batch
 
     def _number(self) -> int | None:
@@ -411,6 +411,29 @@ class Batcher:
         except errors.MsgtxError as error:
             self._state.lacks(transaction, error)
             raise
+
+
+def _checked(values: Sequence[Any], keys: Sequence[Any] | None, timestamps: Sequence[Any] | None) -> Columns:
+    """Return columns as they are stored, and the bytes of each record. Raise `WrongType`, `InvalidRequest`."""
+    kinds = {*map(type, values)}
+    if not kinds <= PLAIN:
+        values = [as_bytes(item, "value") for item in values]
+    if keys is not None and not {*map(type, keys)} <= PLAIN:
+        keys = [as_bytes(item, "key") for item in keys]
+    if timestamps is not None and not ({*map(type, timestamps)} <= {int} and are_times(timestamps)):
+        timestamps = [None if timestamp is None else as_milliseconds(timestamp) for timestamp in timestamps]
+    sizes = [*map(len, values)] if kinds == {bytes} else [0 if value is None else len(value) for value in values]
+    if keys is not None:
+        sizes = [size + len(key or b"") for size, key in zip(sizes, keys, strict=True)]
+    return values, keys, timestamps, sizes
+
+
+def _is_plain(output: OutputRecord) -> bool:
+    return output.topic is None and output.partition is None and not output.headers
+
+
+def _given(column: list[Any]) -> list[Any] | None:
+    return None if column.count(None) == len(column) else column
 
 
 def _partition(route: Route, given: Any) -> int:

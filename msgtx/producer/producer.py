@@ -39,7 +39,7 @@ from msgtx.session.answers import AnswerSource, begins_here
 from msgtx.session.offsets import Offsets, OffsetSource, positions_of
 from msgtx.session.riding import Writing
 from msgtx.store.topics.topics import Topic, Topics
-from msgtx.types import GroupMetadata, PreparedTransaction, RecordMetadata, TransactionId
+from msgtx.types import GroupMetadata, OutputRecord, PreparedTransaction, RecordMetadata, TransactionId
 from msgtx.units import Duration
 
 if TYPE_CHECKING:  # with a session, SQLAlchemy is imported
@@ -265,6 +265,24 @@ class Producer(Closing):
         only the first records could be sent, the future has the error: some may be stored.
         """
         return self._batcher.send_batch(topic, values, keys, partition=partition, timestamps=timestamps)
+
+    def _send_outputs(self, topic: str, outputs: Sequence[OutputRecord]) -> None:
+        """Send what a worker's transform gave, in its order; `topic`: of those that name none. Raise as `send` does.
+
+        Where `send` is another one, it gets each of them: traces give each record headers.
+        """
+        if self.send == self._batcher.send and self._batcher.add(topic, outputs):
+            return
+        send = self.send
+        for output in outputs:
+            send(
+                output.topic or topic,
+                output.value,
+                key=output.key,
+                partition=output.partition,
+                timestamp=output.timestamp,
+                headers=output.headers or None,
+            )
 
     def flush(self, timeout: Duration | None = None) -> None:
         """Send everything now; wait for the answers, and for the callbacks. Failed sends do not raise; raise `TimeoutError`.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import msgtx
-from msgtx import TopicPartition, errors
+from msgtx import OutputRecord, TopicPartition, errors
 from msgtx.producer.batches import PendingBatch, RecordFuture
 from tests.databases import Connection, partitions_held, wait_until
 from tests.refusals import refuses
@@ -225,3 +225,99 @@ def test_a_transaction_of_several_batches_of_a_partition_keeps_their_order(
         for number in range(5):
             producer.send(topic, b"%d" % number)
     assert [record.value for record in read(topic)] == [b"%d" % number for number in range(5)]
+
+
+# ── outputs of a worker ──
+
+
+def sent_one_by_one(producer: msgtx.Producer) -> list[Any]:
+    """Replace `send`, as traces do. Return the values that it gets."""
+    got, send = [], producer.send
+
+    def watched(topic: str, value: Any, **rest: Any) -> RecordFuture:
+        got.append(value)
+        return send(topic, value, **rest)
+
+    producer.send = watched  # type: ignore[assignment, method-assign]
+    return got
+
+
+OUTPUTS: Any = {
+    "plain": [OutputRecord(b"%d" % at) for at in range(20)],
+    "keys": [OutputRecord(b"%d" % at, key=b"%d" % (at % 4)) for at in range(20)],
+    "some keys and times": [
+        OutputRecord(b"a", key=b"k"), OutputRecord(b"b", timestamp=5), OutputRecord(None, b"k", timestamp=6),
+        OutputRecord(b"c", b""),
+    ],
+    "other kinds of bytes": [OutputRecord(bytearray(b"a"), memoryview(b"k")), OutputRecord(b"b", b"k")],  # type: ignore[arg-type]
+    "headers": [OutputRecord(b"a", b"k"), OutputRecord(b"b", b"k", [("h", b"1")]), OutputRecord(b"c", b"k")],
+    "a partition": [OutputRecord(b"a", b"k"), OutputRecord(b"b", b"k", partition=2)],
+    "none": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs_by_columns_are_those_that_are_sent_one_by_one(
+    client: msgtx.Client, unique: Callable[[str], str], read: Read, outputs: list[OutputRecord]
+) -> None:
+    found: list[list[Any]] = []
+    for watched in (False, True):
+        name = unique("wide")
+        client.topics.create(name, partitions=3)
+        with client.producer() as producer:
+            got = sent_one_by_one(producer) if watched else None
+            before = time.time_ns() // 1_000_000
+            producer._send_outputs(name, outputs)
+        assert got is None or got == [output.value for output in outputs]
+        stored = sorted(read(name), key=lambda record: str(record.key))  # within a key as they are
+        times = [record.timestamp if record.timestamp < before else None for record in stored]
+        found.append([(r.partition if r.key else None, r.key, r.value, r.headers) for r in stored] + times)
+    assert found[0] == found[1]
+    assert len(found[0]) == 2 * len(outputs)
+
+
+def test_an_output_names_another_topic(client: msgtx.Client, topic: str, wide: str, read: Read) -> None:
+    with client.producer() as producer:
+        producer._send_outputs(topic, [OutputRecord(b"a"), OutputRecord(b"b", topic=wide), OutputRecord(b"c")])
+    assert ([r.value for r in read(topic)], [r.value for r in read(wide)]) == ([b"a", b"c"], [b"b"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"), [({"batch_records": 8}, 5), ({"batch_bytes": 1_100}, 5), ({}, 1)], ids=["records", "bytes", "none"]
+)
+def test_outputs_fill_batches_to_their_bounds(
+    client: msgtx.Client, topic: str, connection: Connection, read: Read, settings: Any, rows: int
+) -> None:
+    """Eight records of 136 bytes, with their objects, fit. A portion of three does not go into two batches."""
+    values = [b"%02d" % at + b"x" * 70 for at in range(30)]
+    with client.producer(**NEVER, **settings) as producer:
+        for at in range(0, 30, 3):
+            producer._send_outputs(topic, [OutputRecord(value) for value in values[at : at + 3]])
+    assert rows_of(connection, topic) == [rows]
+    assert [r.value for r in read(topic)] == values
+
+
+def test_an_output_that_is_too_large_fails_the_transaction_with_the_others(
+    client: msgtx.Client, topic: str, unique: Callable[[str], str], read: Read
+) -> None:
+    client.topics.alter(topic, max_message_bytes=100)
+    outputs = [OutputRecord(b"a"), OutputRecord(b"x" * 200), OutputRecord(b"b")]
+    with client.producer(transactional_id=unique("id")) as producer:
+        with pytest.raises(errors.RecordTooLarge), producer.transaction():
+            producer._send_outputs(topic, outputs)
+        with producer.transaction():
+            producer._send_outputs(topic, outputs[::2])
+    assert [r.value for r in read(topic)] == [b"a", b"b"]
+
+
+def test_outputs_of_a_wrong_type_are_refused_as_send_refuses_them(client: msgtx.Client, topic: str, read: Read) -> None:
+    said = []
+    for watched in (False, True):
+        with client.producer() as producer:
+            if watched:
+                sent_one_by_one(producer)
+            with refuses(errors.WrongType, name="key") as refused:
+                producer._send_outputs(topic, [OutputRecord(b"a", "text")])  # type: ignore[arg-type]
+            said.append(str(refused.value))
+    assert said[0] == said[1]
+    assert read(topic) == []
