@@ -245,14 +245,15 @@ class Batcher:
     def add(self, topic: str, outputs: Sequence[OutputRecord]) -> bool:
         """Add records to the open batches by columns, as `send` adds one. Return whether that was possible, for all of them.
 
-        It is if they have nothing but a value, a key and a timestamp, and each fits.
+        It is if they have nothing but a value, a key and a timestamp, each fits, and all have a key or none: what goes to a
+        partition keeps its order.
         """
         if not outputs or self._serializes or not all(map(_is_plain, outputs)):
             return False
-        keys, timestamps = [o.key for o in outputs], [o.timestamp for o in outputs]
-        columns = _checked([o.value for o in outputs], _given(keys), _given(timestamps))
+        keys, timestamps = _given([o.key for o in outputs]), _given([o.timestamp for o in outputs])
+        columns = _, given, _, sizes = _checked([o.value for o in outputs], keys, timestamps)
         route = self._known.get(topic) or self._route(topic)
-        if max(columns[-1], default=0) > route.limit:
+        if max(sizes) > route.limit or not (given is None or all(given)):
             return False
         self._spread(route, None, columns, None)
         return True

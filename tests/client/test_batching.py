@@ -276,6 +276,16 @@ def test_outputs_by_columns_are_those_that_are_sent_one_by_one(
     assert len(found[0]) == 2 * len(outputs)
 
 
+@pytest.mark.parametrize("keys", [None, b"k"])
+def test_outputs_with_and_without_a_key_keep_their_order_in_a_partition(
+    client: msgtx.Client, topic: str, read: Read, keys: bytes | None
+) -> None:
+    values = [b"%d" % at for at in range(9)]
+    with client.producer() as producer:
+        producer._send_outputs(topic, [OutputRecord(value, b"k" if at % 3 else keys) for at, value in enumerate(values)])
+    assert [record.value for record in read(topic)] == values
+
+
 def test_an_output_names_another_topic(client: msgtx.Client, topic: str, wide: str, read: Read) -> None:
     with client.producer() as producer:
         producer._send_outputs(topic, [OutputRecord(b"a"), OutputRecord(b"b", topic=wide), OutputRecord(b"c")])
