@@ -113,10 +113,15 @@ class RecordFuture:
     """A record on its way: a small handle on its batch. It completes by itself, without flush or poll."""
 
     __slots__ = ("_batch", "_index")
+    _batch: PendingBatch
+    _index: int
 
-    def __init__(self, batch: PendingBatch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    @classmethod
+    def of(cls, batch: PendingBatch, index: int) -> "RecordFuture":
+        """Return the future of a record of a batch. `send` sets both by itself: a call of `__init__` takes as long again."""
+        future = cls()
+        future._batch, future._index = batch, index
+        return future
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
@@ -234,7 +239,7 @@ class BatchFuture:
             if waiting is None:
                 call_back(callback, self, self._batches[0].lock if self._batches else None)
             else:
-                RecordFuture(waiting, 0).add_done_callback(settled)
+                RecordFuture.of(waiting, 0).add_done_callback(settled)
 
         settled()
 

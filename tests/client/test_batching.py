@@ -83,7 +83,7 @@ def test_a_batch_that_is_finished_while_its_future_waits_for_the_lock_is_not_wai
     batch = PendingBatch(TopicPartition("topic", 0), None, Lock())
     batch.values.append(b"a")
     batch.keys.append(None)
-    assert RecordFuture(batch, 0).result(1).offset == 7
+    assert RecordFuture.of(batch, 0).result(1).offset == 7
 
 
 def test_open_batches_make_room_for_what_waits(client: msgtx.Client, unique: Callable[[str], str]) -> None:
@@ -146,6 +146,18 @@ def test_a_record_for_later_keeps_its_own_headers(
     first, second = (record.headers for record in read(topic))
     assert [name for name, _ in first] == ["own", *(name for name, _ in second)]
     assert len(second) == 1
+
+
+@pytest.mark.parametrize("more", [(b"k",), (None,), (b"k", 0, 5)])
+def test_all_but_the_topic_and_the_value_of_a_send_is_named(
+    client: msgtx.Client, topic: str, read: Read, more: tuple[Any, ...]
+) -> None:
+    """It is a `TypeError`, as that of any call with too many arguments."""
+    with client.producer() as producer:
+        with refuses(errors.WrongType, name="key"):
+            producer.send(topic, b"a", *more)
+        producer.send(topic, b"b")
+    assert [record.value for record in read(topic)] == [b"b"]
 
 
 # ── columns ──

@@ -34,7 +34,7 @@ BOUNDARIES: Final = {
     "send": (8, 6),
     "commit": (36, 24),
     "fused": (18, 8),
-    "together": (20, 14),
+    "together": (14, 14),
     "abort": (28, 24),
     "zombie": (8, 6),
     "timeout": (28, 22),
