@@ -319,23 +319,25 @@ class Batcher:
         self._state.require_whole()
         accumulator = self._accumulator
         lane = self._routes.lane(route, partition)
-        batch: PendingBatch | None = lane.open
-        if batch is not None:
-            full = batch.size + size > self._config.batch_bytes or len(batch.values) + count > self._batch_records
-            if not fresh and not full and accumulator.reserve(batch, size):
-                return batch
+        if lane.open is not None:
+            if not fresh and self._takes(lane.open, size, count) and accumulator.reserve(lane.open, size):
+                return lane.open
             accumulator.close_batch(lane)
             accumulator.work.notify()
         if sticky:  # a new batch of keyless records: its partition is drawn, and they stay with it
             route.sticky = random.randrange(route.count)  # noqa: S311 - spreads load, guards nothing
             lane = self._routes.lane(route, route.sticky)
         self._wait_for_room(size)
-        if fresh:
-            accumulator.close_batch(lane)  # if there is an open one
+        if lane.open is not None and (fresh or not self._takes(lane.open, size, count)):  # of another thread, or drawn
+            accumulator.close_batch(lane)
+            accumulator.work.notify()
         batch = lane.open or accumulator.open_batch(lane, self._number())
         if not accumulator.reserve(batch, size):  # another thread was faster
             return self._roll(route, lane.topic_partition.partition, size, sticky=False, fresh=fresh, count=count)
         return batch
+
+    def _takes(self, batch: PendingBatch, size: int, count: int) -> bool:
+        return batch.size + size <= self._config.batch_bytes and len(batch.values) + count <= self._batch_records
 
     def _number(self) -> int | None:
         transaction = self._state.transaction

@@ -319,6 +319,26 @@ def test_outputs_fill_batches_to_their_bounds(
     assert [r.value for r in read(topic)] == values
 
 
+@pytest.mark.parametrize("settings", [{"batch_records": 8}, {"batch_bytes": 8 * 65}], ids=["records", "bytes"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_outputs_for_which_another_partition_is_drawn_keep_the_bounds_of_what_is_open_there(
+    client: msgtx.Client, wide: str, connection: Connection, settings: Any, count: int
+) -> None:
+    with client.producer(**NEVER, **settings) as producer:
+        for _ in range(30):
+            for partition in range(3):
+                for _ in range(8):
+                    producer.send(wide, b"a", partition=partition)
+            producer._send_outputs(wide, [OutputRecord(b"b")] * count)
+    largest = connection.execute(
+        "select max(last_offset - base_offset + 1) from msgtx.record_batch join msgtx.partition using (partition_id)"
+        " join msgtx.topic using (topic_id) where name = %s",
+        [wide],
+    ).fetchone()
+    assert largest is not None
+    assert largest[0] <= 8
+
+
 def test_an_output_that_is_too_large_fails_the_transaction_with_the_others(
     client: msgtx.Client, topic: str, unique: Callable[[str], str], read: Read
 ) -> None:
